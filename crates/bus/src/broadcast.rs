@@ -1,0 +1,104 @@
+//! Plain subscriptions: hints, notices and questions, none of which is stored.
+//!
+//! Promises: a subscription survives reconnects; what cannot be read is logged, counted and
+//! skipped. A message may be lost, so every broadcast heals itself. Leaves to others: how.
+
+use futures_util::StreamExt;
+use muster_telemetry::events::{Emit, Undecodable};
+use muster_wire::{Body, Envelope, decode};
+
+use crate::{Bus, BusError, Subject};
+
+impl Bus {
+    /// Tells whoever listens. No ack, no retry; an error at once while NATS is away. A stream
+    /// that captures the subject keeps it all the same.
+    pub async fn broadcast(&self, subject: &Subject, body: Body) -> Result<(), BusError> {
+        self.tell(subject.raw(), self.sealed(None, body)).await
+    }
+
+    /// Listens: to everything, or as one of a queue group of which each message reaches one.
+    pub async fn subscribe(&self, subject: &Subject, queue: Option<&str>) -> Result<Subscription, BusError> {
+        let client = &self.inner.client;
+        let opened = match queue {
+            Some(queue) => client.queue_subscribe(subject.raw(), queue.to_owned()).await,
+            None => client.subscribe(subject.raw()).await,
+        };
+        let source = opened.map_err(|e| BusError::away(e.to_string()))?;
+        Ok(Subscription { bus: self.clone(), source })
+    }
+}
+
+/// Messages of one subject as they come.
+pub struct Subscription {
+    bus: Bus,
+    source: async_nats::Subscriber,
+}
+
+impl Subscription {
+    /// The next message that can be read. `None` once the connection was closed for good.
+    /// Nothing is lost when the future is dropped.
+    pub async fn next(&mut self) -> Option<Received> {
+        loop {
+            let message = self.source.next().await?;
+            match decode(message.payload) {
+                Ok((envelope, body)) => {
+                    let reply = message.reply;
+                    return Some(Received { envelope, body, reply, bus: self.bus.clone() });
+                }
+                Err(fault) => Undecodable { subject: &message.subject, detail: &fault.to_string() }.emit(),
+            }
+        }
+    }
+
+    /// Stops listening; what has arrived already can still be read.
+    pub async fn drain(&mut self) {
+        // An error means that the connection is closed, and with it the subscription.
+        let _ = self.source.drain().await;
+    }
+}
+
+/// One message of a subscription.
+pub struct Received {
+    /// Who sent it, when; its body is in `body`.
+    pub envelope: Envelope,
+    /// What it says.
+    pub body: Body,
+    reply: Option<async_nats::Subject>,
+    bus: Bus,
+}
+
+impl Received {
+    /// Whether its sender waits for an answer.
+    pub fn wants_answer(&self) -> bool {
+        self.reply.is_some()
+    }
+
+    /// Answers its sender; nothing happens if it does not wait for one.
+    pub async fn respond(&self, body: Body) -> Result<(), BusError> {
+        match &self.reply {
+            Some(reply) => self.bus.tell(reply.clone(), self.bus.sealed(None, body)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Splits off what is needed to answer later.
+    pub fn into_parts(self) -> (Envelope, Body, Answer) {
+        (self.envelope, self.body, Answer { reply: self.reply, bus: self.bus })
+    }
+}
+
+/// The way back to a sender.
+pub struct Answer {
+    reply: Option<async_nats::Subject>,
+    bus: Bus,
+}
+
+impl Answer {
+    /// Answers; nothing happens if nobody waits.
+    pub async fn send(self, body: Body) -> Result<(), BusError> {
+        match self.reply {
+            Some(reply) => self.bus.tell(reply, self.bus.sealed(None, body)).await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! The connection: one per process, shared by all its clones.
+//!
+//! Knows: addresses and credentials, whether NATS is there, the clock that stamps envelopes.
+//! Promises: comes up while NATS is away and goes on trying for ever; a call that waits for an
+//! answer is told at once when the connection breaks; credentials stay out of addresses that
+//! the client library might log. Leaves to others: what is sent.
+
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use async_nats::{ConnectOptions, Event, HeaderMap, Message, Request, ServerAddr, client::RequestErrorKind};
+use bytes::Bytes;
+use muster_domain::{Time, TraceParent};
+use muster_telemetry::events::{BusAway, Emit};
+use muster_wire::{Body, encode, seal};
+use tokio::{
+    sync::{Mutex, Semaphore, watch},
+    time::{Instant, sleep, timeout},
+};
+use tracing::{info, warn};
+
+use crate::error::BusError;
+
+/// Publishes awaiting their ack at one time; more wait their turn.
+const IN_FLIGHT: usize = 1_024;
+/// Room for the envelope and the headers within the server's limit.
+const HEADROOM: usize = 4 * 1_024;
+
+/// What gives envelopes their time: an estimate of Redis time.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// How to reach NATS.
+#[derive(Clone)]
+pub struct BusSettings {
+    /// One server or several, comma-separated: `nats://host:4222`, `tls://…`, with
+    /// `user:password@` or `token@` where the server asks for it.
+    pub url: String,
+    /// Copies of each stream that a cluster keeps.
+    pub replicas: usize,
+    /// Who we are, in envelopes and in the server's list of connections.
+    pub instance: String,
+    /// How long one question may stay unanswered. A publish asks again until its own limit.
+    pub request_timeout: Duration,
+}
+
+impl BusSettings {
+    /// One server, one copy, two seconds.
+    pub fn new(url: impl Into<String>, instance: impl Into<String>) -> BusSettings {
+        BusSettings { url: url.into(), replicas: 1, instance: instance.into(), request_timeout: Duration::from_secs(2) }
+    }
+}
+
+impl fmt::Debug for BusSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BusSettings").field("replicas", &self.replicas).field("instance", &self.instance).finish()
+    }
+}
+
+/// The connection to NATS. Clones share it.
+#[derive(Clone)]
+pub struct Bus {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) client: async_nats::Client,
+    pub(crate) settings: BusSettings,
+    pub(crate) in_flight: Semaphore,
+    /// When streams were last made again on somebody's behalf, and how it went; see [`Bus::heal`].
+    pub(crate) healed: Mutex<Option<(Instant, Result<(), BusError>)>>,
+    link: watch::Sender<Link>,
+    up: watch::Sender<bool>,
+    clock: RwLock<Option<Clock>>,
+}
+
+/// How often the connection has come and gone.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Grows with every break, so that whoever waits knows its answer will not come.
+    pub(crate) breaks: u64,
+    /// Grows with every connection.
+    pub(crate) joins: u64,
+}
+
+impl Bus {
+    /// Begins to connect and returns at once: NATS may come later. Fails only for an address
+    /// that cannot be read.
+    pub async fn connect(settings: BusSettings) -> Result<Bus, BusError> {
+        // Already installed by another part of the process: just as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let Addresses { servers, user, password } = addresses(&settings.url)?;
+        let (link, up) = (watch::Sender::new(Link::default()), watch::Sender::new(false));
+        let mut options = ConnectOptions::new()
+            .name(&settings.instance)
+            .retry_on_initial_connect()
+            .max_reconnects(None)
+            .connection_timeout(Duration::from_secs(2))
+            .ping_interval(Duration::from_secs(5))
+            .request_timeout(Some(settings.request_timeout))
+            .reconnect_delay_callback(before_attempt)
+            .event_callback({
+                let (link, up) = (link.clone(), up.clone());
+                move |event| {
+                    note(&event, &link, &up);
+                    async {}
+                }
+            });
+        options = match (user, password) {
+            (Some(user), Some(password)) => options.user_and_password(user, password),
+            (Some(token), None) => options.token(token),
+            (None, _) => options,
+        };
+        let client = options.connect(servers).await.map_err(|e| BusError::Address(e.to_string()))?;
+        let inner = Inner {
+            client,
+            settings,
+            in_flight: Semaphore::new(IN_FLIGHT),
+            healed: Mutex::new(None),
+            link,
+            up,
+            clock: RwLock::new(None),
+        };
+        Ok(Bus { inner: Arc::new(inner) })
+    }
+
+    /// Who we are.
+    pub fn instance(&self) -> &str {
+        &self.inner.settings.instance
+    }
+
+    /// Sets the clock for envelopes. Without one they carry no time, as a worker's do.
+    pub fn set_clock(&self, clock: Clock) {
+        *self.inner.clock.write().unwrap_or_else(PoisonError::into_inner) = Some(clock);
+    }
+
+    /// Whether there is a connection at this moment.
+    pub fn is_connected(&self) -> bool {
+        self.inner.client.connection_state() == async_nats::connection::State::Connected
+    }
+
+    /// Waits for the connection, as long as it takes.
+    pub async fn connected(&self) {
+        let mut link = self.inner.link.subscribe();
+        while !self.is_connected() {
+            // The library may drop an event when many come at once, so look by oneself too.
+            let _ = timeout(Duration::from_millis(100), link.changed()).await;
+        }
+    }
+
+    /// `true` while connected; a receiver that wakes on every change.
+    pub fn watch_state(&self) -> watch::Receiver<bool> {
+        self.inner.up.subscribe()
+    }
+
+    /// The most bytes that the items of one message may have together.
+    pub fn max_message(&self) -> usize {
+        self.inner.client.max_payload().saturating_sub(HEADROOM).max(HEADROOM)
+    }
+
+    /// Waits until all that was handed to the connection has been written out. For a graceful
+    /// stop: acks and give-backs are fire-and-forget. Gives up after `limit`.
+    pub async fn flush(&self, limit: Duration) {
+        if self.is_connected() {
+            let _ = timeout(limit, self.inner.client.flush()).await;
+        }
+    }
+
+    /// Wraps a body in our envelope.
+    pub(crate) fn sealed(&self, trace: Option<TraceParent>, body: Body) -> Bytes {
+        let clock = self.inner.clock.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let now = clock.map_or(Time::NONE, |clock| clock());
+        encode(&seal(self.instance(), trace, now, body))
+    }
+
+    pub(crate) fn links(&self) -> watch::Receiver<Link> {
+        self.inner.link.subscribe()
+    }
+
+    /// Waits for the connection until `deadline`.
+    pub(crate) async fn connected_by(&self, deadline: Instant, what: &str) -> Result<(), BusError> {
+        if self.is_connected() {
+            return Ok(());
+        }
+        tokio::time::timeout_at(deadline, self.connected()).await.map_err(|_| {
+            BusAway { detail: what }.emit();
+            BusError::away(what)
+        })
+    }
+
+    /// One question, one answer. Ends early when the connection breaks: that answer is lost.
+    pub(crate) async fn ask(
+        &self,
+        subject: async_nats::Subject,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+        wait: Duration,
+    ) -> Result<Message, BusError> {
+        let deadline = Instant::now() + wait;
+        self.connected_by(deadline, &subject).await?;
+        let mut link = self.links();
+        let breaks = link.borrow().breaks;
+        let mut request = Request::new().payload(payload).timeout(Some(wait));
+        if let Some(headers) = headers {
+            request = request.headers(headers);
+        }
+        let size_limit = self.inner.client.max_payload();
+        let asked = self.inner.client.send_request(subject.clone(), request);
+        let answer = tokio::select! {
+            answer = asked => answer,
+            // The command may be stuck before it is sent, where the library's own limit does not reach.
+            () = tokio::time::sleep_until(deadline + Duration::from_millis(50)) => {
+                BusAway { detail: &subject }.emit();
+                return Err(BusError::Timeout { what: subject.to_string(), after: wait });
+            }
+            _ = link.wait_for(|link| link.breaks != breaks) => {
+                BusAway { detail: &subject }.emit();
+                return Err(BusError::away(format!("the connection broke during {subject}")));
+            }
+        };
+        answer.map_err(|e| match e.kind() {
+            RequestErrorKind::NoResponders => BusError::NoResponders { subject: subject.to_string() },
+            RequestErrorKind::MaxPayloadExceeded => BusError::TooLarge { size: size_limit + 1, limit: size_limit },
+            RequestErrorKind::TimedOut => {
+                BusAway { detail: &subject }.emit();
+                BusError::Timeout { what: subject.to_string(), after: wait }
+            }
+            RequestErrorKind::InvalidSubject | RequestErrorKind::Other => {
+                BusAway { detail: &subject }.emit();
+                BusError::away(e.to_string())
+            }
+        })
+    }
+
+    /// Sends without awaiting anything but room in the connection's queue. While NATS is away
+    /// it fails at once instead of piling up.
+    pub(crate) async fn tell(&self, subject: async_nats::Subject, payload: Bytes) -> Result<(), BusError> {
+        if !self.is_connected() {
+            return Err(BusError::away(subject.as_str()));
+        }
+        let size = payload.len();
+        let wait = self.inner.settings.request_timeout;
+        match timeout(wait, self.inner.client.publish(subject.clone(), payload)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e)) if e.kind() == async_nats::client::PublishErrorKind::MaxPayloadExceeded => {
+                Err(BusError::TooLarge { size, limit: self.inner.client.max_payload() })
+            }
+            Ok(Err(e)) => Err(BusError::away(e.to_string())),
+            Err(_) => Err(BusError::Timeout { what: subject.to_string(), after: wait }),
+        }
+    }
+
+    /// A short rest between tries, longer with each.
+    pub(crate) async fn rest(tries: u32) {
+        sleep(Duration::from_millis(25 << tries.min(4))).await;
+    }
+}
+
+/// At once, then ever slower, up to a second.
+fn before_attempt(attempt: usize) -> Duration {
+    match attempt {
+        0 | 1 => Duration::ZERO,
+        n => Duration::from_millis((10_u64 << n.min(7)).min(1_000)),
+    }
+}
+
+fn note(event: &Event, link: &watch::Sender<Link>, up: &watch::Sender<bool>) {
+    match event {
+        Event::Connected => {
+            info!("connected to NATS");
+            link.send_modify(|link| link.joins += 1);
+            up.send_replace(true);
+        }
+        Event::Disconnected | Event::Closed => {
+            warn!("the connection to NATS is gone");
+            link.send_modify(|link| link.breaks += 1);
+            up.send_replace(false);
+        }
+        Event::SlowConsumer(_) => warn!("a subscription is too slow: NATS messages were dropped"),
+        // Failed attempts to connect come by the dozen; the fault itself is told by whoever waits.
+        Event::ClientError(_) | Event::ServerError(_) | Event::LameDuckMode | Event::Draining => {}
+    }
+}
+
+struct Addresses {
+    servers: Vec<ServerAddr>,
+    user: Option<String>,
+    password: Option<String>,
+}
+
+/// Reads the addresses and takes the credentials out of them: the library does not use those
+/// in an address, and would show them in its debug lines.
+fn addresses(list: &str) -> Result<Addresses, BusError> {
+    let mut found = Addresses { servers: Vec::new(), user: None, password: None };
+    for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        // Errors name the position, not the text: it may hold a password.
+        let nth = found.servers.len() + 1;
+        let bad = || BusError::Address(format!("address {nth} of the list is not like nats://host:4222"));
+        let mut url = text.parse::<ServerAddr>().map_err(|_| bad())?.into_inner();
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(bad());
+        }
+        if found.user.is_none() && !url.username().is_empty() {
+            found.user = Some(percent_decoded(url.username()));
+            found.password = url.password().map(percent_decoded);
+        }
+        url.set_password(None).and_then(|()| url.set_username("")).map_err(|()| bad())?;
+        found.servers.push(ServerAddr::from_url(url).map_err(|_| bad())?);
+    }
+    if found.servers.is_empty() {
+        return Err(BusError::Address("no address was given".to_owned()));
+    }
+    Ok(found)
+}
+
+fn percent_decoded(text: &str) -> String {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = tail.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        match code {
+            Some(byte) if first == b'%' => {
+                out.push(byte);
+                rest = &tail[2..];
+            }
+            _ => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_split_and_their_credentials_taken_out() {
+        let found = addresses("nats://bob:p%40ss@one:4222, tls://two:4333,three").unwrap();
+        assert_eq!((found.user.as_deref(), found.password.as_deref()), (Some("bob"), Some("p@ss")));
+        let shown: Vec<_> = found.servers.iter().map(|s| (s.host(), s.port(), s.tls_required())).collect();
+        assert_eq!(shown, [("one", 4222, false), ("two", 4333, true), ("three", 4222, false)]);
+        assert!(found.servers.iter().all(|s| s.username().is_none() && s.password().is_none()));
+    }
+
+    #[test]
+    fn a_lone_user_is_a_token() {
+        let found = addresses("nats://s3cret@one").unwrap();
+        assert_eq!((found.user.as_deref(), found.password), (Some("s3cret"), None));
+    }
+
+    #[test]
+    fn a_bad_address_is_refused_without_showing_it() {
+        for bad in ["", " , ", "http://x", "nats://", "nats://bob:hunter2@:x"] {
+            let Err(fault) = addresses(bad) else { panic!("{bad:?} was taken") };
+            assert!(!fault.to_string().contains("hunter2"), "{fault}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What can go wrong with the bus, in words for an operator.
+//!
+//! Promises: every error can be cloned, because one failed message may carry the work of many
+//! callers; no error shows a credential.
+
+use std::time::Duration;
+
+use muster_wire::WireError;
+
+/// Why the bus did not do as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BusError {
+    /// There is no connection, or it broke while an answer was awaited.
+    #[error("NATS is away: {detail}")]
+    Away {
+        /// What was being done.
+        detail: String,
+    },
+    /// No answer within the time that the caller gave.
+    #[error("no answer from NATS within {} ms: {what}", after.as_millis())]
+    Timeout {
+        /// What was being done.
+        what: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// Nobody listens on the subject.
+    #[error("nobody listens on {subject}")]
+    NoResponders {
+        /// Where.
+        subject: String,
+    },
+    /// The message is larger than the server takes.
+    #[error("a message of {size} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// Bytes.
+        size: usize,
+        /// Most bytes that a message may have.
+        limit: usize,
+    },
+    /// The server answered with an error.
+    #[error("NATS refused: {description} (code {code}, {err_code})")]
+    Refused {
+        /// As in HTTP.
+        code: u16,
+        /// JetStream's own number for it.
+        err_code: u32,
+        /// In the server's words.
+        description: String,
+    },
+    /// A stream or consumer is not what we asked for. Older servers ignore what they do not
+    /// know, so this is checked and never passed over.
+    #[error("{what} has {field} = {got}, not {want}: the server ignored or changed it")]
+    Mismatch {
+        /// Which stream or consumer.
+        what: String,
+        /// Which field of its configuration.
+        field: String,
+        /// What we asked for.
+        want: String,
+        /// What the server says it has.
+        got: String,
+    },
+    /// An answer could not be read.
+    #[error("unreadable answer: {0}")]
+    Unreadable(String),
+    /// The address cannot be used.
+    #[error("bad NATS address: {0}")]
+    Address(String),
+    /// The task that should have carried it has ended.
+    #[error("the publisher has stopped")]
+    Stopped,
+}
+
+/// JetStream's number for "no message found".
+pub(crate) const NO_MESSAGE: u32 = 10037;
+/// JetStream's number for "stream not found".
+pub(crate) const NO_STREAM: u32 = 10059;
+/// JetStream's number for "consumer not found".
+pub(crate) const NO_CONSUMER: u32 = 10014;
+
+impl BusError {
+    pub(crate) fn away(detail: impl Into<String>) -> BusError {
+        BusError::Away { detail: detail.into() }
+    }
+
+    /// Whether the same call may well succeed a moment later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            BusError::Away { .. } | BusError::Timeout { .. } | BusError::NoResponders { .. } => true,
+            BusError::Refused { code, err_code, .. } => *code >= 500 || *err_code == NO_STREAM,
+            BusError::TooLarge { .. }
+            | BusError::Mismatch { .. }
+            | BusError::Unreadable(_)
+            | BusError::Address(_)
+            | BusError::Stopped => false,
+        }
+    }
+
+    /// Whether the server says that exactly this is not there.
+    pub(crate) fn is_missing(&self, which: u32) -> bool {
+        matches!(self, BusError::Refused { err_code, .. } if *err_code == which)
+    }
+}
+
+impl From<WireError> for BusError {
+    fn from(error: WireError) -> BusError {
+        BusError::Unreadable(error.to_string())
+    }
+}

@@ -1,0 +1,30 @@
+//! The only crate that knows NATS.
+//!
+//! Knows: every subject, stream and durable consumer; how to publish, pull, ask and tell.
+//! Promises: what was acknowledged stands on its stream; streams and consumers that vanish are
+//! made again; nothing here grows without bound or waits for ever while NATS is away; bytes
+//! that cannot be read become a dead letter and never reach a caller. Leaves to others: what a
+//! message means, and whether something must be published again (the records say so, not the
+//! bus: a message here is work or a hint, never the truth).
+
+mod broadcast;
+mod bus;
+mod error;
+mod group;
+mod inspect;
+mod jetstream;
+mod publish;
+mod pull;
+mod request;
+mod streams;
+pub mod subjects;
+
+pub use broadcast::{Answer, Received, Subscription};
+pub use bus::{Bus, BusSettings, Clock};
+pub use error::BusError;
+pub use group::{GroupPublisher, GroupSettings};
+pub use inspect::{ConsumerState, ResultsMark};
+pub use publish::PUBLISH_LIMIT;
+pub use pull::{Consumer, Delivery, Receipt};
+pub use streams::{ConsumerSpec, Stream};
+pub use subjects::Subject;

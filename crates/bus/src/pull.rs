@@ -1,0 +1,261 @@
+//! Pulling from a durable consumer.
+//!
+//! Promises: a fetch returns as soon as there is something; with prefetch a standing request
+//! keeps messages at hand, without it no message is taken that the caller has no room for. It
+//! recovers by itself: a break of the connection, a missed heartbeat, a consumer or stream that
+//! is gone, a server that came back empty. A message that cannot be read becomes a dead letter
+//! and does not hold up its neighbours. Leaves to others: handling a message twice, which may
+//! always happen.
+
+mod delivery;
+mod inbox;
+
+use std::{collections::VecDeque, time::Duration};
+
+use async_nats::Message;
+use futures_util::{FutureExt, StreamExt};
+use muster_telemetry::events::{BusAway, Emit};
+use tokio::{
+    sync::Mutex,
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
+
+pub use delivery::{Delivery, Receipt};
+use inbox::{Arrived, Ask, Inbox};
+
+use crate::{Bus, BusError, ConsumerSpec};
+
+/// How long the rest of a batch may take once its first message is here.
+const GATHER: Duration = Duration::from_millis(20);
+/// How late the server may be in saying that a request has run out.
+const GRACE: Duration = Duration::from_millis(250);
+/// Dead letters on their way at one time; further unreadable messages come again later.
+const LETTERS: usize = 256;
+
+/// A durable consumer, as one of those who share it.
+pub struct Consumer {
+    bus: Bus,
+    spec: ConsumerSpec,
+    pull: Mutex<Pull>,
+}
+
+/// Everything lives here rather than in a fetch, so that a fetch may be dropped at any time.
+#[derive(Default)]
+struct Pull {
+    inbox: Option<Inbox>,
+    ready: VecDeque<Delivery>,
+    letters: JoinSet<()>,
+    /// The consumer was there when last looked.
+    checked: bool,
+    /// Nothing more stood on the stream after the last message.
+    dry: bool,
+}
+
+impl Consumer {
+    pub(crate) fn new(bus: Bus, spec: ConsumerSpec) -> Consumer {
+        Consumer { bus, spec, pull: Mutex::default() }
+    }
+
+    /// What it consumes.
+    pub fn spec(&self) -> &ConsumerSpec {
+        &self.spec
+    }
+
+    /// Up to `max` messages, as soon as there is one; empty when `expires` has passed. An error
+    /// says that the bus was away all that time, or that the server has the consumer otherwise
+    /// than asked; the next fetch tries again. One fetch at a time: a second waits for the
+    /// first. Dropping the future loses nothing, but what has been delivered by then waits here
+    /// for the next fetch or [`Consumer::close`].
+    pub async fn fetch(&self, max: usize, expires: Duration) -> Result<Vec<Delivery>, BusError> {
+        let deadline = Instant::now() + expires;
+        let Ok(mut pull) = timeout_at(deadline, self.pull.lock()).await else { return Ok(Vec::new()) };
+        let mut tries = 0;
+        loop {
+            let Err(fault) = pull.turn(self, max.max(1), deadline).await else { return Ok(pull.hand_out(max)) };
+            pull.reset(self, &fault);
+            if !pull.ready.is_empty() {
+                return Ok(pull.hand_out(max));
+            }
+            BusAway { detail: &format!("{}: {fault}", self.spec.name) }.emit();
+            // Rest even when the time is up, so that a caller's loop does not spin.
+            Bus::rest(tries).await;
+            tries += 1;
+            if !fault.is_transient() || Instant::now() >= deadline {
+                return Err(fault);
+            }
+        }
+    }
+
+    /// Stops pulling and gives back what was delivered but not fetched, so that others get it
+    /// at once. For a graceful stop, when no fetch is under way; a later fetch begins anew.
+    pub async fn close(&self) {
+        let mut pull = self.pull.lock().await;
+        if let Some(mut inbox) = pull.inbox.take() {
+            let _ = inbox.source.drain().await;
+            while let Ok(Some(message)) = timeout(GRACE, inbox.source.next()).await {
+                if let Ok(Arrived::Message) = inbox.arrived(&message) {
+                    pull.receive(self, message);
+                }
+            }
+        }
+        for delivery in pull.ready.drain(..) {
+            delivery.nak(Duration::ZERO).await;
+        }
+        let _ = timeout(Duration::from_secs(1), async { while pull.letters.join_next().await.is_some() {} }).await;
+        self.bus.flush(Duration::from_secs(1)).await;
+    }
+}
+
+impl Pull {
+    /// Works until something is ready or the time is up. An error means: reset and again.
+    async fn turn(&mut self, consumer: &Consumer, max: usize, deadline: Instant) -> Result<(), BusError> {
+        self.open(consumer, deadline).await?;
+        let began = Instant::now();
+        let mut first_at = None;
+        loop {
+            self.take_in(consumer)?;
+            self.ask(consumer, max, deadline).await?;
+            let inbox = self.inbox.as_ref().ok_or_else(|| BusError::away("no inbox"))?;
+            if !self.ready.is_empty() {
+                let whole = consumer.spec.prefetch.is_some() || inbox.left == 0 || !inbox.bounded();
+                let first_at = *first_at.get_or_insert_with(Instant::now);
+                if whole || self.ready.len() >= max || first_at.elapsed() >= GATHER {
+                    return Ok(());
+                }
+            }
+            let until = match first_at {
+                Some(at) => at + GATHER,
+                // The server says when a request has run out; without prefetch wait for that.
+                None if consumer.spec.prefetch.is_none() && inbox.left > 0 => deadline + GRACE,
+                None => deadline,
+            };
+            let silent_at = inbox.heard.max(began) + inbox.patience();
+            if Instant::now() >= until {
+                // Nothing came, not even the end of the request: doubt it, without an alarm.
+                if first_at.is_none() && consumer.spec.prefetch.is_none() && inbox.left > 0 {
+                    self.leave(consumer);
+                }
+                return Ok(());
+            }
+            self.wait(consumer, until, silent_at).await?;
+        }
+    }
+
+    /// Waits for the next message, a break of the connection, or a time.
+    async fn wait(&mut self, consumer: &Consumer, until: Instant, silent_at: Instant) -> Result<(), BusError> {
+        let Some(inbox) = self.inbox.as_mut() else { return Err(BusError::away("no inbox")) };
+        let (mut links, link) = (consumer.bus.links(), inbox.link);
+        let message = tokio::select! {
+            biased;
+            message = inbox.source.next() => message,
+            _ = links.wait_for(|now| *now != link) => return Err(BusError::away("the connection broke")),
+            () = sleep_until(until) => return Ok(()),
+            () = sleep_until(silent_at) => {
+                let what = format!("no heartbeat from {}", consumer.spec.name);
+                return Err(BusError::Timeout { what, after: inbox.patience() });
+            }
+        };
+        self.accept(consumer, message.ok_or_else(|| BusError::away("the subscription ended"))?)
+    }
+
+    /// Connection, consumer, inbox.
+    async fn open(&mut self, consumer: &Consumer, deadline: Instant) -> Result<(), BusError> {
+        let bus = &consumer.bus;
+        bus.connected_by(deadline, &consumer.spec.name).await?;
+        if !self.checked {
+            let by = deadline.max(Instant::now() + Duration::from_secs(1));
+            timeout_at(by, bus.ensure_consumer(&consumer.spec))
+                .await
+                .unwrap_or_else(|_| Err(BusError::away(consumer.spec.name.as_str())))?;
+            self.checked = true;
+        }
+        if self.inbox.as_ref().is_some_and(|inbox| inbox.link != *bus.links().borrow()) {
+            self.leave(consumer);
+        }
+        if self.inbox.is_none() {
+            self.inbox = Some(Inbox::open(bus).await?);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the server owes us something.
+    async fn ask(&mut self, consumer: &Consumer, max: usize, deadline: Instant) -> Result<(), BusError> {
+        let Some(inbox) = self.inbox.as_mut() else { return Ok(()) };
+        let ask = match consumer.spec.prefetch {
+            Some(most) => {
+                let here = inbox.left + self.ready.len();
+                if here > most / 2 {
+                    return Ok(());
+                }
+                Ask::Standing(most - here)
+            }
+            None if inbox.left > 0 || !self.ready.is_empty() => return Ok(()),
+            // Take what stands there, no more than fits. If nothing does, wait for one message:
+            // whatever more was asked for could come when there is no room for it.
+            None if !self.dry => Ask::AtOnce(max),
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left < Duration::from_millis(1) {
+                    return Ok(());
+                }
+                Ask::One(left)
+            }
+        };
+        inbox.ask(&consumer.bus, &consumer.spec, ask).await
+    }
+
+    /// Everything that has arrived already.
+    fn take_in(&mut self, consumer: &Consumer) -> Result<(), BusError> {
+        while let Some(Some(message)) = self.inbox.as_mut().and_then(|inbox| inbox.source.next().now_or_never()) {
+            self.accept(consumer, message)?;
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, consumer: &Consumer, message: Message) -> Result<(), BusError> {
+        let Some(inbox) = self.inbox.as_mut() else { return Ok(()) };
+        match inbox.arrived(&message)? {
+            Arrived::Message => self.receive(consumer, message),
+            Arrived::Ended => self.dry = true,
+            Arrived::Heartbeat => {}
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, consumer: &Consumer, message: Message) {
+        while self.letters.try_join_next().is_some() {}
+        match Delivery::read(&consumer.bus, message) {
+            Ok((delivery, pending)) => {
+                self.dry = pending == 0;
+                self.ready.push_back(delivery);
+            }
+            Err(Some((receipt, reason))) if self.letters.len() < LETTERS => {
+                self.letters.spawn(async move { receipt.reject(&reason).await });
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn hand_out(&mut self, max: usize) -> Vec<Delivery> {
+        let n = self.ready.len().min(max);
+        self.ready.drain(..n).collect()
+    }
+
+    /// After a fault: keeps what has arrived, forgets what was asked.
+    fn reset(&mut self, consumer: &Consumer, fault: &BusError) {
+        // A connection that broke says nothing about the consumer; everything else might.
+        self.checked &= matches!(fault, BusError::Away { .. });
+        self.leave(consumer);
+    }
+
+    fn leave(&mut self, consumer: &Consumer) {
+        let Some(mut inbox) = self.inbox.take() else { return };
+        while let Some(Some(message)) = inbox.source.next().now_or_never() {
+            if let Ok(Arrived::Message) = inbox.arrived(&message) {
+                self.receive(consumer, message);
+            }
+        }
+        self.dry = false;
+    }
+}

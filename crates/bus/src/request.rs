@@ -1,0 +1,19 @@
+//! Questions to whoever of a queue group is free: start, extend.
+//!
+//! Promises: at most one request is sent; the answer comes within the limit or an error does.
+//! An error does not mean that nobody acted on it. Leaves to others: asking again.
+
+use std::time::Duration;
+
+use muster_wire::{Body, decode};
+
+use crate::{Bus, BusError, Subject};
+
+impl Bus {
+    /// Asks, and waits for the answer. [`BusError::NoResponders`] at once when nobody listens.
+    pub async fn request(&self, subject: &Subject, body: Body, limit: Duration) -> Result<Body, BusError> {
+        let answer = self.ask(subject.raw(), None, self.sealed(None, body), limit).await?;
+        let (_, body) = decode(answer.payload)?;
+        Ok(body)
+    }
+}

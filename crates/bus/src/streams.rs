@@ -1,0 +1,263 @@
+//! The three streams and the durable consumers on them.
+//!
+//! Promises: whoever comes first makes them, and whoever finds one missing makes it again;
+//! making is idempotent and safe from any number of replicas; what the server has is compared
+//! with what was asked, and a difference is an error that names the field. Leaves to others:
+//! what the messages on them mean.
+
+use std::time::Duration;
+
+use muster_domain::{Tenant, Topic, WorkerId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::{
+    Bus, BusError, Consumer, Subject,
+    error::{NO_CONSUMER, NO_STREAM},
+    jetstream::{compare, nanos},
+    subjects,
+};
+
+/// How long one Msg-Id is remembered.
+const DUPLICATES: Duration = Duration::from_secs(120);
+
+/// A stream of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Work for the services: ten minutes from publish, handled or not.
+    Sys,
+    /// Offers: each leaves when it is started.
+    Jobs,
+    /// What happened, for whoever resumes: an hour or a gibibyte, whichever first.
+    Events,
+}
+
+impl Stream {
+    /// All of them.
+    pub const ALL: [Stream; 3] = [Stream::Sys, Stream::Jobs, Stream::Events];
+
+    /// Its name on the server.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stream::Sys => "MUSTER_SYS",
+            Stream::Jobs => "MUSTER_JOBS",
+            Stream::Events => "MUSTER_EVENTS",
+        }
+    }
+
+    /// What we ask the server for, copies apart.
+    fn config(self) -> Value {
+        let (subjects, retention, max_age, max_bytes) = match self {
+            Stream::Sys => {
+                let listed = [
+                    subjects::submit(),
+                    subjects::result(),
+                    subjects::cancel(),
+                    subjects::done(),
+                    subjects::dlq(),
+                    subjects::audit_export(),
+                ];
+                let listed: Vec<String> = listed.iter().map(Subject::to_string).collect();
+                (json!(listed), "limits", Duration::from_secs(600), -1)
+            }
+            Stream::Jobs => (json!(["job.>", "worker.*.jobs"]), "workqueue", Duration::ZERO, -1),
+            Stream::Events => {
+                let listed = [subjects::event().to_string(), subjects::workflow_event().to_string()];
+                (json!(listed), "limits", Duration::from_secs(3_600), 1_i64 << 30)
+            }
+        };
+        json!({
+            "name": self.name(),
+            "subjects": subjects,
+            "retention": retention,
+            "storage": "file",
+            "discard": "old",
+            "max_consumers": -1,
+            "max_msgs": -1,
+            "max_bytes": max_bytes,
+            "max_age": nanos(max_age),
+            "duplicate_window": nanos(DUPLICATES),
+        })
+    }
+}
+
+/// A durable consumer that all replicas of a group share.
+#[derive(Clone, Debug)]
+pub struct ConsumerSpec {
+    /// On which stream.
+    pub stream: Stream,
+    /// Its durable name.
+    pub name: String,
+    /// The one subject it listens to. Never several: an old server would ignore them and
+    /// deliver everything.
+    pub filter: Subject,
+    /// A delivery that is not acked within this comes again.
+    pub ack_wait: Duration,
+    /// Deliveries out at one time, over all replicas.
+    pub max_ack_pending: i64,
+    /// Pull requests standing at one time, over all replicas.
+    pub max_waiting: i64,
+    /// `Some(n)`: a standing request keeps up to `n` messages ready in this process, for
+    /// schedulers. `None`: a fetch takes what it asks for and no more, for workers.
+    pub prefetch: Option<usize>,
+}
+
+impl ConsumerSpec {
+    /// One of the schedulers' subjects on [`Stream::Sys`].
+    pub fn scheduler(subject: Subject) -> ConsumerSpec {
+        ConsumerSpec::sys(subjects::SCHEDULERS, subject)
+    }
+
+    /// One of the gateways' subjects on [`Stream::Sys`].
+    pub fn gateway(subject: Subject) -> ConsumerSpec {
+        ConsumerSpec::sys(subjects::GATEWAYS, subject)
+    }
+
+    /// The offers of one tenant's topic, shared by all its workers.
+    pub fn offers(tenant: &Tenant, topic: &Topic) -> ConsumerSpec {
+        ConsumerSpec::jobs(subjects::offer(tenant, topic))
+    }
+
+    /// The offers to one worker.
+    pub fn own_offers(worker: &WorkerId) -> ConsumerSpec {
+        ConsumerSpec::jobs(subjects::worker_jobs(worker))
+    }
+
+    fn sys(queue: &str, filter: Subject) -> ConsumerSpec {
+        ConsumerSpec {
+            stream: Stream::Sys,
+            name: subjects::durable(queue, &filter),
+            filter,
+            ack_wait: Duration::from_secs(30),
+            max_ack_pending: 4_096,
+            max_waiting: 512,
+            prefetch: Some(128),
+        }
+    }
+
+    fn jobs(filter: Subject) -> ConsumerSpec {
+        ConsumerSpec {
+            stream: Stream::Jobs,
+            name: subjects::durable(subjects::WORKERS, &filter),
+            filter,
+            ack_wait: Duration::from_secs(10),
+            // The defaults stall a thousand workers.
+            max_ack_pending: 20_000,
+            max_waiting: 8_192,
+            prefetch: None,
+        }
+    }
+
+    fn config(&self) -> Value {
+        json!({
+            "durable_name": self.name,
+            "filter_subject": self.filter.as_str(),
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "replay_policy": "instant",
+            "ack_wait": nanos(self.ack_wait),
+            "max_deliver": -1,
+            "max_ack_pending": self.max_ack_pending,
+            "max_waiting": self.max_waiting,
+        })
+    }
+}
+
+/// A stream or consumer as the server describes it.
+#[derive(Deserialize)]
+struct Described {
+    config: Value,
+}
+
+impl Bus {
+    /// Makes the streams that are missing, and checks all of them. Idempotent; any number of
+    /// replicas may do it at once. Every stream is tried before the first error is returned.
+    pub async fn ensure_streams(&self) -> Result<(), BusError> {
+        let mut first_fault = Ok(());
+        for stream in Stream::ALL {
+            let made = self.ensure_stream(stream).await;
+            first_fault = first_fault.and(made);
+        }
+        first_fault
+    }
+
+    async fn ensure_stream(&self, stream: Stream) -> Result<(), BusError> {
+        let (name, asked) = (stream.name(), stream.config());
+        let wanted_replicas = self.inner.settings.replicas.max(1) as u64;
+        let with_replicas = |n: u64| {
+            let mut config = asked.clone();
+            config["num_replicas"] = n.into();
+            config
+        };
+        let found = match self.api::<Described>(&format!("STREAM.INFO.{name}"), &Value::Null).await {
+            Err(fault) if fault.is_missing(NO_STREAM) => {
+                let config = with_replicas(wanted_replicas);
+                let made: Described = self.api(&format!("STREAM.CREATE.{name}"), &config).await?;
+                info!(stream = name, "stream created");
+                return compare(&format!("stream {name}"), &config, &made.config);
+            }
+            found => found?,
+        };
+        // Copies are only ever added: a replica that was started with a lower number must not
+        // take the others' safety away.
+        let replicas = found.config["num_replicas"].as_u64().unwrap_or(1).max(wanted_replicas);
+        let config = with_replicas(replicas);
+        if compare(name, &config, &found.config).is_ok() {
+            return Ok(());
+        }
+        warn!(stream = name, "stream was altered; setting it right");
+        let updated: Described = self.api(&format!("STREAM.UPDATE.{name}"), &config).await.map_err(|refused| {
+            // What cannot be changed in place is for an operator; say which field it is.
+            compare(&format!("stream {name}"), &config, &found.config).err().unwrap_or(refused)
+        })?;
+        compare(&format!("stream {name}"), &config, &updated.config)
+    }
+
+    /// [`Bus::ensure_streams`] for somebody who found one missing: many find it at once, one
+    /// puts it right, and the others go on.
+    pub(crate) async fn heal(&self) -> Result<(), BusError> {
+        let asked_at = Instant::now();
+        let mut healed = self.inner.healed.lock().await;
+        if let Some((_, outcome)) = healed.as_ref().filter(|(at, _)| *at >= asked_at) {
+            return outcome.clone();
+        }
+        let outcome = self.ensure_streams().await;
+        *healed = Some((Instant::now(), outcome.clone()));
+        outcome
+    }
+
+    /// Makes the consumer if it is missing and checks it, its stream too. Idempotent.
+    pub(crate) async fn ensure_consumer(&self, spec: &ConsumerSpec) -> Result<(), BusError> {
+        let (stream, name, config) = (spec.stream.name(), &spec.name, spec.config());
+        let what = format!("consumer {name}");
+        match self.api::<Described>(&format!("CONSUMER.INFO.{stream}.{name}"), &Value::Null).await {
+            Ok(found) if compare(&what, &config, &found.config).is_ok() => return Ok(()),
+            Ok(found) if found.config["filter_subject"] != config["filter_subject"] => {
+                // Another subject's consumer has our name. An upsert would take it away.
+                return compare(&what, &config, &found.config);
+            }
+            Ok(_) => warn!(consumer = name, "consumer was altered; setting it right"),
+            Err(fault) if fault.is_missing(NO_STREAM) => self.heal().await?,
+            Err(fault) if fault.is_missing(NO_CONSUMER) => {}
+            Err(fault) => return Err(fault),
+        }
+        let verb = format!("CONSUMER.DURABLE.CREATE.{stream}.{name}");
+        let made: Described = self.api(&verb, &json!({ "stream_name": stream, "config": config })).await?;
+        info!(consumer = name, "consumer created");
+        compare(&what, &config, &made.config)
+    }
+
+    /// A consumer ready to fetch from. It is made now if NATS is there, and otherwise by the
+    /// first fetch that finds it. Fails only when the server has it otherwise than asked.
+    pub async fn consumer(&self, spec: ConsumerSpec) -> Result<Consumer, BusError> {
+        if self.is_connected() {
+            match self.ensure_consumer(&spec).await {
+                Err(fault) if !fault.is_transient() => return Err(fault),
+                _ => {}
+            }
+        }
+        Ok(Consumer::new(self.clone(), spec))
+    }
+}

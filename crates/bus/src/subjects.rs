@@ -1,0 +1,163 @@
+//! Every subject, and the names of durable consumers. No other file writes one.
+//!
+//! Promises: a [`Subject`] can only be built here, from names that were judged before, so it
+//! holds no wildcard or dot that its author did not mean.
+
+use std::fmt;
+
+use muster_domain::{Tenant, Topic, WorkerId};
+use sha2::{Digest, Sha256};
+
+/// The queue of the schedulers.
+pub const SCHEDULERS: &str = "muster-scheduler";
+/// The queue of the gateways.
+pub const GATEWAYS: &str = "muster-gateway";
+/// The queue of the workers, one consumer per subject.
+pub const WORKERS: &str = "workers";
+
+/// Where a message goes, or what a consumer listens to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Subject {
+    text: async_nats::Subject,
+    family: &'static str,
+}
+
+impl Subject {
+    const fn fixed(text: &'static str) -> Subject {
+        Subject { text: async_nats::Subject::from_static_validated(text), family: text }
+    }
+
+    fn made(text: String, family: &'static str) -> Subject {
+        Subject { text: text.into(), family }
+    }
+
+    /// The subject's text.
+    pub fn as_str(&self) -> &str {
+        self.text.as_str()
+    }
+
+    /// Its kind without ids and topics: fit for a metric's label.
+    pub fn family(&self) -> &'static str {
+        self.family
+    }
+
+    pub(crate) fn raw(&self) -> async_nats::Subject {
+        self.text.clone()
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+macro_rules! fixed {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
+        $($(#[$doc])* pub const fn $name() -> Subject { Subject::fixed($text) })+
+    };
+}
+
+fixed! {
+    /// Jobs that were accepted, for the schedulers.
+    submit = "sys.job.submit";
+    /// Outcomes of attempts, for the schedulers.
+    result = "sys.job.result";
+    /// Cancels that were applied in Redis, for the schedulers.
+    cancel = "sys.job.cancel";
+    /// Settled jobs that belong to a run, for the workflow engine.
+    done = "sys.job.done";
+    /// Messages that nobody could read, for the gateways.
+    dlq = "sys.job.dlq";
+    /// Audit events on their way out.
+    audit_export = "sys.audit.export";
+    /// What happened to jobs, for whoever watches; also kept on a capped stream.
+    event = "sys.job.event";
+    /// What happened to runs, for whoever watches; also kept on a capped stream.
+    workflow_event = "sys.workflow.event";
+    /// A worker asks whether it may start.
+    start = "sys.job.start";
+    /// A worker asks to keep its leases.
+    extend = "sys.job.extend";
+    /// A worker lives.
+    heartbeat = "sys.heartbeat";
+    /// A worker has come.
+    handshake = "sys.handshake";
+    /// A loop has work due.
+    wake = "sys.loop.wake";
+    /// A job has made progress.
+    progress = "sys.job.progress";
+    /// Settings have changed.
+    config_changed = "sys.config.changed";
+}
+
+/// Offers of one tenant's topic.
+pub fn offer(tenant: &Tenant, topic: &Topic) -> Subject {
+    Subject::made(format!("job.{tenant}.{topic}"), "job")
+}
+
+/// Offers to one worker, for jobs that require it.
+pub fn worker_jobs(worker: &WorkerId) -> Subject {
+    Subject::made(format!("worker.{worker}.jobs"), "worker.jobs")
+}
+
+/// Notices to one worker: settled, cancel, drain.
+pub fn worker_ctl(worker: &WorkerId) -> Subject {
+    Subject::made(format!("worker.{worker}.ctl"), "worker.ctl")
+}
+
+/// The name of the durable consumer that a queue shares for a subject. Topics may hold both
+/// dots and underscores, so offers carry a hash of the subject: creating a consumer is an
+/// upsert, and `a.b` would silently take the place of `a_b`.
+pub fn durable(queue: &str, subject: &Subject) -> String {
+    let flat = subject.as_str().replace('.', "_");
+    if subject.family == "job" {
+        return format!("dur_{queue}__{flat}_{}", short_hash(subject.as_str().as_bytes()));
+    }
+    format!("dur_{queue}__{flat}")
+}
+
+/// Eight hex digits of SHA-256.
+pub(crate) fn short_hash(bytes: &[u8]) -> String {
+    hex::encode(&Sha256::digest(bytes)[..4])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offers(topic: &str) -> Subject {
+        offer(&Tenant::parse("acme").unwrap(), &Topic::parse(topic).unwrap())
+    }
+
+    #[test]
+    fn consumers_of_topics_that_look_alike_have_their_own_names() {
+        let (dotted, flat) = (durable(WORKERS, &offers("a.b")), durable(WORKERS, &offers("a_b")));
+        assert_ne!(dotted, flat);
+        let hash = short_hash(b"job.acme.a.b");
+        assert_eq!(dotted, format!("dur_workers__job_acme_a_b_{hash}"));
+        assert_eq!(hash.len(), 8);
+    }
+
+    #[test]
+    fn names_are_those_of_the_contract() {
+        assert_eq!(durable(SCHEDULERS, &submit()), "dur_muster-scheduler__sys_job_submit");
+        assert_eq!(offers("mail.send").as_str(), "job.acme.mail.send");
+        let worker = WorkerId::http(&Tenant::parse("acme").unwrap(), &WorkerId::parse("w_1").unwrap());
+        assert_eq!(worker_jobs(&worker).as_str(), "worker.h~acme~w_1.jobs");
+        assert_eq!(worker_ctl(&worker).as_str(), "worker.h~acme~w_1.ctl");
+        assert_eq!(durable(WORKERS, &worker_jobs(&worker)), "dur_workers__worker_h~acme~w_1_jobs");
+    }
+
+    #[test]
+    fn the_longest_names_fit_the_server() {
+        let subject = offer(&Tenant::parse(&"t".repeat(64)).unwrap(), &Topic::parse(&"x".repeat(128)).unwrap());
+        assert!(durable(WORKERS, &subject).len() < 255);
+    }
+}

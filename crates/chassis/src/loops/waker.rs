@@ -1,0 +1,92 @@
+//! Hints: "look now", "look then". Hints that come while one is waiting are merged.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+/// Wakes one loop of this process. Copies wake the same loop.
+#[derive(Clone, Default)]
+pub struct Waker {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    hints: Mutex<Hints>,
+    told: Notify,
+}
+
+#[derive(Default)]
+struct Hints {
+    now: bool,
+    at: Option<Instant>,
+    merged: u64,
+}
+
+impl Waker {
+    /// Asks for a tick at once; if one is running, for one after it. Any number of calls
+    /// before that tick begins make one tick.
+    pub fn wake(&self) {
+        let mut hints = self.hints();
+        match hints.now {
+            true => hints.merged += 1,
+            false => hints.now = true,
+        }
+        drop(hints);
+        self.inner.told.notify_one();
+    }
+
+    /// Asks for a tick at `when`, unless one comes sooner.
+    pub fn wake_at(&self, when: Instant) {
+        let mut hints = self.hints();
+        if hints.at.is_some_and(|at| at <= when) {
+            hints.merged += 1;
+            return;
+        }
+        hints.at = Some(when);
+        drop(hints);
+        self.inner.told.notify_one();
+    }
+
+    /// Asks for a tick in `span`, unless one comes sooner.
+    pub fn wake_in(&self, span: Duration) {
+        self.wake_at(Instant::now() + span);
+    }
+
+    /// How many hints were answered by a tick that another had asked for.
+    pub fn merged(&self) -> u64 {
+        self.hints().merged
+    }
+
+    /// A tick begins: it answers all hints up to now.
+    pub(super) fn begin(&self) {
+        let mut hints = self.hints();
+        hints.now = false;
+        hints.at = hints.at.filter(|at| *at > Instant::now());
+    }
+
+    /// Returns when a hint is due, at `latest` anyway.
+    pub(super) async fn due(&self, latest: Instant) {
+        loop {
+            let told = self.inner.told.notified();
+            let until = {
+                let hints = self.hints();
+                if hints.now {
+                    return;
+                }
+                hints.at.map_or(latest, |at| at.min(latest))
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                () = told => {}
+            }
+        }
+    }
+
+    fn hints(&self) -> MutexGuard<'_, Hints> {
+        self.inner.hints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,68 @@
+//! Faults in the settings: all of them at once, each with a suggestion where one is near.
+
+use std::fmt;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it stands: a flag, a variable, a key in a file.
+    pub place: String,
+    /// What is wrong there.
+    pub problem: String,
+    /// What may have been meant.
+    pub suggestion: Option<String>,
+}
+
+impl Fault {
+    pub(super) fn new(place: impl Into<String>, problem: impl Into<String>) -> Fault {
+        Fault { place: place.into(), problem: problem.into(), suggestion: None }
+    }
+
+    /// Adds the nearest of `known` to `given`, if one is near.
+    pub(super) fn suggest<'a>(self, given: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
+        Fault { suggestion: nearest(given, known).map(str::to_owned), ..self }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.problem)?;
+        match &self.suggestion {
+            Some(meant) => write!(f, "; did you mean {meant}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong with the settings; never empty.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// The service that was to start.
+    pub service: &'static str,
+    /// Each fault, in the order flags, environment, file.
+    pub faults: Vec<Fault>,
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let noun = if self.faults.len() == 1 { "fault" } else { "faults" };
+        writeln!(f, "{}: {} {noun} in the settings", self.service, self.faults.len())?;
+        for fault in &self.faults {
+            writeln!(f, "  - {fault}")?;
+        }
+        write!(f, "Try --help for all settings.")
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// The known word nearest to the given one, if it is near enough to be a slip.
+pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_lowercase();
+    known
+        .into_iter()
+        .map(|word| (strsim::damerau_levenshtein(&given, &word.to_lowercase()), word))
+        .filter(|(distance, word)| *distance <= (word.len() / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}

@@ -1,0 +1,241 @@
+//! Reads flags, environment and file into [`Values`], or lists every fault.
+
+use std::{collections::BTreeMap, path::Path};
+
+use super::{
+    Fallback, Fault, Faults, Setting, Values,
+    faults::nearest,
+    parse::{Value, parse},
+    values::{Entry, Origin},
+    with_common,
+};
+
+/// What the command line asks for, besides running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Run the service.
+    Run,
+    /// Say whether the settings are fine.
+    CheckConfig,
+    /// Show them, secrets masked.
+    PrintConfig,
+    /// Explain them.
+    Help,
+    /// Say the version.
+    Version,
+}
+
+const ASKS: &[(&str, Ask)] = &[
+    ("--help", Ask::Help),
+    ("-h", Ask::Help),
+    ("--version", Ask::Version),
+    ("-V", Ask::Version),
+    ("--check-config", Ask::CheckConfig),
+    ("--print-config", Ask::PrintConfig),
+];
+
+/// What the arguments ask for. Help and version win, so that they work whatever else is wrong.
+pub fn asked(args: &[String]) -> Ask {
+    let given = |name: &str| args.iter().any(|arg| arg == name);
+    ASKS.iter().find(|(name, _)| given(name)).map_or(Ask::Run, |(_, ask)| *ask)
+}
+
+/// Settings without a fault.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The values.
+    pub values: Values,
+    /// What looks odd but is no fault, such as unknown `MUSTER_*` variables.
+    pub warnings: Vec<String>,
+}
+
+/// One text from one place.
+struct Given {
+    place: String,
+    text: String,
+}
+
+/// Texts by key, or by key with `_file` behind it.
+type Layer = BTreeMap<String, Given>;
+
+/// Reads all settings of a service. `args` is without the program's name. An empty variable
+/// counts as absent. A value that a stronger source overrides is checked all the same.
+pub fn load(
+    service: &'static str,
+    own: &[Setting],
+    args: &[String],
+    env: &BTreeMap<String, String>,
+) -> Result<Loaded, Faults> {
+    let settings = with_common(own);
+    let mut faults = Vec::new();
+    let (flags, file) = read_flags(&settings, args, &mut faults);
+    let (environment, warnings) = read_env(&settings, env);
+    let file = file.map(|path| read_file(&settings, &path, &mut faults)).unwrap_or_default();
+    let layers = [(Origin::Flag, flags), (Origin::Environment, environment), (Origin::File, file)];
+
+    let mut entries = BTreeMap::new();
+    for setting in settings {
+        let mut found: Option<(Value, Origin)> = None;
+        for (origin, layer) in &layers {
+            match read_one(&setting, layer) {
+                Some(Ok(value)) => found = found.or(Some((value, *origin))),
+                Some(Err(fault)) => faults.push(fault),
+                None => {}
+            }
+        }
+        let (value, origin) = match found {
+            Some((value, origin)) => (Some(value), origin),
+            None => (fallback(&setting, env, &mut faults), Origin::Default),
+        };
+        entries.insert(setting.key, Entry { setting, value, origin });
+    }
+    match faults.is_empty() {
+        true => Ok(Loaded { values: Values { entries }, warnings }),
+        false => Err(Faults { service, faults }),
+    }
+}
+
+/// The setting's value in one layer: given there, or in a file named there.
+fn read_one(setting: &Setting, layer: &Layer) -> Option<Result<Value, Fault>> {
+    let direct = layer.get(setting.key);
+    let by_file = layer.get(&format!("{}_file", setting.key)).filter(|_| setting.may_be_file());
+    match (direct, by_file) {
+        (None, None) => None,
+        (Some(given), None) => Some(parse(setting.kind, &given.text, &given.place)),
+        (Some(_), Some(file)) => Some(Err(Fault::new(&file.place, format!("{} is given as well", setting.key)))),
+        (None, Some(file)) => Some(match std::fs::read_to_string(&file.text) {
+            Ok(text) if text.trim().is_empty() => Err(Fault::new(&file.place, format!("file {} is empty", file.text))),
+            Ok(text) => parse(setting.kind, text.trim(), &file.place),
+            Err(fault) => Err(Fault::new(&file.place, format!("cannot read {}: {fault}", file.text))),
+        }),
+    }
+}
+
+fn fallback(setting: &Setting, env: &BTreeMap<String, String>, faults: &mut Vec<Fault>) -> Option<Value> {
+    let (text, place) = match setting.fallback {
+        Fallback::Absent => return None,
+        Fallback::Text(text) => (text.to_owned(), format!("default of {}", setting.key)),
+        Fallback::HostName => (host_name(env), format!("host name, for {}", setting.env)),
+    };
+    parse(setting.kind, &text, &place).map_err(|fault| faults.push(fault)).ok()
+}
+
+fn host_name(env: &BTreeMap<String, String>) -> String {
+    let given = env.get("HOSTNAME").cloned().filter(|name| !name.is_empty());
+    let name = given.or_else(|| std::fs::read_to_string("/etc/hostname").ok()).unwrap_or_default();
+    match name.trim() {
+        "" => "unnamed".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// The keys a layer may use: each setting, and its `_file` form where it has one.
+fn keys(settings: &[Setting]) -> Vec<String> {
+    let files = settings.iter().filter(|s| s.may_be_file()).map(|s| format!("{}_file", s.key));
+    settings.iter().map(|s| s.key.to_owned()).chain(files).collect()
+}
+
+fn read_flags(settings: &[Setting], args: &[String], faults: &mut Vec<Fault>) -> (Layer, Option<String>) {
+    let keys = keys(settings);
+    let mut layer = Layer::new();
+    let mut config = None;
+    let mut rest = args.iter().peekable();
+    while let Some(arg) = rest.next() {
+        if ASKS.iter().any(|(name, _)| name == arg) {
+            continue;
+        }
+        let Some(name) = arg.strip_prefix("--") else {
+            faults.push(Fault::new(arg, "unexpected argument; settings are given as --name value"));
+            continue;
+        };
+        let (name, inline) = name.split_once('=').map_or((name, None), |(name, text)| (name, Some(text.to_owned())));
+        let value = inline.or_else(|| rest.next_if(|next| !next.starts_with("--")).cloned());
+        let key = name.replace('-', "_");
+        let place = format!("--{name}");
+        let known = name == "config" || (keys.contains(&key) && !name.contains('_'));
+        if !known {
+            let flags: Vec<String> =
+                keys.iter().map(|key| format!("--{}", key.replace('_', "-"))).chain(["--config".to_owned()]).collect();
+            let asks = ASKS.iter().map(|(name, _)| *name);
+            faults
+                .push(Fault::new(&place, "unknown flag").suggest(&place, flags.iter().map(String::as_str).chain(asks)));
+            continue;
+        }
+        let is_switch = settings.iter().any(|s| s.key == key && matches!(s.kind, super::Kind::Bool));
+        match value.or_else(|| is_switch.then(|| "true".to_owned())) {
+            None => faults.push(Fault::new(place, "needs a value")),
+            Some(path) if name == "config" => config = Some(path),
+            Some(text) => {
+                layer.insert(key, Given { place, text });
+            }
+        }
+    }
+    (layer, config)
+}
+
+fn read_env(settings: &[Setting], env: &BTreeMap<String, String>) -> (Layer, Vec<String>) {
+    let mut layer = Layer::new();
+    let mut known = Vec::new();
+    for setting in settings {
+        let file = setting.may_be_file().then(|| (format!("{}_FILE", setting.env), format!("{}_file", setting.key)));
+        for (variable, key) in [(setting.env.to_owned(), setting.key.to_owned())].into_iter().chain(file) {
+            if let Some(text) = env.get(&variable).map(|text| text.trim()).filter(|text| !text.is_empty()) {
+                layer.insert(key, Given { place: variable.clone(), text: text.to_owned() });
+            }
+            known.push(variable);
+        }
+    }
+    let odd = env.keys().filter(|name| name.starts_with("MUSTER_") && !known.contains(name));
+    let warn = |name: &String| match nearest(name, known.iter().map(String::as_str)) {
+        Some(meant) => format!("{name}: unknown variable; did you mean {meant}?"),
+        None => format!("{name}: unknown variable"),
+    };
+    let warnings = odd.map(warn).collect();
+    (layer, warnings)
+}
+
+fn read_file(settings: &[Setting], path: &str, faults: &mut Vec<Fault>) -> Layer {
+    let table = match std::fs::read_to_string(Path::new(path)) {
+        Ok(text) => toml::from_str::<toml::Table>(&text).map_err(|fault| {
+            let line = fault.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+            let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            format!("{line}{}", fault.message())
+        }),
+        Err(fault) => Err(format!("cannot be read: {fault}")),
+    };
+    let table = match table {
+        Ok(table) => table,
+        Err(problem) => {
+            faults.push(Fault::new(path, problem));
+            return Layer::new();
+        }
+    };
+    let keys = keys(settings);
+    let mut layer = Layer::new();
+    for (key, value) in table {
+        let place = format!("{path}, {key}");
+        if !keys.contains(&key) {
+            faults.push(Fault::new(place, "unknown key").suggest(&key, keys.iter().map(String::as_str)));
+            continue;
+        }
+        match plain(&value) {
+            Some(text) => {
+                layer.insert(key, Given { place, text });
+            }
+            None => faults.push(Fault::new(place, "must be a text, a number, true or false, or a list of texts")),
+        }
+    }
+    layer
+}
+
+fn plain(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.trim().to_owned()),
+        toml::Value::Integer(n) => Some(n.to_string()),
+        toml::Value::Boolean(answer) => Some(answer.to_string()),
+        toml::Value::Array(items) => {
+            items.iter().map(|item| item.as_str()).collect::<Option<Vec<_>>>().map(|items| items.join(","))
+        }
+        _ => None,
+    }
+}

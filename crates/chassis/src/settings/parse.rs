@@ -1,0 +1,193 @@
+//! From text to a value of the declared kind, or a sentence that says what is wrong.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use super::{
+    Kind,
+    faults::{Fault, nearest},
+};
+
+/// A setting's value after reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Text(String),
+    Int(i64),
+    Bool(bool),
+    Duration(Duration),
+    Addr(SocketAddr),
+    List(Vec<String>),
+}
+
+/// Reads `text` as `kind`; `place` is named in the fault.
+pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault> {
+    let wrong = |problem: String| Fault::new(place, problem);
+    match kind {
+        Kind::Text => Ok(Value::Text(text.to_owned())),
+        Kind::Name => match is_name(text) {
+            true => Ok(Value::Text(text.to_owned())),
+            false => Err(wrong(format!("`{text}` is no name; letters, digits, `.`, `_`, `-`, at most 128"))),
+        },
+        Kind::Url(schemes) => match text.split(',').try_for_each(|url| check_url(url.trim(), schemes)) {
+            Ok(()) => Ok(Value::Text(text.to_owned())),
+            Err(problem) => Err(wrong(problem)),
+        },
+        Kind::Int { min, max } => match text.replace('_', "").parse::<i64>() {
+            Ok(n) if (min..=max).contains(&n) => Ok(Value::Int(n)),
+            Ok(n) => Err(wrong(format!("{n} is outside {min} to {max}"))),
+            Err(_) => Err(wrong(format!("`{text}` is not a whole number"))),
+        },
+        Kind::Bool => match parse_bool(text) {
+            Some(answer) => Ok(Value::Bool(answer)),
+            None => Err(wrong(format!("`{text}` is neither true nor false"))),
+        },
+        Kind::OnlyTrue { why } => match parse_bool(text) {
+            Some(true) => Ok(Value::Bool(true)),
+            Some(false) => Err(wrong(format!("false is refused: {why}"))),
+            None => Err(wrong(format!("`{text}` is neither true nor false"))),
+        },
+        Kind::Duration { min, max } => match parse_duration(text) {
+            Some(span) if (min..=max).contains(&span) => Ok(Value::Duration(span)),
+            Some(_) => Err(wrong(format!("{text} is outside {} to {}", duration_text(min), duration_text(max)))),
+            None => Err(wrong(format!("`{text}` is no duration; write 250ms, 30s, 5m or 1h"))),
+        },
+        Kind::Addr => match parse_addr(text) {
+            Some(addr) => Ok(Value::Addr(addr)),
+            None => Err(wrong(format!("`{text}` is no address; write 127.0.0.1:8081 or :8081"))),
+        },
+        Kind::List => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            Ok(Value::List(items.map(str::to_owned).collect()))
+        }
+        Kind::Choice(words) => match words.iter().find(|word| word.eq_ignore_ascii_case(text)) {
+            Some(word) => Ok(Value::Text((*word).to_owned())),
+            None => Err(Fault {
+                suggestion: nearest(text, words.iter().copied()).map(str::to_owned),
+                ..wrong(format!("`{text}` is none of {}", words.join(", ")))
+            }),
+        },
+        Kind::LogFilter => match muster_telemetry::trace::check_filter(text) {
+            Ok(()) => Ok(Value::Text(text.to_owned())),
+            Err(fault) => Err(wrong(format!("`{text}` is no log filter: {fault}"))),
+        },
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=128).contains(&text.len()) && text.chars().all(fits)
+}
+
+fn parse_bool(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" => Some(true),
+        "false" | "0" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..digits].parse().ok()?;
+    let unit_ms: u64 = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number.checked_mul(unit_ms)?))
+}
+
+/// A duration as settings write it, in the largest unit that needs no fraction.
+pub fn duration_text(span: Duration) -> String {
+    let ms = span.as_millis();
+    for (unit_ms, unit) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")] {
+        if ms > 0 && ms.is_multiple_of(unit_ms) {
+            return format!("{}{unit}", ms / unit_ms);
+        }
+    }
+    format!("{ms}ms")
+}
+
+fn parse_addr(text: &str) -> Option<SocketAddr> {
+    if let Some(port) = text.strip_prefix(':') {
+        return Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port.parse().ok()?)));
+    }
+    if let Some(port) = text.strip_prefix("localhost:") {
+        return Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?)));
+    }
+    text.parse().ok()
+}
+
+fn check_url(url: &str, schemes: &[&str]) -> Result<(), String> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(format!("`{}` is no URL; it begins with {}://", mask_url(url), schemes.join(":// or ")));
+    };
+    if !schemes.contains(&scheme) {
+        return Err(format!("scheme `{scheme}` is not one of {}", schemes.join(", ")));
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    if host.is_empty() || host.starts_with(':') {
+        return Err(format!("`{}` names no host", mask_url(url)));
+    }
+    Ok(())
+}
+
+/// The same URLs without what would let somebody in: in `user:password@host` the password,
+/// in `token@host` the token.
+pub fn mask_url(urls: &str) -> String {
+    let mask = |url: &str| {
+        let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+        let Some((login, host)) = rest.rsplit_once('@') else { return url.to_owned() };
+        let login = match login.split_once(':') {
+            Some((user, _)) => format!("{user}:***"),
+            None => "***".to_owned(),
+        };
+        let divider = if scheme.is_empty() { "" } else { "://" };
+        format!("{scheme}{divider}{login}@{host}")
+    };
+    urls.split(',').map(mask).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        let good = [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000), ("2d", 172_800_000), ("0", 0)];
+        for (text, ms) in good {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "30", "s", "1.5s", "-1s", "30 s", "30sec", "99999999999999999999s", "18446744073709551615d"] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+        assert_eq!(duration_text(Duration::from_millis(90_000)), "90s");
+        assert_eq!(duration_text(Duration::from_millis(1_500)), "1500ms");
+        assert_eq!(duration_text(Duration::from_secs(3600)), "1h");
+    }
+
+    #[test]
+    fn addresses_may_leave_the_host_out() {
+        assert_eq!(parse_addr(":8081"), Some("0.0.0.0:8081".parse().unwrap()));
+        assert_eq!(parse_addr("localhost:1"), Some("127.0.0.1:1".parse().unwrap()));
+        assert_eq!(parse_addr("[::1]:1"), Some("[::1]:1".parse().unwrap()));
+        assert_eq!(parse_addr("8081"), None);
+        assert_eq!(parse_addr(":99999"), None);
+    }
+
+    #[test]
+    fn passwords_in_urls_are_masked() {
+        assert_eq!(mask_url("redis://me:p@ss@h:1/0,redis://:x@h:2"), "redis://me:***@h:1/0,redis://:***@h:2");
+        assert_eq!(mask_url("nats://token@h:1"), "nats://***@h:1");
+        assert_eq!(mask_url("redis://127.0.0.1:6379"), "redis://127.0.0.1:6379");
+    }
+}

@@ -1,0 +1,68 @@
+//! The settings as text for people: `--help`, and the table in the docs.
+
+use std::fmt::Write;
+
+use super::{Fallback, Kind, Setting, duration_text, with_common};
+
+/// What `--help` prints.
+pub fn help(service: &str, own: &[Setting]) -> String {
+    let mut text = format!("{service}\n\nSettings come from a file, the environment and flags; the later wins.\n\n");
+    for setting in with_common(own) {
+        let _ = writeln!(text, "  {} {}", setting.flag(), shape(setting.kind));
+        let _ = writeln!(text, "      {}", setting.doc);
+        let _ = writeln!(text, "      environment {}, default {}", variables(&setting), default(&setting));
+    }
+    text.push_str("\n  --config FILE     read settings from a TOML file\n");
+    text.push_str("  --check-config    say whether the settings are fine, and exit\n");
+    text.push_str("  --print-config    show the settings, secrets masked, and exit\n");
+    text.push_str("  --version         show the version, and exit\n");
+    text
+}
+
+/// A Markdown table of a service's settings.
+pub fn reference(service: &str, own: &[Setting]) -> String {
+    let mut text =
+        format!("## {service}\n\n| variable | file key | default | value | meaning |\n|---|---|---|---|---|\n");
+    for setting in with_common(own) {
+        let _ = writeln!(
+            text,
+            "| `{}` | `{}` | {} | {} | {} |",
+            setting.env,
+            setting.key,
+            default(&setting),
+            shape(setting.kind).replace('|', "\\|"),
+            setting.doc
+        );
+    }
+    text
+}
+
+fn variables(setting: &Setting) -> String {
+    match setting.secret {
+        true => format!("{0} or {0}_FILE", setting.env),
+        false => setting.env.to_owned(),
+    }
+}
+
+fn default(setting: &Setting) -> String {
+    match setting.fallback {
+        Fallback::Absent => "none".to_owned(),
+        Fallback::Text(text) => format!("`{text}`"),
+        Fallback::HostName => "host name".to_owned(),
+    }
+}
+
+fn shape(kind: Kind) -> String {
+    match kind {
+        Kind::Text | Kind::Name => "text".to_owned(),
+        Kind::Url(_) => "URL".to_owned(),
+        Kind::Int { min, max } => format!("{min} to {max}"),
+        Kind::Bool => "true|false".to_owned(),
+        Kind::OnlyTrue { .. } => "true".to_owned(),
+        Kind::Duration { min, max } => format!("duration, {} to {}", duration_text(min), duration_text(max)),
+        Kind::Addr => "ip:port".to_owned(),
+        Kind::List => "comma-separated list".to_owned(),
+        Kind::Choice(words) => words.join("|"),
+        Kind::LogFilter => "log filter".to_owned(),
+    }
+}

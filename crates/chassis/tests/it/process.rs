@@ -1,0 +1,125 @@
+//! The example service as a process: exit codes, signals, what it prints.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+/// The example `plain`, which cargo builds along with the tests.
+fn plain() -> Command {
+    let mut path: PathBuf = std::env::current_exe().unwrap();
+    path.pop();
+    path.set_file_name("examples");
+    let mut command = Command::new(path.join("plain"));
+    command.env_clear().env("HOSTNAME", "host-9").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn output(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("the example is built with the tests");
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn faults_in_the_settings_exit_with_2_and_are_all_on_stderr() {
+    let (code, out, err) =
+        output(plain().args(["--greting", "x", "--greeting=helo", "--admin-addr=nowhere"]).env("REDIS_POOL_SIZE", "0"));
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("muster-plain: 4 faults in the settings"), "{err}");
+    assert!(err.contains("did you mean --greeting?") && err.contains("did you mean hello?"), "{err}");
+}
+
+#[test]
+fn settings_can_be_checked_printed_and_explained_without_starting() {
+    assert_eq!(output(plain().arg("--check-config")).0, 0);
+    let (code, out, _) = output(plain().arg("--print-config").env("MUSTER_API_KEY", "sesame"));
+    assert_eq!(code, 0);
+    assert!(out.contains("api_key = \"***\"") && out.contains("instance_id = \"host-9\"") && !out.contains("sesame"));
+    let (code, out, _) = output(plain().args(["--help", "--nonsense"]));
+    assert!(code == 0 && out.contains("--redis-url URL"), "{out}");
+    let (code, out, _) = output(plain().arg("--version"));
+    assert!(code == 0 && out.starts_with("muster-plain 0."), "{out}");
+}
+
+#[test]
+fn a_service_runs_until_a_signal_and_then_ends_in_stages() {
+    for threads in ["1", "2"] {
+        let mut child =
+            plain().args(["--runtime-threads", threads]).env("MUSTER_ODD", "1").spawn().expect("the example is built");
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| {
+            let line = line.unwrap();
+            serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("not JSON: {line}"))
+        });
+        let odd = log.find(|line| line["event"] == "unknown_variable").expect("a warning");
+        assert!(odd["detail"].as_str().unwrap().contains("MUSTER_ODD"), "{odd}");
+        let addr = log.find(|line| line["event"] == "listening").unwrap()["addr"].as_str().unwrap().to_owned();
+        log.find(|line| line["event"] == "running").expect("it runs");
+
+        assert!(get(&addr, "/readyz").starts_with("HTTP/1.1 200"));
+        let loops = get(&addr, "/loops");
+        assert!(loops.contains("\"name\":\"count\"") && loops.contains("\"state\":\"active\""), "{loops}");
+        assert!(get(&addr, "/metrics").contains("muster_build_info{pod=\"host-9\""));
+
+        let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        let rest: Vec<Value> = log.collect();
+        assert!(rest.iter().any(|line| line["event"] == "stop_stage" && line["stage"] == "loops"), "{rest:?}");
+        assert!(rest.iter().all(|line| line["event"] != "task_late"), "{rest:?}");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// Starts the example and reads its log up to `event`.
+fn started(args: &[&str], event: &str) -> (std::process::Child, impl Iterator<Item = Value> + use<>) {
+    let mut child = plain().args(args).spawn().expect("the example is built with the tests");
+    let mut log = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(&line.unwrap()).expect("a log line is JSON"));
+    log.find(|line| line["event"] == event).unwrap_or_else(|| panic!("no {event} in the log"));
+    (child, log)
+}
+
+fn signal(child: &std::process::Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_signal_during_the_set_up_ends_the_process_as_well() {
+    let (mut child, log) = started(&["--hang", "setup"], "listening");
+    signal(&child, "-INT");
+    assert!(log.into_iter().any(|line| line["event"] == "stopped"));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_a_hanging_stop_at_once() {
+    let (mut child, mut log) = started(&["--hang", "stop"], "running");
+    signal(&child, "-TERM");
+    log.find(|line| line["event"] == "stop_requested").unwrap();
+    let began = std::time::Instant::now();
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_service_that_cannot_listen_says_where_and_exits_with_1() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let (code, _, err) = output(plain().args(["--admin-addr", &addr]));
+    assert_eq!(code, 1);
+    assert!(err.contains(&format!("cannot listen on {addr}")), "{err}");
+}
+
+fn get(addr: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}

@@ -1,0 +1,16 @@
+//! A job: what was asked for ([`JobSpec`]), where it stands ([`Head`]), and the rules that move it.
+
+mod head;
+mod look;
+mod retry;
+mod spec;
+mod state;
+
+pub use head::{EndedBy, Head, Lease, Phase, Transition};
+pub use look::{
+    Action, BusView, DISPATCHED_LOOK, Known, Look, PENDING_LOOK, PENDING_LOOK_MAX, QUEUED_LOOK, latest_look, look,
+    next_look,
+};
+pub use retry::{Backoff, FailedAttempt, MAX_RELEASES, RetryPolicy, after_failure, after_lost_lease, after_time_out};
+pub use spec::{Durability, JobError, JobSpec, MAX_ERROR_MESSAGE, OnLostLease, Priority, Progress, When};
+pub use state::{Due, Event, Outcome, Seen, State, TABLE, transition};

@@ -1,0 +1,301 @@
+//! The state machine: one table of (state, event) → state.
+//!
+//! The Lua that moves jobs, the diagram in the docs and the conformance tests are generated from
+//! [`TABLE`]; there is no second copy of it. A pair that is not listed is illegal.
+
+macro_rules! coded {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* $variant = $code,)* }
+        impl $name {
+            /// All of them, in the order of their codes.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+            /// The name that people see.
+            pub fn as_str(self) -> &'static str { match self { $($name::$variant => $text,)* } }
+            /// The byte that records hold.
+            pub fn code(self) -> u8 { self as u8 }
+            /// Reads the byte.
+            pub fn from_code(code: u8) -> Option<$name> { match code { $($code => Some($name::$variant),)* _ => None } }
+            /// Reads the name.
+            pub fn parse(text: &str) -> Option<$name> { match text { $($text => Some($name::$variant),)* _ => None } }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self.as_str()) }
+        }
+    };
+}
+
+coded! {
+    /// Where a job stands. Codes up to 7 are alive, from 8 on ended.
+    State {
+        /// Accepted, not yet decided.
+        Pending = 1 "pending",
+        /// Not before a time.
+        Scheduled = 2 "scheduled",
+        /// Backing off after a failed attempt.
+        Retrying = 3 "retrying",
+        /// A person has to say yes.
+        AwaitingApproval = 4 "awaiting_approval",
+        /// Admitted, held by a limit, a pause or a full window.
+        Queued = 5 "queued",
+        /// Offered on the bus.
+        Dispatched = 6 "dispatched",
+        /// A worker won the start and holds the lease.
+        Running = 7 "running",
+        /// Ended well.
+        Succeeded = 8 "succeeded",
+        /// Ended with an error and no attempt left.
+        Failed = 9 "failed",
+        /// Ran out of time.
+        TimedOut = 10 "timed_out",
+        /// Called off.
+        Cancelled = 11 "cancelled",
+        /// Policy or a person said no.
+        Denied = 12 "denied",
+        /// Its time passed before it ever started.
+        Expired = 13 "expired",
+        /// Every attempt killed its worker, or its output was not let out.
+        Quarantined = 14 "quarantined",
+    }
+}
+
+impl State {
+    /// Whether a job in this state never moves again.
+    pub fn is_end(self) -> bool {
+        self.code() >= State::Succeeded.code()
+    }
+
+    /// Whether this end belongs into the dead letters.
+    pub fn is_bad_end(self) -> bool {
+        self.is_end() && !matches!(self, State::Succeeded | State::Cancelled)
+    }
+}
+
+coded! {
+    /// What can happen to a job.
+    Event {
+        /// Its run_at lies ahead.
+        Schedule = 1 "schedule",
+        /// Its run_at has come.
+        Wake = 2 "wake",
+        /// It has to wait its turn in the backlog.
+        Hold = 3 "hold",
+        /// It is offered on the bus.
+        Dispatch = 4 "dispatch",
+        /// Its offer was lost and is made again.
+        Reoffer = 5 "reoffer",
+        /// Its offer is taken back, to be decided anew.
+        Recall = 6 "recall",
+        /// Policy wants a person's yes.
+        AskApproval = 7 "ask_approval",
+        /// A person said yes.
+        Approve = 8 "approve",
+        /// Policy or a person said no.
+        Deny = 9 "deny",
+        /// A worker starts it: counts the attempt, mints the fence.
+        Start = 10 "start",
+        /// Its worker could not read the offer.
+        Reject = 11 "reject",
+        /// Its worker reports success.
+        Succeed = 12 "succeed",
+        /// Its worker reports failure, and an attempt is left.
+        Retry = 13 "retry",
+        /// Its worker reports failure, and that was it.
+        Fail = 14 "fail",
+        /// Its worker drains and gives the attempt back.
+        Release = 15 "release",
+        /// Output policy holds its result back.
+        Quarantine = 16 "quarantine",
+        /// Its lease ran out, and an attempt is left.
+        Rescue = 17 "rescue",
+        /// Its lease ran out, and that was it.
+        Abandon = 18 "abandon",
+        /// Its lease ran out as in every attempt before.
+        Poison = 19 "poison",
+        /// The attempt took too long, and an attempt is left.
+        CutShort = 20 "cut_short",
+        /// The last attempt took too long, or the deadline passed after a start.
+        TimeOut = 21 "time_out",
+        /// Deadline, start-by or approval ran out before a start.
+        Expire = 22 "expire",
+        /// Somebody called it off.
+        Cancel = 23 "cancel",
+    }
+}
+
+coded! {
+    /// What a transition's script answered.
+    Outcome {
+        /// The job moved.
+        Applied = 1 "applied",
+        /// The same holder did just this before; the same values again.
+        Already = 2 "already",
+        /// The caller acts on a version or fence that is no longer the job's.
+        Stale = 3 "stale",
+        /// The table has no such pair.
+        Illegal = 4 "illegal",
+        /// There is no such job.
+        Missing = 5 "missing",
+        /// The moment that this event waits for has not come.
+        Early = 6 "early",
+    }
+}
+
+/// What the caller must have seen for its event to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The record's version: offers and looks.
+    Version,
+    /// The attempt's fence: what a worker says about its own attempt.
+    Fence,
+    /// Nothing: whoever asks, asks about the job as it is.
+    Any,
+}
+
+/// Which moment must have come for an event; judged inside the script, by its own node's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// None.
+    Always,
+    /// `run_at`.
+    RunAt,
+    /// The lease's end.
+    LeaseEnd,
+    /// The attempt's time-out.
+    AttemptEnd,
+    /// Deadline or the attempt's time-out.
+    AnyTimeOut,
+    /// Deadline, start-by before a start, or the approval's expiry.
+    AnyExpiry,
+}
+
+impl Event {
+    /// What its caller must have seen.
+    pub fn seen(self) -> Seen {
+        use Event::{Cancel, Fail, Quarantine, Release, Retry, Succeed};
+        match self {
+            Succeed | Retry | Fail | Release | Quarantine => Seen::Fence,
+            Cancel => Seen::Any,
+            _ => Seen::Version,
+        }
+    }
+
+    /// Which moment must have come.
+    pub fn due(self) -> Due {
+        match self {
+            Event::Wake => Due::RunAt,
+            Event::Rescue | Event::Abandon | Event::Poison => Due::LeaseEnd,
+            Event::CutShort => Due::AttemptEnd,
+            Event::TimeOut => Due::AnyTimeOut,
+            Event::Expire => Due::AnyExpiry,
+            _ => Due::Always,
+        }
+    }
+}
+
+macro_rules! transitions {
+    ($($from:ident + $event:ident => $to:ident;)*) => {
+        /// Every legal step. The order is that of a job's life.
+        pub const TABLE: &[(State, Event, State)] = &[$((State::$from, Event::$event, State::$to),)*];
+    };
+}
+
+transitions! {
+    Pending + Schedule => Scheduled;
+    Pending + AskApproval => AwaitingApproval;
+    Pending + Deny => Denied;
+    Pending + Hold => Queued;
+    Pending + Dispatch => Dispatched;
+    Pending + Expire => Expired;
+    Pending + TimeOut => TimedOut;
+    Pending + Cancel => Cancelled;
+
+    Scheduled + Wake => Pending;
+    Scheduled + Expire => Expired;
+    Scheduled + TimeOut => TimedOut;
+    Scheduled + Cancel => Cancelled;
+
+    Retrying + Wake => Pending;
+    Retrying + TimeOut => TimedOut;
+    Retrying + Cancel => Cancelled;
+
+    AwaitingApproval + Approve => Pending;
+    AwaitingApproval + Deny => Denied;
+    AwaitingApproval + Expire => Expired;
+    AwaitingApproval + Cancel => Cancelled;
+
+    Queued + Hold => Queued;
+    Queued + Dispatch => Dispatched;
+    Queued + Deny => Denied;
+    Queued + Expire => Expired;
+    Queued + TimeOut => TimedOut;
+    Queued + Cancel => Cancelled;
+
+    Dispatched + Reoffer => Dispatched;
+    Dispatched + Recall => Pending;
+    Dispatched + Start => Running;
+    Dispatched + Reject => Failed;
+    Dispatched + Expire => Expired;
+    Dispatched + TimeOut => TimedOut;
+    Dispatched + Cancel => Cancelled;
+
+    Running + Succeed => Succeeded;
+    Running + Retry => Retrying;
+    Running + Fail => Failed;
+    Running + Release => Scheduled;
+    Running + Quarantine => Quarantined;
+    Running + Rescue => Retrying;
+    Running + Abandon => Failed;
+    Running + Poison => Quarantined;
+    Running + CutShort => Retrying;
+    Running + TimeOut => TimedOut;
+    Running + Cancel => Cancelled;
+}
+
+/// Where an event leads, if it is legal.
+pub fn transition(from: State, event: Event) -> Option<State> {
+    TABLE.iter().find(|(f, e, _)| *f == from && *e == event).map(|(_, _, to)| *to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pair_is_listed_twice() {
+        for (i, (from, event, _)) in TABLE.iter().enumerate() {
+            assert!(!TABLE[..i].iter().any(|(f, e, _)| f == from && e == event), "{from} + {event}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_an_end() {
+        assert!(TABLE.iter().all(|(from, _, _)| !from.is_end()));
+    }
+
+    #[test]
+    fn every_living_state_can_be_reached_left_and_cancelled() {
+        for &state in State::ALL {
+            if state != State::Pending {
+                assert!(TABLE.iter().any(|(f, _, to)| *to == state && *f != state), "{state} cannot be reached");
+            }
+            if !state.is_end() {
+                assert_eq!(transition(state, Event::Cancel), Some(State::Cancelled), "{state}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_and_codes_round_trip() {
+        for &s in State::ALL {
+            assert_eq!(State::parse(s.as_str()), Some(s));
+            assert_eq!(State::from_code(s.code()), Some(s));
+        }
+        for &e in Event::ALL {
+            assert_eq!(Event::from_code(e.code()), Some(e));
+        }
+        assert_eq!(State::from_code(0), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! The one clock. A [`Time`] is microseconds of Redis TIME; nothing here reads a local clock
+//! except [`wall_clock`], which exists for log lines and for the first guess of an id's prefix.
+
+use std::{fmt, ops::Add, time::Duration};
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+/// A moment on the Redis clock, in microseconds since the Unix epoch. Zero means "none".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The absence of a moment, as records store it.
+    pub const NONE: Time = Time(0);
+
+    /// `Some` unless this is [`Time::NONE`].
+    pub fn some(self) -> Option<Time> {
+        (self.0 != 0).then_some(self)
+    }
+
+    /// How long from `earlier` to `self`; zero if it lies in the future.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// How long from `now` until `self`; zero if it has passed.
+    pub fn remaining(self, now: Time) -> Duration {
+        self.since(now)
+    }
+
+    /// Whether this moment has come.
+    pub fn reached(self, now: Time) -> bool {
+        self.0 <= now.0
+    }
+
+    /// The same moment, earlier by `span`.
+    pub fn before(self, span: Duration) -> Time {
+        Time(self.0.saturating_sub(micros(span)))
+    }
+
+    /// RFC 3339 in UTC with milliseconds, as the API shows it.
+    pub fn rfc3339(self) -> String {
+        DateTime::<Utc>::from_timestamp_micros(i64::try_from(self.0).unwrap_or(i64::MAX))
+            .unwrap_or(DateTime::<Utc>::MAX_UTC)
+            .to_rfc3339_opts(SecondsFormat::Millis, true)
+    }
+
+    /// Reads an RFC 3339 moment with any offset. Years beyond 2255 do not fit a fence and are refused.
+    pub fn parse_rfc3339(text: &str) -> Option<Time> {
+        let micros = DateTime::parse_from_rfc3339(text).ok()?.timestamp_micros();
+        let micros = u64::try_from(micros).ok()?;
+        (micros > 0 && micros < 1 << 53).then_some(Time(micros))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, span: Duration) -> Time {
+        Time(self.0.saturating_add(micros(span)))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.some() {
+            Some(t) => f.write_str(&t.rfc3339()),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+/// Whole microseconds of a span, saturating.
+pub fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// This machine's clock. For log lines and estimates only: no decision about a job may rest on it.
+#[expect(clippy::disallowed_methods, reason = "the one place that may read the local clock")]
+pub fn wall_clock() -> Time {
+    Time(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc3339_round_trips_with_any_offset() {
+        let t = Time::parse_rfc3339("2026-11-16T08:00:00.250+02:00").unwrap();
+        assert_eq!(t.rfc3339(), "2026-11-16T06:00:00.250Z");
+        assert_eq!(Time::parse_rfc3339(&t.rfc3339()), Some(t));
+        assert_eq!(Time::parse_rfc3339("1960-01-01T00:00:00Z"), None);
+        assert_eq!(Time::parse_rfc3339("9999-01-01T00:00:00Z"), None);
+        assert_eq!(Time::parse_rfc3339("tomorrow"), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! Names that people choose: topics, tenants, labels. Judged once, at the edge; a value of one
+//! of these types is known to be good everywhere else, and safe inside a key or a subject.
+
+use std::{collections::BTreeMap, fmt};
+
+use thiserror::Error;
+
+/// Why a name was refused, in words for its author.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct NameFault(String);
+
+impl NameFault {
+    pub(crate) fn new(text: impl Into<String>) -> NameFault {
+        NameFault(text.into())
+    }
+}
+
+fn part_is_fine(part: &str) -> bool {
+    let mut bytes = part.bytes();
+    let first = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    bytes.next().is_some_and(first) && bytes.all(|b| first(b) || b == b'_' || b == b'-')
+}
+
+/// What kind of work a job is: parts of `[a-z0-9][a-z0-9_-]*` joined by single dots, 128 characters at most.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Topic(String);
+
+impl Topic {
+    /// Reads a topic, or says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Topic, NameFault> {
+        if text.len() > 128 {
+            return Err(NameFault::new("a topic has at most 128 characters"));
+        }
+        if !text.split('.').all(part_is_fine) {
+            return Err(NameFault::new("a topic is parts of [a-z0-9][a-z0-9_-]* joined by single dots"));
+        }
+        Ok(Topic(text.to_owned()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whose job it is: `[a-z0-9][a-z0-9_-]{0,63}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenant(String);
+
+impl Tenant {
+    /// Reads a tenant, or says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Tenant, NameFault> {
+        if text.len() > 64 || !part_is_fine(text) {
+            return Err(NameFault::new("a tenant is [a-z0-9][a-z0-9_-]* of at most 64 characters"));
+        }
+        Ok(Tenant(text.to_owned()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Tenant {
+    fn default() -> Tenant {
+        Tenant("default".to_owned())
+    }
+}
+
+macro_rules! show_as_text {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(&self.0) }
+        }
+    )*};
+}
+show_as_text!(Topic, Tenant);
+
+/// What a submitter tags a job with, for finding it again.
+pub type Labels = BTreeMap<String, String>;
+
+/// Most labels a job may have.
+pub const MAX_LABELS: usize = 32;
+
+/// Judges one label. Keys are `[A-Za-z0-9][A-Za-z0-9._/-]{0,62}`, values at most 256 bytes without control characters.
+pub fn check_label(key: &str, value: &str) -> Result<(), NameFault> {
+    let mut bytes = key.bytes();
+    let head = bytes.next().is_some_and(|b| b.is_ascii_alphanumeric());
+    let tail = bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'/' | b'-'));
+    if !head || !tail || key.len() > 63 {
+        return Err(NameFault::new("a label's key is [A-Za-z0-9][A-Za-z0-9._/-]* of at most 63 characters"));
+    }
+    if value.len() > 256 || value.chars().any(char::is_control) {
+        return Err(NameFault::new("a label's value has at most 256 bytes and no control characters"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_are_dotted_lowercase_parts() {
+        for good in ["a", "email.send", "0", "a-b_c.d9", &"x".repeat(128)] {
+            assert!(Topic::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "a.", ".a", "a..b", "A", "a b", "a*", "a.>", "-a", "_a", "ä", "a\0", &"x".repeat(129)] {
+            assert!(Topic::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tenants_have_one_part() {
+        assert!(Tenant::parse("default").is_ok());
+        for bad in ["", "a.b", "A", &"x".repeat(65), "a:b", "a~b"] {
+            assert!(Tenant::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_are_bounded_and_printable() {
+        assert!(check_label("team/region", "eu-1").is_ok());
+        assert!(check_label("", "x").is_err());
+        assert!(check_label("a b", "x").is_err());
+        assert!(check_label("a", "x\0").is_err());
+        assert!(check_label("a", &"x".repeat(257)).is_err());
+    }
+}

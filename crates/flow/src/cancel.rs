@@ -1,0 +1,53 @@
+//! Cancel: applied in Redis first, so that nothing can start or settle the job any more; then its
+//! worker is told, the effects of the end are done, and the cancel is published for replay.
+
+use muster_bus::subjects;
+use muster_domain::{Event, JobId, Outcome, Tenant, job::EndedBy};
+use muster_store::{Fields, Record, Step, StoreError};
+use muster_wire::{Body, v1};
+
+use crate::{BUS_PATIENCE, End, Flow, failpoint};
+
+/// What became of a cancel.
+#[derive(Clone, Debug)]
+pub enum Cancelled {
+    /// Cancelled by this call.
+    Now(Box<Record>),
+    /// Cancelled before; asking again is fine.
+    Before(Box<Record>),
+    /// It ended in another way.
+    EndedOtherwise(Box<Record>),
+    /// The tenant has no such job.
+    NotFound,
+}
+
+impl Flow {
+    /// Cancels a job. Repeating finishes what an earlier call left undone.
+    pub async fn cancel(&self, tenant: &Tenant, id: JobId, reason: &str) -> Result<Cancelled, StoreError> {
+        let Some(mut record) = self.store.read_one(id, Fields::NONE).await? else { return Ok(Cancelled::NotFound) };
+        if record.deleted || record.spec.tenant != *tenant {
+            return Ok(Cancelled::NotFound);
+        }
+        let step = Step { note: reason.to_owned(), ..Step::new(id, Event::Cancel, 0) };
+        let moved = self.store.apply_one(step).await?;
+        let Some(head) = moved.head else { return Ok(Cancelled::NotFound) };
+        record.head = head;
+        if moved.outcome == Outcome::Illegal {
+            return Ok(Cancelled::EndedOtherwise(Box::new(record)));
+        }
+        failpoint!("cancel.after_apply");
+        let was_running = record.head.ended_by() == Some(EndedBy::Cancel);
+        let mut end = End::of(&record, moved.outcome == Outcome::Applied);
+        end.tell = record.head.last_worker.clone().filter(|_| was_running);
+        self.finish(vec![end]).await?;
+        if moved.outcome == Outcome::Already {
+            return Ok(Cancelled::Before(Box::new(record)));
+        }
+        let item =
+            v1::Cancel { job_id: id.as_bytes().to_vec().into(), tenant: tenant.to_string(), reason: reason.into() };
+        let body = Body::Cancel(v1::CancelGroup { items: vec![item] });
+        // For replay only: Redis has the truth, so a bus that is away changes nothing.
+        let _ = self.bus.publish_within(&subjects::cancel(), None, None, body, BUS_PATIENCE).await;
+        Ok(Cancelled::Now(Box::new(record)))
+    }
+}

@@ -1,0 +1,121 @@
+//! What an end entails: one list, for every writer of an end (settle, cancel, time-out, rescue,
+//! and the look that repeats it). Each effect has a deterministic id, so repeating is harmless
+//! and stopping half-way is not: the home leaves last.
+
+use muster_bus::subjects;
+use muster_domain::{Head, JobId, State, Tenant, Topic, WorkerId};
+use muster_store::{Record, StoreError};
+use muster_telemetry::metrics::{Counter, Histogram, count, observe, topic_label};
+use muster_wire::{Body, v1};
+
+use crate::{Flow, failpoint};
+
+/// A job that has ended.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Which.
+    pub id: JobId,
+    /// Whose.
+    pub tenant: Tenant,
+    /// Of which topic.
+    pub topic: Topic,
+    /// How and when.
+    pub head: Head,
+    /// Why, where it ended badly.
+    pub error_code: Option<String>,
+    /// Whether this call wrote the end, or repeats what somebody may have left undone.
+    pub first: bool,
+    /// The worker to be told that its attempt is over, where it did not end it itself.
+    pub tell: Option<WorkerId>,
+}
+
+impl End {
+    /// From a record that says so.
+    pub fn of(record: &Record, first: bool) -> End {
+        End {
+            id: record.id,
+            tenant: record.spec.tenant.clone(),
+            topic: record.spec.topic.clone(),
+            head: record.head.clone(),
+            error_code: record.error.as_ref().map(|e| e.code.clone()),
+            first,
+            tell: None,
+        }
+    }
+}
+
+/// What watchers hear of a transition.
+pub fn job_event(id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_code: Option<&str>) -> v1::JobEvent {
+    v1::JobEvent {
+        job_id: id.as_bytes().to_vec().into(),
+        tenant: tenant.to_string(),
+        topic: topic.to_string(),
+        state: head.state().code().into(),
+        version: head.version,
+        attempt: head.attempt.into(),
+        at: head.since.0,
+        run_id: String::new(),
+        error_code: error_code.unwrap_or_default().to_owned(),
+    }
+}
+
+impl Flow {
+    /// Does everything that these ends entail, the homes last. Repeating is harmless.
+    pub async fn finish(&self, ends: Vec<End>) -> Result<(), StoreError> {
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let dead: Vec<_> = ends
+            .iter()
+            .filter(|e| e.head.state().is_bad_end())
+            .map(|e| (e.tenant.clone(), e.id, e.head.since))
+            .collect();
+        if !dead.is_empty() {
+            self.store.add_dead_letters(&dead).await?;
+        }
+        failpoint!("finish.after_dead_letters");
+        for end in &ends {
+            self.tell_worker(end).await;
+        }
+        let event = |e: &End| job_event(e.id, &e.tenant, &e.topic, &e.head, e.error_code.as_deref());
+        self.tell_watchers(ends.iter().map(event).collect()).await;
+        failpoint!("finish.before_home");
+        let ids: Vec<JobId> = ends.iter().map(|e| e.id).collect();
+        self.store.drop_homes(&ids).await?;
+        ends.iter().filter(|e| e.first).for_each(measure);
+        Ok(())
+    }
+
+    /// Publishes what happened. Watchers read again when they miss something, so a failure is no fault.
+    pub async fn tell_watchers(&self, items: Vec<v1::JobEvent>) {
+        for chunk in items.chunks(512) {
+            let group = v1::EventGroup { items: chunk.to_vec() };
+            let _ = self.bus.broadcast(&subjects::event(), Body::Event(group)).await;
+        }
+    }
+
+    async fn tell_worker(&self, end: &End) {
+        let Some(worker) = &end.tell else { return };
+        self.stop_attempt(worker, end.id, &end.head).await;
+    }
+
+    /// Tells a worker that its attempt is no longer its own. It would learn so at its next extension too.
+    pub async fn stop_attempt(&self, worker: &WorkerId, id: JobId, head: &Head) {
+        let notice = v1::CancelNotice {
+            job_id: id.as_bytes().to_vec().into(),
+            fence: head.fence,
+            standing: muster_wire::standing_of(head, head.fence).into(),
+        };
+        let control = v1::Control { cancelled: vec![notice], ..Default::default() };
+        let _ = self.bus.broadcast(&subjects::worker_ctl(worker), Body::Control(control)).await;
+    }
+}
+
+fn measure(end: &End) {
+    let topic = topic_label(end.topic.as_str());
+    count(Counter::Jobs, &[("topic", topic), ("state", end.head.state().as_str())], 1);
+    if end.head.state() == State::Succeeded {
+        let took = end.head.started_at.map(|started| end.head.since.since(started));
+        observe(Histogram::JobDuration, &[("topic", topic)], took.unwrap_or_default().as_secs_f64());
+    }
+}

@@ -1,0 +1,78 @@
+//! Places between two writes where a test may kill or delay the process.
+//!
+//! Compiled only with the feature `failpoints`; otherwise [`hit`] is an empty function.
+//! `MUSTER_FAILPOINTS` holds `name=action` separated by `;`. Actions: `kill` (at once, as by
+//! `kill -9`), `kill:<file>` (only whoever creates that file: once, whatever restarts),
+//! `delay:<ms>`.
+
+/// Marks a place between two writes.
+#[macro_export]
+macro_rules! failpoint {
+    ($name:literal) => {
+        $crate::failpoint::hit($name).await
+    };
+}
+
+/// Whether this place has an action: then steps that are otherwise one are taken apart.
+#[cfg(not(feature = "failpoints"))]
+pub const fn is_armed(_name: &str) -> bool {
+    false
+}
+
+/// Does what the test asked for at this place.
+#[cfg(not(feature = "failpoints"))]
+#[expect(clippy::unused_async, reason = "the same shape as with the feature on")]
+pub async fn hit(_name: &str) {}
+
+#[cfg(feature = "failpoints")]
+pub use armed::{hit, is_armed};
+
+#[cfg(feature = "failpoints")]
+mod armed {
+    use std::{collections::HashMap, fs::OpenOptions, path::PathBuf, sync::OnceLock, time::Duration};
+
+    enum Action {
+        Kill,
+        KillOnce(PathBuf),
+        Delay(Duration),
+    }
+
+    fn actions() -> &'static HashMap<String, Action> {
+        static ACTIONS: OnceLock<HashMap<String, Action>> = OnceLock::new();
+        ACTIONS.get_or_init(|| {
+            #[expect(clippy::disallowed_methods, reason = "only in builds for tests")]
+            let text = std::env::var("MUSTER_FAILPOINTS").unwrap_or_default();
+            text.split(';').filter_map(parse).collect()
+        })
+    }
+
+    fn parse(text: &str) -> Option<(String, Action)> {
+        let (name, action) = text.trim().split_once('=')?;
+        let action = match action.split_once(':') {
+            None if action == "kill" => Action::Kill,
+            Some(("kill", file)) => Action::KillOnce(file.into()),
+            Some(("delay", ms)) => Action::Delay(Duration::from_millis(ms.parse().ok()?)),
+            _ => return None,
+        };
+        Some((name.to_owned(), action))
+    }
+
+    /// Whether this place has an action.
+    pub fn is_armed(name: &str) -> bool {
+        actions().contains_key(name)
+    }
+
+    /// Does what the test asked for at this place.
+    pub async fn hit(name: &str) {
+        match actions().get(name) {
+            None => {}
+            Some(Action::Kill) => std::process::abort(),
+            Some(Action::KillOnce(file)) => {
+                if OpenOptions::new().write(true).create_new(true).open(file).is_ok() {
+                    std::process::abort();
+                }
+            }
+            Some(Action::Delay(span)) => tokio::time::sleep(*span).await,
+        }
+    }
+}

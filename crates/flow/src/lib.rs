@@ -1,0 +1,49 @@
+//! What needs both stores: the submit group, offers, cancel, the effects of an end.
+//!
+//! Knows: in which order Redis and NATS are written, and why. Promises: every function here may
+//! stop between any two writes and be repeated; nothing accepted is lost by it. Leaves to others:
+//! deciding (`domain`), serving (`services`).
+
+mod cancel;
+mod effects;
+pub mod failpoint;
+mod offer;
+mod submit;
+
+use std::time::Duration;
+
+use muster_bus::{Bus, subjects};
+use muster_store::Store;
+use muster_wire::{Body, v1};
+
+pub use cancel::Cancelled;
+pub use effects::{End, job_event};
+pub use offer::{Offering, offer_of};
+pub use submit::{Accepted, SubmitRefused, submit_item};
+
+/// How long a request waits for the bus before it goes on without: Redis holds the truth.
+pub const BUS_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Both stores. Cheap to clone.
+#[derive(Clone)]
+pub struct Flow {
+    /// Redis.
+    pub store: Store,
+    /// NATS.
+    pub bus: Bus,
+}
+
+impl Flow {
+    /// Over both stores.
+    pub fn new(store: Store, bus: Bus) -> Flow {
+        Flow { store, bus }
+    }
+
+    /// Hints that a home is due so soon. A lost hint costs time, never a job.
+    pub async fn hint_look(&self, after: Duration) {
+        let in_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+        let wake = v1::Wake { r#loop: "reconciler".into(), in_us };
+        // Informational: the loop polls anyway, and a bus that is away is told of elsewhere.
+        let _ = self.bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;
+    }
+}

@@ -1,0 +1,244 @@
+//! The group commit: home, record, listing and one message, in the order that loses nothing.
+//!
+//! 1. Homes, due in 30 s: whatever happens from here on, somebody will look.
+//! 2. Records, each created or found.
+//! 3. What was found and not created has its home forwarded to now: the first try may have left
+//!    something undone.
+//! 4. The listing, awaited, and meanwhile the submit message, for a quarter of a second: if the
+//!    bus does not answer, the look will publish.
+//!
+//! Every item is answered for itself.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use muster_bus::subjects;
+use muster_domain::{Durability, Head, JobId, Phase, Tenant, Time, job::PENDING_LOOK};
+use muster_store::{NewJob, Record, StoreError, Submitted};
+use muster_wire::{Body, encoded_len, v1};
+
+use crate::{BUS_PATIENCE, Flow, failpoint};
+
+/// An item that is in Redis.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// Where it stands.
+    pub head: Head,
+    /// It was there before.
+    pub replayed: bool,
+    /// The bus did not confirm: only Redis holds it.
+    pub bus_deferred: bool,
+    /// What the submit reached of what was asked.
+    pub durability: Durability,
+}
+
+/// Why an item was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitRefused {
+    /// Its id belongs to another request.
+    #[error("this idempotency key was used with another body")]
+    Mismatch,
+    /// Redis did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// After this long a home may have been taken for an orphan, and is written again before the answer.
+const SLOW: Duration = Duration::from_secs(15);
+/// How long a durable submit waits for a replica.
+const REPLICA_WAIT: Duration = Duration::from_secs(1);
+
+/// What the scheduler hears of a pending job.
+pub fn submit_item(id: JobId, head: &Head, spec: v1::Spec, payload: bytes::Bytes) -> v1::Submit {
+    let run_at = match head.phase {
+        Phase::Pending { run_at } => run_at.0,
+        _ => 0,
+    };
+    v1::Submit {
+        job_id: id.as_bytes().to_vec().into(),
+        version: head.version,
+        spec: Some(spec),
+        payload,
+        pending_since: head.since.0,
+        run_at,
+        attempt: head.attempt.into(),
+        deadline: head.deadline.map_or(0, |t| t.0),
+    }
+}
+
+impl Flow {
+    /// Commits a group. Repeating any item with the same id is harmless.
+    pub async fn submit(&self, jobs: Vec<NewJob>) -> Vec<Result<Accepted, SubmitRefused>> {
+        let began = Instant::now();
+        let created = self.create(jobs.clone()).await;
+        failpoint!("submit.after_record");
+
+        let mut fresh: Vec<usize> = Vec::new();
+        let mut found: Vec<(JobId, Duration)> = Vec::new();
+        for (place, outcome) in created.iter().enumerate() {
+            match outcome {
+                Ok((Submitted::Created(_), _)) => fresh.push(place),
+                Ok(_) => found.push((jobs[place].id, Duration::ZERO)),
+                Err(_) => {}
+            }
+        }
+        let (listed, forwarded, deferred) = tokio::join!(
+            self.list(&jobs, &created, &fresh),
+            self.forward(&found),
+            self.announce(&jobs, &created, &fresh)
+        );
+        failpoint!("submit.before_answer");
+        if began.elapsed() > SLOW {
+            let all: Vec<_> = jobs.iter().map(|j| (j.id, Duration::ZERO)).collect();
+            if let Err(fault) = self.store.forward_homes(&all).await {
+                return jobs.iter().map(|_| Err(fault.clone().into())).collect();
+            }
+        }
+        let answer = |(place, outcome): (usize, Result<(Submitted, Durability), StoreError>)| {
+            let (submitted, durability) = outcome?;
+            let (head, replayed) = match submitted {
+                Submitted::Created(head) => (head, false),
+                Submitted::Exists(head) => (head, true),
+                Submitted::Mismatch => return Err(SubmitRefused::Mismatch),
+            };
+            if replayed {
+                forwarded.clone()?
+            } else {
+                listed.clone()?
+            }
+            let bus_deferred = !replayed && deferred.contains(&place);
+            Ok(Accepted { head, replayed, bus_deferred, durability })
+        };
+        created.into_iter().enumerate().map(answer).collect()
+    }
+
+    async fn create(&self, jobs: Vec<NewJob>) -> Vec<Result<(Submitted, Durability), StoreError>> {
+        let apart = failpoint::is_armed("submit.after_home");
+        let wants = |job: &NewJob| job.spec.durability != Durability::Memory;
+        if !apart && !jobs.iter().any(wants) {
+            let created = self.store.submit_homed(jobs, PENDING_LOOK, false).await;
+            return created.into_iter().map(|r| r.map(|s| (s, Durability::Memory))).collect();
+        }
+        let ids: Vec<JobId> = jobs.iter().map(|j| j.id).collect();
+        if let Err(fault) = self.store.set_homes(&ids, PENDING_LOOK).await {
+            return jobs.iter().map(|_| Err(fault.clone())).collect();
+        }
+        failpoint!("submit.after_home");
+        let places: Vec<bool> = jobs.iter().map(wants).collect();
+        let (durable, plain): (Vec<_>, Vec<_>) = jobs.into_iter().partition(wants);
+        let (durable, plain) =
+            tokio::join!(self.store.submit_replicated(durable, REPLICA_WAIT), self.store.submit(plain));
+        let reached = |replicas| if replicas > 0 { Durability::Replicated } else { Durability::Memory };
+        let mut durable = durable.into_iter().map(|r| r.map(|(s, n)| (s, reached(n))));
+        let mut plain = plain.into_iter().map(|r| r.map(|s| (s, Durability::Memory)));
+        let lost = || Err(StoreError::Decode("no answer".into()));
+        places.into_iter().map(|d| if d { durable.next() } else { plain.next() }.unwrap_or_else(lost)).collect()
+    }
+
+    async fn forward(&self, found: &[(JobId, Duration)]) -> Result<(), StoreError> {
+        if found.is_empty() {
+            return Ok(());
+        }
+        self.store.forward_homes(found).await?;
+        self.hint_look(Duration::ZERO).await;
+        Ok(())
+    }
+
+    async fn list(
+        &self,
+        jobs: &[NewJob],
+        created: &[Result<(Submitted, Durability), StoreError>],
+        fresh: &[usize],
+    ) -> Result<(), StoreError> {
+        let mut tenants: BTreeMap<&Tenant, Vec<(JobId, Time)>> = BTreeMap::new();
+        for &place in fresh {
+            if let Ok((Submitted::Created(head), _)) = &created[place] {
+                tenants.entry(&jobs[place].spec.tenant).or_default().push((jobs[place].id, head.created_at));
+            }
+        }
+        for (tenant, ids) in tenants {
+            self.store.index_jobs(tenant, &ids).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes what is new; returns the places of what the bus did not confirm.
+    async fn announce(
+        &self,
+        jobs: &[NewJob],
+        created: &[Result<(Submitted, Durability), StoreError>],
+        fresh: &[usize],
+    ) -> Vec<usize> {
+        let items = fresh.iter().filter_map(|&place| match &created[place] {
+            Ok((Submitted::Created(head), _)) => {
+                let job = &jobs[place];
+                Some((place, submit_item(job.id, head, (&job.spec).into(), job.payload.clone())))
+            }
+            _ => None,
+        });
+        let groups = split(items.collect(), self.bus.max_message());
+        let sends = groups.into_iter().map(|group| async move {
+            let (places, items): (Vec<usize>, Vec<_>) = group.into_iter().unzip();
+            let body = Body::Submit(v1::SubmitGroup { items });
+            match self.bus.publish_within(&subjects::submit(), None, None, body, BUS_PATIENCE).await {
+                Ok(()) => Vec::new(),
+                Err(_) => places,
+            }
+        });
+        futures_util::future::join_all(sends).await.concat()
+    }
+
+    /// Publishes the submits of pending jobs again, in groups. Returns those that the bus did not take.
+    pub async fn publish_submits(&self, records: Vec<Record>) -> Vec<JobId> {
+        let items = records
+            .into_iter()
+            .map(|r| (r.id, submit_item(r.id, &r.head, (&r.spec).into(), r.payload.unwrap_or_default())));
+        let groups = split(items.collect(), self.bus.max_message());
+        let sends = groups.into_iter().map(|group| async move {
+            let (ids, items): (Vec<JobId>, Vec<_>) = group.into_iter().unzip();
+            let body = Body::Submit(v1::SubmitGroup { items });
+            match self.bus.publish(&subjects::submit(), None, None, body).await {
+                Ok(()) => Vec::new(),
+                Err(_) => ids,
+            }
+        });
+        futures_util::future::join_all(sends).await.concat()
+    }
+}
+
+/// Groups items so that each group stays below the message limit.
+fn split<K>(items: Vec<(K, v1::Submit)>, limit: usize) -> Vec<Vec<(K, v1::Submit)>> {
+    const MOST: usize = 512;
+    let mut groups: Vec<Vec<(K, v1::Submit)>> = Vec::new();
+    let mut size = usize::MAX;
+    for item in items {
+        let own = encoded_len(&item.1) + 16;
+        let full = groups.last().is_none_or(|g| g.len() >= MOST) || size.saturating_add(own) > limit;
+        if full {
+            groups.push(Vec::new());
+            size = 0;
+        }
+        size += own;
+        if let Some(group) = groups.last_mut() {
+            group.push(item);
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_stay_below_the_message_limit_and_keep_their_order() {
+        let item = |n: u32| (n, v1::Submit { payload: vec![0; 300].into(), version: n, ..Default::default() });
+        let groups = split((0..100).map(item).collect(), 1000);
+        assert!(groups.iter().all(|g| g.iter().map(|(_, s)| encoded_len(s)).sum::<usize>() <= 1000));
+        let order: Vec<u32> = groups.concat().into_iter().map(|(n, _)| n).collect();
+        assert_eq!(order, (0..100).collect::<Vec<_>>());
+        assert_eq!(split((0..100).map(item).collect(), 1 << 20).len(), 1);
+    }
+}

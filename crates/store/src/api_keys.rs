@@ -1,0 +1,117 @@
+//! API keys: what a caller may do, found by the key's id. Secrets are kept as hashes only.
+
+use muster_domain::{Tenant, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::{Store, StoreError, keys, router::Command, script::list};
+
+/// A stored key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// The public part of `mst_<id>_<secret>`.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// Whose.
+    pub tenant: Tenant,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// Globs of the topics it may touch; empty = all.
+    pub topics: Vec<String>,
+    /// SHA-256 of the secret part.
+    pub secret_hash: [u8; 32],
+    /// Since when.
+    pub created_at: Time,
+    /// Until when.
+    pub expires_at: Option<Time>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    name: String,
+    tenant: String,
+    scopes: Vec<String>,
+    topics: Vec<String>,
+    secret_hash: String,
+    created_at: u64,
+    expires_at: u64,
+}
+
+fn read(id: &str, raw: &[u8]) -> Result<ApiKey, StoreError> {
+    let wrong = || StoreError::Decode("an API key".into());
+    let stored: Stored = serde_json::from_slice(raw).map_err(|_| wrong())?;
+    let mut secret_hash = [0; 32];
+    hex::decode_to_slice(&stored.secret_hash, &mut secret_hash).map_err(|_| wrong())?;
+    Ok(ApiKey {
+        id: id.to_owned(),
+        name: stored.name,
+        tenant: Tenant::parse(&stored.tenant).map_err(|_| wrong())?,
+        scopes: stored.scopes,
+        topics: stored.topics,
+        secret_hash,
+        created_at: Time(stored.created_at),
+        expires_at: Time(stored.expires_at).some(),
+    })
+}
+
+impl Store {
+    /// Stores a key, then lists it: one that is not listed still works.
+    pub async fn put_key(&self, key: &ApiKey) -> Result<(), StoreError> {
+        let stored = Stored {
+            name: key.name.clone(),
+            tenant: key.tenant.to_string(),
+            scopes: key.scopes.clone(),
+            topics: key.topics.clone(),
+            secret_hash: hex::encode(key.secret_hash),
+            created_at: key.created_at.0,
+            expires_at: key.expires_at.map_or(0, |t| t.0),
+        };
+        let text = serde_json::to_vec(&stored).map_err(|e| StoreError::Decode(e.to_string()))?;
+        let place = keys::api_key(&key.id);
+        let mut set = redis::cmd("SET");
+        set.arg(place.as_bytes()).arg(text);
+        self.router().call(Command::plain(set)).await?;
+        let index = keys::api_keys();
+        let mut add = redis::cmd("SADD");
+        add.arg(index.as_bytes()).arg(&key.id);
+        self.router().call(Command::plain(add)).await.map(|_| ())
+    }
+
+    /// Finds a key by its id.
+    pub async fn find_key(&self, id: &str) -> Result<Option<ApiKey>, StoreError> {
+        let place = keys::api_key(id);
+        let mut cmd = redis::cmd("GET");
+        cmd.arg(place.as_bytes());
+        match self.router().call(Command::plain(cmd)).await? {
+            redis::Value::Nil => Ok(None),
+            value => read(id, &crate::script::bytes(value)?).map(Some),
+        }
+    }
+
+    /// All keys, or those of one tenant, by id.
+    pub async fn list_keys(&self, tenant: Option<&Tenant>) -> Result<Vec<ApiKey>, StoreError> {
+        let index = keys::api_keys();
+        let mut cmd = redis::cmd("SMEMBERS");
+        cmd.arg(index.as_bytes());
+        let mut ids = list(self.router().call(Command::plain(cmd)).await?)?;
+        ids.sort();
+        let mut found = Vec::new();
+        for id in ids.iter().filter_map(|id| std::str::from_utf8(id).ok()) {
+            found.extend(self.find_key(id).await?.filter(|key| tenant.is_none_or(|t| *t == key.tenant)));
+        }
+        Ok(found)
+    }
+
+    /// Removes a key; false if there was none.
+    pub async fn delete_key(&self, id: &str) -> Result<bool, StoreError> {
+        let place = keys::api_key(id);
+        let mut del = redis::cmd("DEL");
+        del.arg(place.as_bytes());
+        let gone = crate::script::number::<u64>(&self.router().call(Command::plain(del)).await?)?;
+        let index = keys::api_keys();
+        let mut rem = redis::cmd("SREM");
+        rem.arg(index.as_bytes()).arg(id);
+        self.router().call(Command::plain(rem)).await?;
+        Ok(gone > 0)
+    }
+}

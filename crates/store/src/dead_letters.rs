@@ -1,0 +1,113 @@
+//! What ended badly: jobs, by tenant and time, and messages that nobody could read, as they came.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use muster_domain::{JobId, Tenant, Time};
+
+use crate::{Store, StoreError, keys, router::Command, script::list};
+
+/// How long an unreadable message is kept.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A message that nobody could read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadMessage {
+    /// Where it stood on its stream: the same message is the same dead letter.
+    pub id: String,
+    /// Where it was sent.
+    pub subject: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// Its bytes.
+    pub original: Bytes,
+    /// When it was found, in Redis time.
+    pub at: Time,
+}
+
+impl Store {
+    /// Notes jobs that ended badly. Repeating is harmless.
+    pub async fn add_dead_letters(&self, items: &[(Tenant, JobId, Time)]) -> Result<(), StoreError> {
+        let command = |(tenant, id, at): &(Tenant, JobId, Time)| {
+            let key = keys::dead_letters(tenant);
+            let mut cmd = redis::cmd("ZADD");
+            cmd.arg(key.as_bytes()).arg(at.0).arg(id.to_string());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(items.iter().map(command).collect()).await;
+        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
+    /// Takes a job out of the dead letters. Repeating is harmless.
+    pub async fn drop_dead_letter(&self, tenant: &Tenant, id: JobId) -> Result<(), StoreError> {
+        let key = keys::dead_letters(tenant);
+        let mut cmd = redis::cmd("ZREM");
+        cmd.arg(key.as_bytes()).arg(id.to_string());
+        self.router().call(Command::plain(cmd)).await.map(|_| ())
+    }
+
+    /// A tenant's dead letters, newest first, below the given one.
+    pub(crate) async fn dead_letters_below(
+        &self,
+        tenant: &Tenant,
+        below: Option<(u64, JobId)>,
+        limit: usize,
+    ) -> Result<Vec<(JobId, Time)>, StoreError> {
+        let key = keys::dead_letters(tenant);
+        let mut cmd = redis::cmd("ZREVRANGEBYSCORE");
+        let from = below.map_or("+inf".to_owned(), |(at, _)| at.to_string());
+        cmd.arg(key.as_bytes()).arg(from).arg("-inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(limit + 64);
+        let raw = list(self.router().call(Command::plain(cmd)).await?)?;
+        let entry = |pair: &[Vec<u8>]| {
+            let id: JobId = std::str::from_utf8(&pair[0]).ok()?.parse().ok()?;
+            let at: f64 = std::str::from_utf8(pair.get(1)?).ok()?.parse().ok()?;
+            Some((id, Time(at as u64)))
+        };
+        // Entries of the cursor's own microsecond come in falling order of their text; skip what was shown.
+        let seen = |(id, at): &(JobId, Time)| {
+            below.is_some_and(|(score, last)| at.0 == score && id.to_string() >= last.to_string())
+        };
+        Ok(raw.chunks(2).filter_map(entry).filter(|e| !seen(e)).take(limit).collect())
+    }
+
+    /// Keeps an unreadable message for thirty days. Repeating is harmless.
+    pub async fn add_dead_message(&self, message: &DeadMessage) -> Result<(), StoreError> {
+        let key = keys::dead_message(&message.id);
+        let mut put = redis::cmd("HSET");
+        put.arg(key.as_bytes())
+            .arg("subject")
+            .arg(&message.subject)
+            .arg("reason")
+            .arg(&message.reason)
+            .arg("original")
+            .arg(message.original.as_ref())
+            .arg("at")
+            .arg(message.at.0);
+        let mut expire = redis::cmd("EXPIRE");
+        expire.arg(key.as_bytes()).arg(KEPT.as_secs());
+        let replies = self.router().many(vec![Command::plain(put), Command::plain(expire)]).await;
+        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
+    /// Reads an unreadable message's record: subject, reason, original bytes.
+    pub async fn dead_message(&self, id: &str) -> Result<Option<DeadMessage>, StoreError> {
+        let key = keys::dead_message(id);
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(key.as_bytes()).arg(&["subject", "reason", "original", "at"]);
+        let reply = self.router().call(Command::plain(cmd)).await?;
+        let redis::Value::Array(fields) = reply else { return Ok(None) };
+        let [subject, reason, original, at] =
+            <[redis::Value; 4]>::try_from(fields).map_err(|_| StoreError::Decode("a dead message".into()))?;
+        if subject == redis::Value::Nil {
+            return Ok(None);
+        }
+        let text = |value| crate::script::bytes(value).map(|b| String::from_utf8_lossy(&b).into_owned());
+        Ok(Some(DeadMessage {
+            id: id.to_owned(),
+            subject: text(subject)?,
+            reason: text(reason)?,
+            original: crate::script::bytes(original)?.into(),
+            at: Time(crate::script::number(&at)?),
+        }))
+    }
+}

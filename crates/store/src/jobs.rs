@@ -1,0 +1,335 @@
+//! Jobs: created by one script, moved by one script, read whole.
+//!
+//! Every call here is pipelined, many jobs at once, and answers item by item: one job's fault is
+//! its own. Each script is atomic, touches one key, and may be sent twice without harm: a repeat
+//! by the same holder is answered [`Outcome::Already`] with the same values.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use muster_domain::{
+    Event, Head, JobError, JobId, JobSpec, Outcome, Progress, StartId, Time, WorkerId, job::When, time::micros,
+};
+use muster_wire::v1;
+
+use crate::{
+    Store, StoreError, keys,
+    record::{Fields, Record, StoredResult, read_head, read_record, write_result},
+    router::Command,
+    script::Script,
+    scripts,
+};
+
+/// A job to be created.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// Minted, or derived from what the client named.
+    pub id: JobId,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// JSON, verbatim; empty if there is none.
+    pub payload: Bytes,
+    /// Of the request, if the id was derived: another request under the same id is refused.
+    pub body_hash: Option<[u8; 16]>,
+}
+
+/// What became of a submit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// The job is there now.
+    Created(Head),
+    /// It was there before, from the same request.
+    Exists(Head),
+    /// Another request has this id.
+    Mismatch,
+}
+
+/// One event for one job.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Which job.
+    pub job: JobId,
+    /// What happened.
+    pub event: Event,
+    /// The version or fence that the caller acts on, by [`Event::seen`].
+    pub seen: u64,
+    /// Until run_at or the approval's expiry, for events that set it.
+    pub wait: Duration,
+    /// For a start.
+    pub lease: Duration,
+    /// For a start.
+    pub start_id: StartId,
+    /// For a start.
+    pub worker: Option<WorkerId>,
+    /// For the history; cut to 240 bytes.
+    pub note: String,
+    /// To store with it.
+    pub result: Option<StoredResult>,
+    /// To store with it.
+    pub error: Option<JobError>,
+}
+
+impl Step {
+    /// An event with nothing else to say.
+    pub fn new(job: JobId, event: Event, seen: u64) -> Step {
+        Step {
+            job,
+            event,
+            seen,
+            wait: Duration::ZERO,
+            lease: Duration::ZERO,
+            start_id: StartId([0; 8]),
+            worker: None,
+            note: String::new(),
+            result: None,
+            error: None,
+        }
+    }
+
+    /// The same, with an error that is stored and noted in the history.
+    pub fn with_error(mut self, error: JobError) -> Step {
+        self.note = format!("{}: {}", error.code, error.message);
+        self.error = Some(error);
+        self
+    }
+}
+
+/// What became of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// What the script said.
+    pub outcome: Outcome,
+    /// Where the job stands now; none only if it is missing.
+    pub head: Option<Head>,
+    /// Redis time of the answer.
+    pub now: Time,
+    /// The home must be forwarded to so long from now, before anything is acked or answered.
+    pub forward: Option<Duration>,
+}
+
+impl Moved {
+    /// The head, if the event holds: now or before.
+    pub fn done(&self) -> Option<&Head> {
+        self.head.as_ref().filter(|_| matches!(self.outcome, Outcome::Applied | Outcome::Already))
+    }
+}
+
+/// A lease to be prolonged.
+#[derive(Clone, Debug)]
+pub struct Extension {
+    /// Which job.
+    pub job: JobId,
+    /// The attempt's fence.
+    pub fence: u64,
+    /// From now.
+    pub lease: Duration,
+    /// To store with it.
+    pub progress: Option<Progress>,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub struct Extended {
+    /// Whether the attempt still runs under this fence.
+    pub held: bool,
+    /// Where the job stands; none if it is missing.
+    pub head: Option<Head>,
+    /// What is left of the lease.
+    pub remaining: Duration,
+}
+
+/// What became of a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It is gone.
+    Deleted,
+    /// It has not ended.
+    Alive,
+    /// There is none.
+    Missing,
+}
+
+/// How long an idempotency key stays taken, at least.
+const KEEP_KEY: Duration = Duration::from_secs(24 * 3600);
+
+/// Outcome, forward, now, and the bytes of a head.
+fn take_apart(reply: &[u8]) -> Result<(u8, u64, Time, &[u8]), StoreError> {
+    let cut = || StoreError::Decode("a script's answer is cut short".into());
+    let number = |range| -> Result<u64, StoreError> {
+        let bytes: &[u8] = reply.get::<std::ops::Range<usize>>(range).ok_or_else(cut)?;
+        Ok(u64::from_be_bytes(bytes.try_into().map_err(|_| cut())?))
+    };
+    Ok((*reply.first().ok_or_else(cut)?, number(1..9)?, Time(number(9..17)?), &reply[17..]))
+}
+
+fn moved(reply: &[u8]) -> Result<Moved, StoreError> {
+    let (code, forward, now, mut head) = take_apart(reply)?;
+    let outcome = Outcome::from_code(code).ok_or_else(|| StoreError::Decode(format!("unknown outcome {code}")))?;
+    let head = if outcome == Outcome::Missing { None } else { Some(read_head(&mut head)?) };
+    let forward = forward.checked_sub(1).map(Duration::from_micros);
+    Ok(Moved { outcome, head, now, forward })
+}
+
+fn note(text: &str) -> Vec<u8> {
+    let mut end = text.len().min(240);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.as_bytes()[..end].to_vec()
+}
+
+fn submit_call(job: NewJob) -> scripts::job::Submit {
+    scripts::job::Submit {
+        key: keys::job(job.id),
+        max_attempts: job.spec.retry.max_attempts.into(),
+        timeout_ms: job.spec.timeout_ms.into(),
+        run_at: When::signed(job.spec.run_at),
+        start_by: When::signed(job.spec.start_by),
+        deadline: When::signed(job.spec.deadline),
+        spec: v1::Spec::from(&job.spec).to_bytes(),
+        payload: job.payload.to_vec(),
+        body_hash: job.body_hash.map(|h| h.to_vec()).unwrap_or_default(),
+    }
+}
+
+impl Store {
+    /// Creates jobs, each at once or not at all. Repeating changes nothing.
+    pub async fn submit(&self, jobs: Vec<NewJob>) -> Vec<Result<Submitted, StoreError>> {
+        let replies = self.run_many(jobs.into_iter().map(submit_call).collect()).await;
+        replies.into_iter().map(|reply| self.submitted(&reply?.reply)).collect()
+    }
+
+    /// Gives jobs their homes, due after `look`, and then creates them: one round trip where one
+    /// node has both, because a connection's commands run in order; two on a cluster. With
+    /// `apart` it is two everywhere.
+    pub async fn submit_homed(
+        &self,
+        jobs: Vec<NewJob>,
+        look: Duration,
+        apart: bool,
+    ) -> Vec<Result<Submitted, StoreError>> {
+        let ids: Vec<JobId> = jobs.iter().map(|j| j.id).collect();
+        if apart || self.router().is_cluster() {
+            if let Err(fault) = self.set_homes(&ids, look).await {
+                return jobs.iter().map(|_| Err(fault.clone())).collect();
+            }
+            return self.submit(jobs).await;
+        }
+        let homes = crate::homes::set_calls(&ids, look);
+        let mut commands: Vec<Command> = homes.into_iter().map(Script::into_command).collect();
+        let first = commands.len();
+        commands.extend(jobs.into_iter().map(|j| submit_call(j).into_command()));
+        let mut replies = self.router().many(commands).await;
+        let created = replies.split_off(first);
+        if let Some(Err(fault)) = replies.into_iter().find(Result::is_err) {
+            return created.iter().map(|_| Err(fault.clone())).collect();
+        }
+        created.into_iter().map(|reply| self.submitted(&scripts::job::Submit::decode(reply?)?.reply)).collect()
+    }
+
+    /// Creates jobs and waits until replicas have the write; tells how many have it. Their homes must be set.
+    pub async fn submit_replicated(
+        &self,
+        jobs: Vec<NewJob>,
+        wait: Duration,
+    ) -> Vec<Result<(Submitted, usize), StoreError>> {
+        let commands = jobs.into_iter().map(|j| submit_call(j).into_command()).collect();
+        let replies = self.router().durable(commands, 1, wait).await;
+        let read = |(value, replicas)| {
+            let reply = scripts::job::Submit::decode(value)?;
+            Ok((self.submitted(&reply.reply)?, replicas))
+        };
+        replies.into_iter().map(|reply| reply.and_then(read)).collect()
+    }
+
+    fn submitted(&self, reply: &[u8]) -> Result<Submitted, StoreError> {
+        let (outcome, _, now, mut head) = take_apart(reply)?;
+        self.note_time(now);
+        match outcome {
+            1 => Ok(Submitted::Created(read_head(&mut head)?)),
+            2 => Ok(Submitted::Exists(read_head(&mut head)?)),
+            _ => Ok(Submitted::Mismatch),
+        }
+    }
+
+    /// Moves jobs along the state table. The only writer of a job's state.
+    pub async fn apply(&self, steps: Vec<Step>) -> Vec<Result<Moved, StoreError>> {
+        let call = |step: Step| scripts::job::Apply {
+            key: keys::job(step.job),
+            event: step.event.code().into(),
+            seen: step.seen,
+            wait: micros(step.wait),
+            lease: micros(step.lease),
+            start_id: step.start_id.0.to_vec(),
+            worker: step.worker.map(|w| w.as_str().as_bytes().to_vec()).unwrap_or_default(),
+            note: note(&step.note),
+            result: step.result.as_ref().map(write_result).unwrap_or_default(),
+            error: step.error.as_ref().map(|e| v1::Failure::from(e).to_bytes()).unwrap_or_default(),
+        };
+        let replies = self.run_many(steps.into_iter().map(call).collect()).await;
+        let read = |reply: scripts::job::ApplyReply| {
+            let moved = moved(&reply.reply)?;
+            self.note_time(moved.now);
+            Ok(moved)
+        };
+        replies.into_iter().map(|reply| reply.and_then(read)).collect()
+    }
+
+    /// One event for one job.
+    pub async fn apply_one(&self, step: Step) -> Result<Moved, StoreError> {
+        self.apply(vec![step]).await.pop().unwrap_or(Err(StoreError::Decode("no answer".into())))
+    }
+
+    /// Prolongs leases under their fences and stores progress. Never shortens one.
+    pub async fn extend(&self, items: Vec<Extension>) -> Vec<Result<Extended, StoreError>> {
+        let call = |item: Extension| scripts::job::Extend {
+            key: keys::job(item.job),
+            fence: item.fence,
+            lease: micros(item.lease),
+            progress: item.progress.as_ref().map(|p| v1::Progress::from(p).to_bytes()).unwrap_or_default(),
+        };
+        let replies = self.run_many(items.into_iter().map(call).collect()).await;
+        let read = |reply: scripts::job::ExtendReply| {
+            let moved = moved(&reply.reply)?;
+            self.note_time(moved.now);
+            let until = moved.head.as_ref().and_then(Head::lease).map_or(Time::NONE, |l| l.until);
+            let held = moved.outcome == Outcome::Applied;
+            Ok(Extended { held, remaining: until.remaining(moved.now), head: moved.head })
+        };
+        replies.into_iter().map(|reply| reply.and_then(read)).collect()
+    }
+
+    /// Reads jobs; a deleted one is read too and says so.
+    pub async fn read(&self, ids: &[JobId], fields: Fields) -> Vec<Result<Option<Record>, StoreError>> {
+        let names = fields.names();
+        let command = |id: &JobId| {
+            let key = keys::job(*id);
+            let mut cmd = redis::cmd("HMGET");
+            cmd.arg(key.as_bytes()).arg(&names);
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(ids.iter().map(command).collect()).await;
+        ids.iter().zip(replies).map(|(id, reply)| read_record(*id, fields, reply?)).collect()
+    }
+
+    /// Reads one job.
+    pub async fn read_one(&self, id: JobId, fields: Fields) -> Result<Option<Record>, StoreError> {
+        self.read(&[id], fields).await.pop().unwrap_or(Ok(None))
+    }
+
+    /// Removes an ended job's record, but for what holds its idempotency key. Repeating is harmless.
+    pub async fn delete_ended(&self, id: JobId) -> Result<Deleted, StoreError> {
+        let reply = self.run(scripts::job::Delete { key: keys::job(id), keep_key: micros(KEEP_KEY) }).await?;
+        Ok(match reply.outcome {
+            1 => Deleted::Deleted,
+            2 => Deleted::Alive,
+            _ => Deleted::Missing,
+        })
+    }
+
+    /// Notes on a job which one is its retry. Repeating is harmless.
+    pub async fn mark_retried(&self, old: JobId, new: JobId) -> Result<(), StoreError> {
+        let call = scripts::job::MarkRetried { key: keys::job(old), retried_as: new.as_bytes().to_vec() };
+        self.run(call).await.map(|_| ())
+    }
+}

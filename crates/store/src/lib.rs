@@ -1,0 +1,99 @@
+//! The only crate that knows Redis.
+//!
+//! Knows: keys, records, scripts, which node has what. Promises: every script takes one key and
+//! may be sent twice; a call answers or fails within its time budget; time is Redis time. Leaves
+//! to others: what a job needs next (`domain`), messages (`bus`), the order of writes across both
+//! stores (`flow`).
+
+mod api_keys;
+mod dead_letters;
+mod error;
+mod homes;
+mod jobs;
+pub mod keys;
+pub mod leases;
+mod limits;
+mod lists;
+mod notes;
+mod queues;
+mod record;
+pub mod router;
+mod script;
+#[rustfmt::skip]
+#[expect(dead_code, reason = "generated: some scripts say more than their callers ask")]
+mod scripts;
+
+use std::{collections::HashSet, sync::Arc, sync::Mutex};
+
+use muster_domain::{Tenant, Time};
+
+pub use crate::{
+    api_keys::ApiKey,
+    dead_letters::DeadMessage,
+    error::StoreError,
+    homes::{DueHomes, Rescore},
+    jobs::{Deleted, Extended, Extension, Moved, NewJob, Step, Submitted},
+    keys::LeaderLock,
+    leases::{LEADER_TTL, Lease, LeaseKeeper},
+    limits::{RateLimit, Taken, Want},
+    lists::{ListError, ListFilter, PAGE_WORK, Page},
+    queues::QueueEntry,
+    record::{Fields, Record, StoredResult},
+    router::{RedisSettings, Router},
+};
+
+/// Everything in Redis. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    router: Router,
+    /// Listings that this process has announced already.
+    buckets: Arc<Mutex<HashSet<(Tenant, u64)>>>,
+}
+
+impl Store {
+    /// Connects lazily: a Redis that is away now may come later.
+    pub async fn connect(settings: RedisSettings) -> Result<Store, StoreError> {
+        Ok(Store { router: Router::connect(settings).await?, buckets: Arc::default() })
+    }
+
+    /// An estimate of Redis time, for sleeping and for choosing; scripts judge by the real one.
+    pub fn now(&self) -> Time {
+        Time(self.router.now_estimate())
+    }
+
+    /// The way to the nodes.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    fn note_time(&self, now: Time) {
+        self.router.note_time(now.0);
+    }
+
+    async fn run<S: script::Script>(&self, call: S) -> Result<S::Reply, StoreError> {
+        S::decode(self.router.call(call.into_command()).await?)
+    }
+
+    async fn run_many<S: script::Script>(&self, calls: Vec<S>) -> Vec<Result<S::Reply, StoreError>> {
+        let replies = self.router.many(calls.into_iter().map(S::into_command).collect()).await;
+        replies.into_iter().map(|reply| reply.and_then(S::decode)).collect()
+    }
+
+    fn bucket_is_new(&self, tenant: &Tenant, bucket: u64) -> bool {
+        self.buckets.lock().is_ok_and(|known| !known.contains(&(tenant.clone(), bucket)))
+    }
+
+    fn remember_bucket(&self, tenant: &Tenant, bucket: u64) {
+        if let Ok(mut known) = self.buckets.lock() {
+            if known.len() > 10_000 {
+                known.clear();
+            }
+            known.insert((tenant.clone(), bucket));
+        }
+    }
+
+    /// Names and texts of all scripts, for tests that go over every one.
+    pub fn script_sources() -> impl Iterator<Item = (&'static str, &'static str)> {
+        scripts::ALL.iter().map(|s| (s.name, s.body))
+    }
+}

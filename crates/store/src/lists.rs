@@ -1,0 +1,303 @@
+//! Listings: every job of a tenant, newest first, in lists of ten minutes each.
+//!
+//! A cursor is a bucket and a position in it. Lists only grow at their end, so a cursor never moves
+//! however many jobs are added meanwhile. A page reads at most [`PAGE_WORK`] records; it may
+//! therefore be short, and only a missing cursor ends the list.
+
+use std::collections::BTreeMap;
+
+use muster_domain::{JobId, State, Tenant, Time, Topic};
+
+use crate::{
+    Store, StoreError, keys,
+    record::{Fields, Record},
+    router::Command,
+    script::{list, number},
+};
+
+/// Most records that one page reads.
+pub const PAGE_WORK: usize = 2000;
+
+/// Length of a bucket, in microseconds.
+const BUCKET: u64 = 600_000_000;
+
+/// What a listed job must be like. Empty fields ask for nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListFilter {
+    /// One of these states.
+    pub states: Vec<State>,
+    /// This topic.
+    pub topic: Option<Topic>,
+    /// All of these labels.
+    pub labels: BTreeMap<String, String>,
+    /// This error code.
+    pub error_code: Option<String>,
+    /// This worker, by its own name.
+    pub worker: Option<String>,
+    /// Created at or after.
+    pub created_after: Option<Time>,
+    /// Created before.
+    pub created_before: Option<Time>,
+    /// Finished at or after.
+    pub finished_after: Option<Time>,
+    /// Finished before.
+    pub finished_before: Option<Time>,
+}
+
+impl ListFilter {
+    /// Whether a job is asked for.
+    pub fn admits(&self, job: &Record) -> bool {
+        let state = job.head.state();
+        let within = |at: Option<Time>, after: Option<Time>, before: Option<Time>| {
+            after.is_none_or(|a| at.is_some_and(|t| t >= a)) && before.is_none_or(|b| at.is_some_and(|t| t < b))
+        };
+        let error = job.error.as_ref().filter(|_| state != State::Succeeded).map(|e| &e.code);
+        let worker = job.head.last_worker.as_ref().map(|w| w.own_name());
+        (self.states.is_empty() || self.states.contains(&state))
+            && self.topic.as_ref().is_none_or(|t| *t == job.spec.topic)
+            && self.labels.iter().all(|(k, v)| job.spec.labels.get(k) == Some(v))
+            && self.error_code.as_ref().is_none_or(|c| Some(c) == error)
+            && self.worker.as_deref().is_none_or(|w| worker == Some(w))
+            && within(Some(job.head.created_at), self.created_after, self.created_before)
+            && within(job.head.finished_at(), self.finished_after, self.finished_before)
+    }
+
+    fn only_bad_ends(&self) -> bool {
+        !self.states.is_empty() && self.states.iter().all(|s| s.is_bad_end())
+    }
+}
+
+/// Some of a list.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// Matches, newest first.
+    pub items: Vec<Record>,
+    /// Where to go on; none at the end.
+    pub next_cursor: Option<String>,
+}
+
+/// Where a walk stands: everything at or after it has been seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cursor {
+    /// In the listing: this bucket, below this position.
+    Listed { bucket: u64, below: u64 },
+    /// In the dead letters: below this rank's score and id.
+    Dead { at: u64, id: JobId },
+}
+
+impl Cursor {
+    fn parse(text: &str) -> Option<Cursor> {
+        let mut parts = text.split('.');
+        let cursor = match (parts.next()?, parts.next()?, parts.next()?) {
+            ("b", bucket, below) => Cursor::Listed { bucket: bucket.parse().ok()?, below: below.parse().ok()? },
+            ("d", at, id) => Cursor::Dead { at: at.parse().ok()?, id: id.parse().ok()? },
+            _ => return None,
+        };
+        parts.next().is_none().then_some(cursor)
+    }
+
+    fn text(self) -> String {
+        match self {
+            Cursor::Listed { bucket, below } => format!("b.{bucket}.{below}"),
+            Cursor::Dead { at, id } => format!("d.{at}.{id}"),
+        }
+    }
+}
+
+/// The cursor that a client sent is none of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// Not one that a list gave.
+    #[error("this cursor was not given by a list of this kind")]
+    BadCursor,
+    /// Redis.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Store {
+    /// Lists new jobs of a tenant under their creation time. Awaited before a submit is answered;
+    /// an entry that is written twice is shown once per page.
+    pub async fn index_jobs(&self, tenant: &Tenant, jobs: &[(JobId, Time)]) -> Result<(), StoreError> {
+        let mut buckets: BTreeMap<u64, Vec<JobId>> = BTreeMap::new();
+        for (id, created) in jobs {
+            buckets.entry(created.0 / BUCKET).or_default().push(*id);
+        }
+        let unknown: Vec<u64> = buckets.keys().copied().filter(|b| self.bucket_is_new(tenant, *b)).collect();
+        if !unknown.is_empty() {
+            let key = keys::buckets(tenant);
+            let mut cmd = redis::cmd("ZADD");
+            cmd.arg(key.as_bytes());
+            for bucket in &unknown {
+                cmd.arg(*bucket).arg(*bucket);
+            }
+            self.router().call(Command::plain(cmd)).await?;
+            unknown.iter().for_each(|b| self.remember_bucket(tenant, *b));
+        }
+        let command = |(bucket, ids): (u64, Vec<JobId>)| {
+            let key = keys::listing(tenant, bucket);
+            let mut cmd = redis::cmd("RPUSH");
+            cmd.arg(key.as_bytes());
+            for id in &ids {
+                cmd.arg(id.as_bytes().as_slice());
+            }
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(buckets.into_iter().map(command).collect()).await;
+        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
+    /// One page of a tenant's jobs that pass the filter, newest first.
+    pub async fn list(
+        &self,
+        tenant: &Tenant,
+        cursor: Option<&str>,
+        limit: usize,
+        filter: &ListFilter,
+        fields: Fields,
+    ) -> Result<Page, ListError> {
+        let cursor = cursor.map(|text| Cursor::parse(text).ok_or(ListError::BadCursor)).transpose()?;
+        match (cursor, filter.only_bad_ends()) {
+            (None, true) => self.list_dead(tenant, None, limit, filter, fields).await,
+            (Some(Cursor::Dead { at, id }), true) => {
+                self.list_dead(tenant, Some((at, id)), limit, filter, fields).await
+            }
+            (None, false) => self.list_all(tenant, (u64::MAX, u64::MAX), limit, filter, fields).await,
+            (Some(Cursor::Listed { bucket, below }), false) => {
+                self.list_all(tenant, (bucket, below), limit, filter, fields).await
+            }
+            _ => Err(ListError::BadCursor),
+        }
+    }
+
+    async fn list_all(
+        &self,
+        tenant: &Tenant,
+        (mut bucket, mut below): (u64, u64),
+        limit: usize,
+        filter: &ListFilter,
+        fields: Fields,
+    ) -> Result<Page, ListError> {
+        let mut page = Page::default();
+        let mut work = PAGE_WORK;
+        if let Some(before) = filter.created_before {
+            // Buckets that began later hold nothing that is asked for.
+            let newest = before.0 / BUCKET;
+            if newest < bucket {
+                (bucket, below) = (newest, u64::MAX);
+            }
+        }
+        let oldest = filter.created_after.map_or(0, |t| (t.0 / BUCKET).saturating_sub(1));
+        for current in self.buckets_from(tenant, bucket, oldest).await? {
+            let length = self.bucket_length(tenant, current).await?;
+            let mut end = if current == bucket { below.min(length) } else { length };
+            while end > 0 {
+                let start = end.saturating_sub(work.min(limit.max(50)) as u64);
+                let ids = self.bucket_slice(tenant, current, start, end).await?;
+                let mut records = self.matching(tenant, &ids, filter, fields).await?;
+                records.retain(|(_, r)| !page.items.iter().any(|seen: &Record| seen.id == r.id));
+                for (place, record) in records.into_iter().rev() {
+                    page.items.push(record);
+                    if page.items.len() == limit {
+                        page.next_cursor = Some(Cursor::Listed { bucket: current, below: start + place as u64 }.text());
+                        return Ok(page);
+                    }
+                }
+                work = work.saturating_sub(ids.len());
+                end = start;
+                if work == 0 {
+                    page.next_cursor = Some(Cursor::Listed { bucket: current, below: end }.text());
+                    return Ok(page);
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    async fn list_dead(
+        &self,
+        tenant: &Tenant,
+        after: Option<(u64, JobId)>,
+        limit: usize,
+        filter: &ListFilter,
+        fields: Fields,
+    ) -> Result<Page, ListError> {
+        let mut page = Page::default();
+        let dead = self.dead_letters_below(tenant, after, PAGE_WORK).await?;
+        for chunk in dead.chunks(limit.max(50)) {
+            let ids: Vec<JobId> = chunk.iter().map(|d| d.0).collect();
+            for (place, record) in self.matching(tenant, &ids, filter, fields).await? {
+                page.items.push(record);
+                if page.items.len() == limit {
+                    let (id, at) = chunk[place];
+                    page.next_cursor = Some(Cursor::Dead { at: at.0, id }.text());
+                    return Ok(page);
+                }
+            }
+        }
+        if let (true, Some((id, at))) = (dead.len() == PAGE_WORK, dead.last()) {
+            page.next_cursor = Some(Cursor::Dead { at: at.0, id: *id }.text());
+        }
+        Ok(page)
+    }
+
+    /// Those of `ids` that are the tenant's, still there and asked for, with their place.
+    async fn matching(
+        &self,
+        tenant: &Tenant,
+        ids: &[JobId],
+        filter: &ListFilter,
+        fields: Fields,
+    ) -> Result<Vec<(usize, Record)>, StoreError> {
+        let mut found: Vec<(usize, Record)> = Vec::new();
+        for (place, record) in self.read(ids, fields).await.into_iter().enumerate() {
+            let Some(record) = record? else { continue };
+            let fits = !record.deleted && record.spec.tenant == *tenant && filter.admits(&record);
+            if fits && !found.iter().any(|(_, seen)| seen.id == record.id) {
+                found.push((place, record));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn buckets_from(&self, tenant: &Tenant, newest: u64, oldest: u64) -> Result<Vec<u64>, StoreError> {
+        let key = keys::buckets(tenant);
+        let mut cmd = redis::cmd("ZREVRANGEBYSCORE");
+        let newest = if newest == u64::MAX { "+inf".to_owned() } else { newest.to_string() };
+        cmd.arg(key.as_bytes()).arg(newest).arg(oldest);
+        let members = list(self.router().call(Command::plain(cmd)).await?)?;
+        Ok(members.iter().filter_map(|m| std::str::from_utf8(m).ok()?.parse().ok()).collect())
+    }
+
+    async fn bucket_length(&self, tenant: &Tenant, bucket: u64) -> Result<u64, StoreError> {
+        let key = keys::listing(tenant, bucket);
+        let mut cmd = redis::cmd("LLEN");
+        cmd.arg(key.as_bytes());
+        number(&self.router().call(Command::plain(cmd)).await?)
+    }
+
+    async fn bucket_slice(&self, tenant: &Tenant, bucket: u64, start: u64, end: u64) -> Result<Vec<JobId>, StoreError> {
+        let key = keys::listing(tenant, bucket);
+        let mut cmd = redis::cmd("LRANGE");
+        cmd.arg(key.as_bytes()).arg(start).arg(end - 1);
+        let raw = list(self.router().call(Command::plain(cmd)).await?)?;
+        raw.iter()
+            .map(|id| JobId::from_slice(id).ok_or_else(|| StoreError::Decode("an id in a listing".into())))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_survive_their_text_and_nothing_else_is_one() {
+        for cursor in [Cursor::Listed { bucket: 3, below: 9 }, Cursor::Dead { at: 5, id: JobId::mint(2) }] {
+            assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+        }
+        for bad in ["", "b", "b.1", "b.1.x", "b.1.2.3", "x.1.2", "b.-1.2"] {
+            assert_eq!(Cursor::parse(bad), None, "{bad}");
+        }
+    }
+}

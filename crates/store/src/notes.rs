@@ -1,0 +1,64 @@
+//! What an HTTP worker's lease request was given: written once, so that a repeat gets the same.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut};
+use muster_domain::{JobId, RequestId, Tenant, WorkerId};
+
+use crate::{Store, StoreError, keys, router::Command, scripts};
+
+fn write(offers: &[(JobId, u32)]) -> Vec<u8> {
+    let mut raw = Vec::with_capacity(offers.len() * 20);
+    for (id, version) in offers {
+        raw.put_slice(id.as_bytes());
+        raw.put_u32(*version);
+    }
+    raw
+}
+
+fn read(raw: &[u8]) -> Result<Vec<(JobId, u32)>, StoreError> {
+    let wrong = || StoreError::Decode("a lease note".into());
+    raw.chunks(20)
+        .map(|item| {
+            let (id, mut version) = item.split_at_checked(16).filter(|(_, v)| v.len() == 4).ok_or_else(wrong)?;
+            Ok((JobId::from_slice(id).ok_or_else(wrong)?, version.get_u32()))
+        })
+        .collect()
+}
+
+impl Store {
+    /// Notes which offers a request will be given. The first note wins and never changes; returns the one that stands.
+    pub async fn note_lease(
+        &self,
+        tenant: &Tenant,
+        worker: &WorkerId,
+        request: &RequestId,
+        offers: &[(JobId, u32)],
+        ttl: Duration,
+    ) -> Result<Vec<(JobId, u32)>, StoreError> {
+        let reply = self
+            .run(scripts::note::Put {
+                key: keys::lease_note(tenant, worker, request),
+                offers: write(offers),
+                ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            })
+            .await?;
+        read(&reply.offers)
+    }
+
+    /// The note that stands, if there is one.
+    pub async fn read_lease_note(
+        &self,
+        tenant: &Tenant,
+        worker: &WorkerId,
+        request: &RequestId,
+    ) -> Result<Option<Vec<(JobId, u32)>>, StoreError> {
+        let key = keys::lease_note(tenant, worker, request);
+        let mut cmd = redis::cmd("GET");
+        cmd.arg(key.as_bytes());
+        match self.router().call(Command::plain(cmd)).await? {
+            redis::Value::Nil => Ok(None),
+            value => read(&crate::script::bytes(value)?).map(Some),
+        }
+    }
+}

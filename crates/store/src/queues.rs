@@ -1,0 +1,103 @@
+//! The backlog: queued jobs of one topic, by priority, then age. Nothing is popped: an entry is
+//! claimed for a few seconds, its job dispatched by version, and then removed.
+
+use std::time::Duration;
+
+use muster_domain::{JobId, Priority, Tenant, Time, Topic, time::micros};
+
+use crate::{Store, StoreError, keys, router::Command, script::number, scripts};
+
+/// One job in the backlog. The member is job and version, so that a late removal never hits a newer entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueEntry {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Of which topic.
+    pub topic: Topic,
+    /// How urgent.
+    pub priority: Priority,
+    /// Which job.
+    pub job: JobId,
+    /// The version under which it is `queued`.
+    pub version: u32,
+    /// Since when it waits; earlier goes first.
+    pub since: Time,
+}
+
+impl QueueEntry {
+    fn member(&self) -> String {
+        format!("{}:{}", self.job, self.version)
+    }
+}
+
+impl Store {
+    /// Adds entries; one that is there already stays as it is.
+    pub async fn enqueue(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
+        let command = |e: &QueueEntry| {
+            let key = keys::queue(&e.tenant, &e.topic, e.priority);
+            let mut cmd = redis::cmd("ZADD");
+            cmd.arg(key.as_bytes()).arg("NX").arg(e.since.0).arg(e.member());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(items.iter().map(command).collect()).await;
+        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
+    /// Claims up to `n` heads for `hold`, most urgent first. A claim that lapses gives the entry its place back.
+    pub async fn claim_queued(
+        &self,
+        tenant: &Tenant,
+        topic: &Topic,
+        n: usize,
+        hold: Duration,
+    ) -> Result<Vec<QueueEntry>, StoreError> {
+        let mut taken: Vec<QueueEntry> = Vec::new();
+        for &priority in Priority::ALL {
+            let wanted = (n - taken.len()).min(1000) as u64;
+            if wanted == 0 {
+                break;
+            }
+            let key = keys::queue(tenant, topic, priority);
+            let reply = self.run(scripts::queue::Claim { key, n: wanted, hold: micros(hold) }).await?;
+            taken.extend(reply.members.iter().filter_map(|member| {
+                let (job, version) = std::str::from_utf8(member).ok()?.split_once(':')?;
+                Some(QueueEntry {
+                    tenant: tenant.clone(),
+                    topic: topic.clone(),
+                    priority,
+                    job: job.parse().ok()?,
+                    version: version.parse().ok()?,
+                    since: Time::NONE,
+                })
+            }));
+        }
+        Ok(taken)
+    }
+
+    /// Removes entries. Repeating is harmless.
+    pub async fn remove_queued(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
+        let command = |e: &QueueEntry| {
+            let key = keys::queue(&e.tenant, &e.topic, e.priority);
+            let mut cmd = redis::cmd("ZREM");
+            cmd.arg(key.as_bytes()).arg(e.member());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(items.iter().map(command).collect()).await;
+        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
+    /// How many jobs wait in each topic's backlog.
+    pub async fn queue_lens(&self, topics: &[(Tenant, Topic)]) -> Result<Vec<u64>, StoreError> {
+        let command = |key: keys::Key| {
+            let mut cmd = redis::cmd("ZCARD");
+            cmd.arg(key.as_bytes());
+            Command::plain(cmd)
+        };
+        let keys = topics.iter().flat_map(|(tenant, topic)| {
+            Priority::ALL.iter().map(move |&priority| keys::queue(tenant, topic, priority))
+        });
+        let replies = self.router().many(keys.map(command).collect()).await;
+        let lens = replies.into_iter().map(|reply| number::<u64>(&reply?)).collect::<Result<Vec<_>, _>>()?;
+        Ok(lens.chunks(Priority::ALL.len()).map(|four| four.iter().sum()).collect())
+    }
+}

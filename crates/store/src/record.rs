@@ -1,0 +1,211 @@
+//! A job's hash as bytes. The layout of the packed field is that of `lua/job/head.lua`; nobody
+//! else takes it apart.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use muster_domain::{
+    Event, Head, JobError, JobId, JobSpec, Phase, Progress, StartId, State, Time, WorkerId,
+    job::{Lease, Transition},
+};
+use muster_wire::v1;
+use redis::Value;
+
+use crate::{StoreError, script::bytes};
+
+/// What a job returned.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct StoredResult {
+    /// JSON, verbatim; empty if there is none or it was too large.
+    pub json: Bytes,
+    /// Whether it was too large to keep.
+    pub truncated: bool,
+    /// Bytes of the whole, where it was too large.
+    pub size: u64,
+    /// Its beginning, where it was too large.
+    pub preview: String,
+}
+
+/// Which of the large fields to read along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// The payload.
+    pub payload: bool,
+    /// The result.
+    pub result: bool,
+}
+
+impl Fields {
+    /// Neither.
+    pub const NONE: Fields = Fields { payload: false, result: false };
+    /// The payload only: what an offer needs.
+    pub const PAYLOAD: Fields = Fields { payload: true, result: false };
+    /// Both.
+    pub const ALL: Fields = Fields { payload: true, result: true };
+
+    pub(crate) fn names(self) -> Vec<&'static str> {
+        let mut names = vec!["s", "d", "e", "g", "n", "x"];
+        names.extend(self.payload.then_some("p"));
+        names.extend(self.result.then_some("r"));
+        names
+    }
+}
+
+/// A job as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Which.
+    pub id: JobId,
+    /// Where it stands.
+    pub head: Head,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// JSON, verbatim; none if there is none or it was not asked for.
+    pub payload: Option<Bytes>,
+    /// What it returned, if it was asked for.
+    pub result: Option<StoredResult>,
+    /// Why its last failed attempt failed.
+    pub error: Option<JobError>,
+    /// How far it is.
+    pub progress: Option<Progress>,
+    /// Its story: the first and the last 63 transitions.
+    pub history: Vec<Transition>,
+    /// The job that is its retry.
+    pub retried_as: Option<JobId>,
+    /// Deleted; kept only to hold its idempotency key.
+    pub deleted: bool,
+}
+
+fn wrong(what: &str) -> StoreError {
+    StoreError::Decode(format!("job record: {what}"))
+}
+
+/// Length of the head without the worker's name.
+const FIXED: usize = 91;
+
+/// Reads a head; what follows it stays in `raw`.
+pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
+    if raw.len() < FIXED {
+        return Err(wrong("head cut short"));
+    }
+    let state = State::from_code(raw.get_u8()).ok_or_else(|| wrong("unknown state"))?;
+    let version = raw.get_u32();
+    let (attempt, max_attempts, lost) = (raw.get_u16(), raw.get_u16(), raw.get_u16());
+    let released = raw.get_u8();
+    let (last_event, attempt_ended_by) = (Event::from_code(raw.get_u8()), Event::from_code(raw.get_u8()));
+    let timeout_ms = raw.get_u32();
+    let fence = raw.get_u64();
+    let mut moment = || Time(raw.get_u64());
+    let (since, due, lease_until, deadline, start_by, started_at, created_at) =
+        (moment(), moment(), moment(), moment(), moment(), moment(), moment());
+    let mut start_id = [0; 8];
+    raw.copy_to_slice(&mut start_id);
+    let length = usize::from(raw.get_u8());
+    if raw.len() < length {
+        return Err(wrong("worker cut short"));
+    }
+    let worker = String::from_utf8_lossy(&raw[..length]).into_owned();
+    raw.advance(length);
+    let phase = match state {
+        State::Pending => Phase::Pending { run_at: due },
+        State::Scheduled => Phase::Scheduled { run_at: due },
+        State::Retrying => Phase::Retrying { run_at: due },
+        State::AwaitingApproval => Phase::AwaitingApproval { expires: due },
+        State::Queued => Phase::Queued,
+        State::Dispatched => Phase::Dispatched,
+        State::Running => Phase::Running {
+            lease: Lease { worker: WorkerId::trusted(worker.clone()), start_id: StartId(start_id), until: lease_until },
+            attempt_end: due.some(),
+        },
+        end => Phase::Ended { end, lease_end: lease_until.some() },
+    };
+    Ok(Head {
+        version,
+        attempt,
+        max_attempts,
+        lost,
+        released,
+        timeout: (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into())),
+        fence,
+        since,
+        deadline: deadline.some(),
+        start_by: start_by.some(),
+        started_at: started_at.some(),
+        created_at,
+        last_event,
+        attempt_ended_by,
+        last_worker: (!worker.is_empty()).then(|| WorkerId::trusted(worker)),
+        phase,
+    })
+}
+
+fn read_history(mut raw: &[u8]) -> Result<Vec<Transition>, StoreError> {
+    if raw.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let count = usize::from(raw.get_u16());
+    let mut lines = Vec::with_capacity(count.min(64));
+    while raw.has_remaining() {
+        let length = usize::from(raw.get_u8());
+        if length < 12 || raw.len() < length {
+            return Err(wrong("history cut short"));
+        }
+        let (mut line, rest) = raw.split_at(length);
+        raw = rest;
+        lines.push(Transition {
+            event: Event::from_code(line.get_u8()),
+            to: State::from_code(line.get_u8()).ok_or_else(|| wrong("unknown state in history"))?,
+            at: Time(line.get_u64()),
+            attempt: line.get_u16(),
+            note: String::from_utf8_lossy(line).into_owned(),
+        });
+    }
+    Ok(lines)
+}
+
+/// Reads what HMGET of [`Fields::names`] gave; `None` if there is no such job.
+pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Option<Record>, StoreError> {
+    let Value::Array(values) = reply else { return Err(wrong("not a list of fields")) };
+    let mut values = values.into_iter();
+    let mut field = || match values.next() {
+        None | Some(Value::Nil) => Ok(None),
+        Some(value) => bytes(value).map(Some),
+    };
+    let wire = |e: muster_wire::WireError| wrong(&e.to_string());
+    let (Some(packed), Some(spec)) = (field()?, field()?) else { return Ok(None) };
+    let mut raw = packed.as_slice();
+    let head = read_head(&mut raw)?;
+    let error = field()?.map(|b| v1::Failure::from_bytes(&b)).transpose().map_err(wire)?;
+    let progress = field()?.map(|b| v1::Progress::from_bytes(&b)).transpose().map_err(wire)?;
+    let retried_as = field()?.and_then(|b| JobId::from_slice(&b));
+    let deleted = field()?.is_some();
+    let payload = if fields.payload { field()?.map(Bytes::from) } else { None };
+    let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };
+    Ok(Some(Record {
+        id,
+        history: read_history(raw)?,
+        head,
+        spec: v1::Spec::from_bytes(&spec).map_err(wire)?,
+        payload,
+        result,
+        error,
+        progress,
+        retried_as,
+        deleted,
+    }))
+}
+
+pub(crate) fn write_result(result: &StoredResult) -> Vec<u8> {
+    v1::Success {
+        result: result.json.clone(),
+        truncated: result.truncated,
+        size: result.size,
+        preview: result.preview.clone(),
+    }
+    .to_bytes()
+}
+
+fn read_result(raw: &[u8]) -> Result<StoredResult, StoreError> {
+    let s = v1::Success::from_bytes(raw).map_err(|e| wrong(&e.to_string()))?;
+    Ok(StoredResult { json: s.result, truncated: s.truncated, size: s.size, preview: s.preview })
+}

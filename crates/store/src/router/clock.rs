@@ -1,0 +1,74 @@
+//! An estimate of Redis time between replies, for log lines and for sleeping until something is due.
+//! No decision about a job rests on it: scripts read the time themselves.
+
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::Instant,
+};
+
+use muster_domain::time::{micros, wall_clock};
+
+const UNSET: i64 = i64::MIN;
+/// A later estimate that lies behind moves this part of the way: a reply may have lain about for a
+/// while, but a server's clock may also have been set back.
+const BACKWARD: i64 = 8;
+
+pub(super) struct Clock {
+    base: Instant,
+    /// Redis time minus the monotonic time since `base`, in microseconds.
+    offset: AtomicI64,
+}
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock { base: Instant::now(), offset: AtomicI64::new(UNSET) }
+    }
+
+    /// Takes note of a time that a node has just said.
+    pub(super) fn note(&self, redis_micros: u64) {
+        let Some(heard) = i64::try_from(redis_micros).ok().map(|time| time - self.elapsed()) else { return };
+        let _ = self.offset.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {
+            Some(if known == UNSET || heard >= known { heard } else { known + (heard - known) / BACKWARD })
+        });
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        match self.offset.load(Ordering::Relaxed) {
+            UNSET => wall_clock().0,
+            offset => u64::try_from(offset.saturating_add(self.elapsed())).unwrap_or(0),
+        }
+    }
+
+    fn elapsed(&self) -> i64 {
+        i64::try_from(micros(self.base.elapsed())).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000;
+
+    #[test]
+    fn the_estimate_follows_what_redis_said() {
+        let clock = Clock::new();
+        assert!(clock.now().abs_diff(wall_clock().0) < 1_000_000);
+        clock.note(HOUR);
+        assert!((HOUR..HOUR + 1_000_000).contains(&clock.now()));
+        clock.note(2 * HOUR);
+        assert!((2 * HOUR..2 * HOUR + 1_000_000).contains(&clock.now()));
+    }
+
+    #[test]
+    fn a_late_reply_hardly_sets_the_estimate_back_but_many_do() {
+        let clock = Clock::new();
+        clock.note(HOUR);
+        clock.note(HOUR - 800_000);
+        assert!(clock.now() >= HOUR - 100_000);
+        for _ in 0..100 {
+            clock.note(HOUR - 800_000);
+        }
+        assert!(clock.now() < HOUR - 700_000);
+    }
+}

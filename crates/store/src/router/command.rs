@@ -1,0 +1,113 @@
+//! What the router is asked to send: a plain command or a script, each with the one key that
+//! decides where it goes.
+
+use std::sync::OnceLock;
+
+use redis::{Arg, Cmd, ToRedisArgs};
+
+/// A Lua script: its name for people, its body for Redis.
+#[derive(Debug)]
+pub struct ScriptSource {
+    /// `<noun>/<verb>`, as the file is called.
+    pub name: &'static str,
+    /// The whole text.
+    pub body: &'static str,
+    sha: OnceLock<String>,
+}
+
+impl ScriptSource {
+    /// A script for a `static`.
+    pub const fn new(name: &'static str, body: &'static str) -> ScriptSource {
+        ScriptSource { name, body, sha: OnceLock::new() }
+    }
+
+    /// The SHA-1 by which Redis knows it; computed once.
+    pub fn sha(&self) -> &str {
+        self.sha.get_or_init(|| redis::Script::new(self.body).get_hash().to_owned())
+    }
+}
+
+/// One command for one key.
+#[derive(Debug, Clone)]
+pub struct Command {
+    pub(super) cmd: Cmd,
+    key_at: usize,
+    pub(super) script: Option<&'static ScriptSource>,
+}
+
+impl Command {
+    /// A plain command whose key is its first argument, as in `GET key`.
+    pub fn plain(cmd: Cmd) -> Command {
+        Command { cmd, key_at: 1, script: None }
+    }
+
+    /// A plain command whose key is the argument of that number; the command's name is number 0.
+    pub fn plain_at(cmd: Cmd, key_at: usize) -> Command {
+        Command { cmd, key_at, script: None }
+    }
+
+    /// A script on its one key; arguments follow by [`Command::arg`].
+    pub fn script(source: &'static ScriptSource, key: &[u8]) -> Command {
+        Self::script_with_capacity(source, key, 8, 256)
+    }
+
+    /// The same, for callers that know how many arguments and bytes will follow: no buffer grows.
+    pub fn script_with_capacity(source: &'static ScriptSource, key: &[u8], args: usize, bytes: usize) -> Command {
+        let mut cmd = Cmd::with_capacity(args + 4, bytes + key.len() + 48);
+        cmd.arg("EVALSHA").arg(source.sha()).arg("1").arg(key);
+        Command { cmd, key_at: 3, script: Some(source) }
+    }
+
+    /// Appends an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl ToRedisArgs) -> Command {
+        self.cmd.arg(arg);
+        self
+    }
+
+    /// The key that decides where this goes; empty if the command has none.
+    pub fn key(&self) -> &[u8] {
+        match self.cmd.args_iter().nth(self.key_at) {
+            Some(Arg::Simple(key)) => key,
+            _ => &[],
+        }
+    }
+
+    /// The same call with the script's text instead of its hash, after which the node knows it.
+    pub(super) fn as_eval(&self, source: &'static ScriptSource) -> Cmd {
+        let mut cmd = Cmd::new();
+        cmd.arg("EVAL").arg(source.body);
+        for arg in self.cmd.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = arg {
+                cmd.arg(bytes);
+            }
+        }
+        cmd
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SCRIPT: ScriptSource = ScriptSource::new("test/return", "return 1");
+
+    #[test]
+    fn the_key_is_found_in_plain_commands_and_scripts() {
+        let mut get = redis::cmd("GET");
+        get.arg("k");
+        assert_eq!(Command::plain(get).key(), b"k");
+        let mut object = redis::cmd("OBJECT");
+        object.arg("ENCODING").arg("o");
+        assert_eq!(Command::plain_at(object, 2).key(), b"o");
+        assert_eq!(Command::script(&SCRIPT, b"s").arg(1).key(), b"s");
+    }
+
+    #[test]
+    fn eval_carries_the_text_and_the_same_arguments() {
+        let call = Command::script(&SCRIPT, b"s").arg(7).arg("x");
+        let wanted = b"*6\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n1\r\n$1\r\ns\r\n$1\r\n7\r\n$1\r\nx\r\n";
+        assert_eq!(call.as_eval(&SCRIPT).get_packed_command(), wanted);
+        assert_eq!(SCRIPT.sha(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+}

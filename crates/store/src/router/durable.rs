@@ -1,0 +1,155 @@
+//! Connections for writes that wait for replicas. WAIT blocks its connection and speaks only of what
+//! was written on it, so such a write has one to itself, write and WAIT in one pipeline. They are
+//! opened when needed, kept for the next, and bounded together with the shared ones.
+
+use std::{
+    collections::HashMap,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use redis::aio::MultiplexedConnection;
+
+use super::{
+    address::NodeAddr,
+    node::{Counted, Fault, Gauge, Node},
+    slots::slot_of,
+};
+
+/// An unused connection is closed after this, unless it is one of those kept warm.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// How a durable call waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Durability {
+    /// How many replicas must have the write.
+    pub(super) replicas: usize,
+    /// How long to wait for them.
+    pub(super) wait: Duration,
+}
+
+/// A connection that one durable call has to itself.
+pub(super) struct Own {
+    pub(super) conn: MultiplexedConnection,
+    addr: NodeAddr,
+    used: Instant,
+    _counted: Counted,
+}
+
+/// The idle ones, and the bound on all.
+pub(super) struct Dedicated {
+    idle: Mutex<Vec<Own>>,
+    open: Arc<Gauge>,
+    shared: Arc<Gauge>,
+    ceiling: usize,
+    warm: usize,
+    tags: Mutex<HashMap<u16, u32>>,
+}
+
+impl Dedicated {
+    pub(super) fn new(ceiling: usize, warm: usize, shared: Arc<Gauge>) -> Dedicated {
+        Dedicated { idle: Mutex::default(), open: Arc::default(), shared, ceiling, warm, tags: Mutex::default() }
+    }
+
+    /// Open connections, and how many of them are idle.
+    pub(super) fn count(&self) -> (usize, usize) {
+        (self.open.count(), self.idle().len())
+    }
+
+    /// A connection to `node`: an idle one, a new one within the bound, or the next that comes free.
+    pub(super) async fn take(&self, node: &Arc<Node>, until: Instant) -> Result<Own, Fault> {
+        loop {
+            let mut freed = pin!(self.open.closed.notified());
+            // Registered before looking, so that a connection given back meanwhile is not missed.
+            freed.as_mut().enable();
+            match self.grant(&node.addr) {
+                Grant::Idle(own) => return Ok(own),
+                Grant::Open(counted) => {
+                    let conn = node.open().await?;
+                    return Ok(Own { conn, addr: node.addr.clone(), used: Instant::now(), _counted: counted });
+                }
+                Grant::Full => {}
+            }
+            if tokio::time::timeout_at(until.into(), freed).await.is_err() {
+                return Err(Fault::Away(format!("all {} connections are in use", self.ceiling)));
+            }
+        }
+    }
+
+    /// Gives one back that works.
+    pub(super) fn give_back(&self, mut own: Own) {
+        own.used = Instant::now();
+        let mut idle = self.idle();
+        idle.push(own);
+        let mut excess = (self.open.count() + self.shared.count()).saturating_sub(self.warm);
+        idle.retain(|own| {
+            let close = excess > 0 && own.used.elapsed() > IDLE;
+            excess -= usize::from(close);
+            !close
+        });
+        drop(idle);
+        self.open.closed.notify_one();
+    }
+
+    /// Drops the idle ones to a node on which one has failed: they are as broken.
+    pub(super) fn forget(&self, addr: &NodeAddr) {
+        self.idle().retain(|own| own.addr != *addr);
+    }
+
+    /// The marker that is written after commands of which `key` is the first. A script that finds
+    /// its work done already writes nothing, and WAIT would then say nothing of the earlier write;
+    /// but replicas that have a later write have that one too. It lies in the key's slot, hence on
+    /// the same node, and shares the key's first segment: `<segment>:sync:{<number>}`.
+    pub(super) fn marker(&self, key: &[u8]) -> Vec<u8> {
+        let slot = slot_of(key);
+        let mut tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+        let tag = tags.entry(slot).or_insert_with(|| {
+            (0_u32..).find(|tag| slot_of(tag.to_string().as_bytes()) == slot).expect("decimals reach every slot")
+        });
+        let segment = key.split_inclusive(|&byte| byte == b':').next().filter(|segment| segment.ends_with(b":"));
+        let mut marker = segment.filter(|segment| !segment.contains(&b'{')).unwrap_or_default().to_vec();
+        marker.extend_from_slice(format!("sync:{{{tag}}}").as_bytes());
+        marker
+    }
+
+    fn grant(&self, addr: &NodeAddr) -> Grant {
+        let mut idle = self.idle();
+        if let Some(at) = idle.iter().rposition(|own| own.addr == *addr) {
+            return Grant::Idle(idle.remove(at));
+        }
+        // However low the ceiling, one durable call at a time is possible.
+        let room = self.ceiling.saturating_sub(self.shared.count()).max(1);
+        if self.open.count() >= room && !idle.is_empty() {
+            idle.remove(0);
+        }
+        if self.open.count() < room { Grant::Open(Counted::one(&self.open)) } else { Grant::Full }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Own>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Grant {
+    Idle(Own),
+    Open(Counted),
+    Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_lies_in_the_slot_of_its_key() {
+        let dedicated = Dedicated::new(1, 0, Arc::default());
+        for key in [&b"a:job:1"[..], b"a:job:{2}", b"{a:b}:c", b"plain", b"", b"x:"] {
+            let marker = dedicated.marker(key);
+            assert_eq!(slot_of(&marker), slot_of(key));
+            assert_eq!(dedicated.marker(key), marker);
+        }
+        assert!(dedicated.marker(b"a:job:1").starts_with(b"a:sync:{"));
+        assert!(dedicated.marker(b"{a:b}:c").starts_with(b"sync:{"));
+    }
+}

@@ -1,0 +1,355 @@
+//! The way of a call's commands: grouped by node, one pipeline each, every reply judged on its own,
+//! and what may succeed elsewhere or later sent again until the time budget has passed.
+//!
+//! Groups fly independently: a dead node delays only the commands that belong to it. Commands of one
+//! call have no order among each other, and each may be carried out more than once.
+
+use std::{
+    ptr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::{Cmd, Pipeline, Value};
+
+use super::{
+    Inner,
+    address::NodeAddr,
+    command::{Command, ScriptSource},
+    durable::{Durability, Own},
+    node::{Fault, Live, Node},
+    observe_command,
+    slots::slot_of,
+};
+use crate::error::StoreError;
+
+/// Redirects and reloads of scripts are followed at once this often, then with pauses.
+const AT_ONCE: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How long one try waits for a connection. It goes on being built meanwhile; but the slot may have
+/// moved, so the next try asks the map again.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(300);
+/// How long a marker of a durable write stays.
+const MARKER_TTL_MS: u64 = 60_000;
+
+/// What holds for all commands of a call.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub(super) deadline: Instant,
+    pub(super) durable: Option<Durability>,
+}
+
+/// A reply, and how many replicas had the write when it was given (zero for ordinary calls).
+type Outcome = Result<(Value, usize), StoreError>;
+
+struct Item {
+    /// Its place in the call.
+    at: usize,
+    command: Command,
+    /// Where an ASK sent it; for one try only.
+    ask: Option<Arc<Node>>,
+    /// The node did not know the script.
+    eval: bool,
+    tries: u32,
+    why: String,
+}
+
+impl Item {
+    fn again(mut self, why: impl Into<String>) -> Item {
+        self.tries += 1;
+        self.why = why.into();
+        self
+    }
+}
+
+struct Group {
+    node: Arc<Node>,
+    asking: bool,
+    items: Vec<Item>,
+}
+
+enum Leg {
+    Send(Group),
+    Pause(Duration, Vec<Item>),
+}
+
+/// What one leg brought.
+#[derive(Default)]
+struct Landed {
+    done: Vec<(usize, Outcome)>,
+    /// To be sent again at once.
+    now: Vec<Item>,
+    /// To be sent again after a pause.
+    later: Vec<Item>,
+    moved: Vec<(u16, NodeAddr)>,
+    refresh: bool,
+}
+
+/// Carries all commands to their replies. Answers one outcome per command, in order, by the deadline.
+pub(super) async fn drive(inner: &Inner, commands: Vec<Command>, call: Call) -> Vec<Outcome> {
+    let mut outcomes: Vec<Option<Outcome>> = commands.iter().map(|_| None).collect();
+    let items = commands
+        .into_iter()
+        .enumerate()
+        .map(|(at, command)| Item { at, command, ask: None, eval: false, tries: 0, why: String::new() })
+        .collect();
+    let mut legs = FuturesUnordered::new();
+    let mut landed = Landed { now: items, ..Landed::default() };
+    loop {
+        for (at, outcome) in landed.done.drain(..) {
+            outcomes[at] = Some(outcome);
+        }
+        if !landed.moved.is_empty() {
+            inner.moved(&landed.moved);
+        }
+        if !landed.now.is_empty() {
+            for group in route(inner, std::mem::take(&mut landed.now), &mut landed) {
+                legs.push(fly(inner, Leg::Send(group), call));
+            }
+        }
+        if landed.refresh {
+            inner.want_refresh();
+        }
+        if let Some(tries) = landed.later.iter().map(|item| item.tries).max() {
+            let pause = pause(tries);
+            if Instant::now() + pause < call.deadline {
+                legs.push(fly(inner, Leg::Pause(pause, std::mem::take(&mut landed.later)), call));
+            }
+            for item in landed.later.drain(..) {
+                outcomes[item.at] = Some(Err(StoreError::unavailable(item.why)));
+            }
+        }
+        match legs.next().await {
+            Some(next) => landed = next,
+            None => break,
+        }
+    }
+    let lost = || Err(StoreError::unavailable("the command was lost"));
+    outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
+}
+
+/// Ten milliseconds, doubling to 200, of which half is chance.
+fn pause(tries: u32) -> Duration {
+    let full = FIRST_PAUSE.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(LONGEST_PAUSE);
+    full.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+/// Groups items by the node that serves them.
+fn route(inner: &Inner, items: Vec<Item>, landed: &mut Landed) -> Vec<Group> {
+    let map = inner.map.load();
+    if !inner.cluster {
+        return map.primaries().first().map(|node| vec![group(node, false, items)]).unwrap_or_default();
+    }
+    let mut groups: Vec<Group> = Vec::new();
+    for mut item in items {
+        let ask = item.ask.take();
+        let asking = ask.is_some();
+        let slot = slot_of(item.command.key());
+        let Some(node) = ask.as_ref().or_else(|| map.owner(slot)) else {
+            landed.refresh = true;
+            landed.later.push(item.again(format!("no node serves slot {slot}")));
+            continue;
+        };
+        match groups.iter_mut().find(|group| group.asking == asking && Arc::ptr_eq(&group.node, node)) {
+            Some(group) => group.items.push(item),
+            None => groups.push(group(node, asking, vec![item])),
+        }
+    }
+    groups
+}
+
+fn group(node: &Arc<Node>, asking: bool, items: Vec<Item>) -> Group {
+    Group { node: Arc::clone(node), asking, items }
+}
+
+async fn fly(inner: &Inner, leg: Leg, call: Call) -> Landed {
+    match leg {
+        Leg::Send(group) => send(inner, group, call).await,
+        Leg::Pause(pause, items) => {
+            tokio::time::sleep(pause).await;
+            Landed { now: items, ..Landed::default() }
+        }
+    }
+}
+
+/// The connection of one leg.
+enum Lane {
+    Shared(Arc<Live>),
+    Own(Own),
+}
+
+async fn send(inner: &Inner, mut group: Group, call: Call) -> Landed {
+    let node = Arc::clone(&group.node);
+    let patience = call.deadline.min(Instant::now() + CONNECT_PATIENCE);
+    let lane = match call.durable {
+        None => node.live(patience).await.map(Lane::Shared),
+        Some(_) => inner.dedicated.take(&node, call.deadline).await.map(Lane::Own),
+    };
+    let lane = match lane {
+        Ok(lane) => lane,
+        Err(Fault::Away(why)) => return all_later(group.items, &why),
+        Err(refused) => {
+            let refused = StoreError::from(refused);
+            let done = group.items.into_iter().map(|item| (item.at, Err(refused.clone()))).collect();
+            return Landed { done, ..Landed::default() };
+        }
+    };
+    let pipeline = pack(inner, &mut group, call.durable);
+    let wait = call.durable.map_or(Duration::ZERO, |durable| durable.wait);
+    let sent = Instant::now();
+    let left = call.deadline.saturating_duration_since(sent).max(Duration::from_millis(1));
+    let limit = left.min(inner.settings.response_timeout + wait);
+    let mut handle = match &lane {
+        Lane::Shared(live) => live.handle(limit),
+        Lane::Own(own) => {
+            let mut conn = own.conn.clone();
+            conn.set_response_timeout(limit);
+            conn
+        }
+    };
+    let replies = handle.send_packed_commands(&pipeline, 0, pipeline.len()).await;
+    observe_command(sent.elapsed());
+    match replies {
+        Ok(values) => {
+            match lane {
+                Lane::Shared(live) => node.heard(&live),
+                Lane::Own(own) => inner.dedicated.give_back(own),
+            }
+            judge_all(inner, group, &pipeline, values, call.durable.is_some())
+        }
+        Err(error) => {
+            let fault = match &lane {
+                Lane::Shared(live) => node.failed(live, sent.elapsed(), &error),
+                Lane::Own(_) => {
+                    inner.dedicated.forget(&node.addr);
+                    Fault::Away(format!("{}: {}", node.addr, super::node::describe(&error)))
+                }
+            };
+            let why = match fault {
+                Fault::Away(why) => why,
+                Fault::Refused { message, .. } => message,
+            };
+            restore(&mut group, &pipeline);
+            let mut landed = all_later(group.items, &why);
+            // A connection that was merely old (the server restarted) is worth a new one at once.
+            if !error.is_timeout() {
+                let (now, later) = landed.later.into_iter().partition(|item| item.tries <= 1);
+                (landed.now, landed.later) = (now, later);
+            }
+            landed
+        }
+    }
+}
+
+fn all_later(items: Vec<Item>, why: &str) -> Landed {
+    let later = items.into_iter().map(|item| item.again(why)).collect();
+    Landed { later, refresh: true, ..Landed::default() }
+}
+
+/// Moves the commands into a pipeline. Of several that need the same script loaded, the first
+/// carries its text and the others follow by hash.
+fn pack(inner: &Inner, group: &mut Group, durable: Option<Durability>) -> Pipeline {
+    let marker = durable.map(|_| inner.dedicated.marker(group.items.first().map_or(b"", |item| item.command.key())));
+    let mut pipeline = Pipeline::with_capacity(group.items.len() * if group.asking { 2 } else { 1 } + 3);
+    let mut loaded: Vec<&'static ScriptSource> = Vec::new();
+    for item in &mut group.items {
+        if group.asking {
+            pipeline.cmd("ASKING");
+        }
+        match item.command.script {
+            Some(script) if item.eval && !loaded.iter().any(|known| ptr::eq(*known, script)) => {
+                loaded.push(script);
+                pipeline.add_command(item.command.as_eval(script));
+            }
+            _ => {
+                pipeline.add_command(std::mem::take(&mut item.command.cmd));
+            }
+        }
+    }
+    if let (Some(durable), Some(marker)) = (durable, marker) {
+        if group.asking {
+            pipeline.cmd("ASKING");
+        }
+        pipeline.cmd("SET").arg(marker).arg(1).arg("PX").arg(MARKER_TTL_MS);
+        let wait = u64::try_from(durable.wait.as_millis()).unwrap_or(u64::MAX).max(1);
+        pipeline.cmd("WAIT").arg(durable.replicas).arg(wait);
+    }
+    pipeline
+}
+
+/// Gives an item its command back, for another try.
+fn restore_one(item: &mut Item, pipeline: &Pipeline, place: usize) {
+    if item.command.cmd.args_iter().len() == 0 {
+        item.command.cmd = pipeline.cmd_iter().nth(place).map_or_else(Cmd::new, Clone::clone);
+    }
+}
+
+fn restore(group: &mut Group, pipeline: &Pipeline) {
+    for (index, item) in group.items.iter_mut().enumerate() {
+        restore_one(item, pipeline, place(index, group.asking));
+    }
+}
+
+/// Where an item's own command stands in the pipeline.
+fn place(index: usize, asking: bool) -> usize {
+    if asking { index * 2 + 1 } else { index }
+}
+
+fn judge_all(inner: &Inner, group: Group, pipeline: &Pipeline, mut values: Vec<Value>, durable: bool) -> Landed {
+    let replicas = if durable { acknowledged(&mut values) } else { 0 };
+    let mut landed = Landed { done: Vec::with_capacity(group.items.len()), ..Landed::default() };
+    for (index, mut item) in group.items.into_iter().enumerate() {
+        let place = place(index, group.asking);
+        let value = values.get_mut(place).map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil));
+        let Value::ServerError(error) = value else {
+            landed.done.push((item.at, Ok((value, replicas))));
+            continue;
+        };
+        restore_one(&mut item, pipeline, place);
+        let (code, detail) = (error.code(), error.details().unwrap_or_default());
+        let why = || format!("{}: {code} {detail}", group.node.addr);
+        match code {
+            "MOVED" | "ASK" if inner.cluster => {
+                let target = detail.split_ascii_whitespace().nth(1);
+                match target.and_then(|target| NodeAddr::parse(target, &group.node.addr)) {
+                    Some(addr) if code == "ASK" => item.ask = Some(inner.node(&addr)),
+                    Some(addr) => {
+                        landed.moved.push((slot_of(item.command.key()), addr));
+                        landed.refresh = true;
+                    }
+                    None => landed.refresh = true,
+                }
+                soon(&mut landed, item.again(why()));
+            }
+            "NOSCRIPT" if item.command.script.is_some() => {
+                item.eval = true;
+                soon(&mut landed, item.again(why()));
+            }
+            // With a slot on its way, a command for it may also be wanted at the old place again.
+            "TRYAGAIN" | "LOADING" | "BUSY" | "NOREPLICAS" | "MISCONF" => landed.later.push(item.again(why())),
+            "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" => {
+                landed.refresh = true;
+                landed.later.push(item.again(why()));
+            }
+            _ => {
+                let refused = StoreError::Server { code: code.to_owned(), message: detail.to_owned() };
+                landed.done.push((item.at, Err(refused)));
+            }
+        }
+    }
+    landed
+}
+
+fn soon(landed: &mut Landed, item: Item) {
+    if item.tries <= AT_ONCE { landed.now.push(item) } else { landed.later.push(item) }
+}
+
+/// What WAIT said; nothing, if the marker before it could not be written.
+fn acknowledged(values: &mut Vec<Value>) -> usize {
+    match (values.pop(), values.pop()) {
+        (Some(Value::Int(count)), Some(Value::Okay)) => usize::try_from(count).unwrap_or(0),
+        _ => 0,
+    }
+}

@@ -1,0 +1,1080 @@
+//! The typed call of every script in `lua/`.
+//!
+//! @generated from the headers in `lua/` by muster-codegen. Do not edit.
+
+/// Every script, for loading and for the tests that go over all of them.
+pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
+    &home::DROP_ORPHAN,
+    &home::DUE,
+    &home::FORWARD,
+    &home::RESCORE,
+    &home::SET,
+    &job::APPLY,
+    &job::DELETE,
+    &job::EXTEND,
+    &job::MARK_RETRIED,
+    &job::SUBMIT,
+    &lease::RELEASE,
+    &lease::RENEW,
+    &lease::TAKE,
+    &limit::TAKE,
+    &note::PUT,
+    &queue::CLAIM,
+];
+
+/// Scripts on a home.
+pub(crate) mod home {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `home/drop_orphan`.
+    pub(crate) static DROP_ORPHAN: ScriptSource = ScriptSource::new(
+        "home/drop_orphan",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local stands = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or -1)
+if stands ~= tonumber(ARGV[2]) or stands > now then return 0 end
+return redis.call('ZREM', KEYS[1], ARGV[1])
+"#,
+    );
+
+    /// removes an entry that has no record, if it is due and its score is the one that was read.
+    pub(crate) struct DropOrphan {
+        /// homes
+        pub(crate) key: Key,
+        /// id
+        pub(crate) job: Vec<u8>,
+        /// score as read
+        pub(crate) read: u64,
+    }
+
+    /// What `home/drop_orphan` answers.
+    pub(crate) struct DropOrphanReply {
+        /// 1 or 0
+        pub(crate) dropped: u64,
+    }
+
+    impl Script for DropOrphan {
+        type Reply = DropOrphanReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&DROP_ORPHAN, self.key.as_bytes())
+                .arg(self.job)
+                .arg(self.read)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(DropOrphanReply { dropped: reply.u64()? })
+        }
+    }
+
+    /// The source of `home/due`.
+    pub(crate) static DUE: ScriptSource = ScriptSource::new(
+        "home/due",
+        r#"local t = redis.call('TIME')
+local now = string.format('%.0f', t[1] * 1000000 + t[2])
+local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
+local next = '0'
+if #entries < 2 * tonumber(ARGV[1]) then
+  local ahead = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  next = ahead[2] or '0'
+end
+return { now, next, entries }
+"#,
+    );
+
+    /// who is due, earliest first, and when the next one is. Changes nothing.
+    pub(crate) struct Due {
+        /// homes
+        pub(crate) key: Key,
+        /// at most so many
+        pub(crate) limit: u64,
+    }
+
+    /// What `home/due` answers.
+    pub(crate) struct DueReply {
+        /// this node's time
+        pub(crate) now: u64,
+        /// when the first one that is not due yet will be; 0 = none, or more are due now
+        pub(crate) next: u64,
+        /// id, score, and so on
+        pub(crate) entries: Vec<Vec<u8>>,
+    }
+
+    impl Script for Due {
+        type Reply = DueReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&DUE, self.key.as_bytes())
+                .arg(self.limit)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 3)?;
+            Ok(DueReply { now: reply.u64()?, next: reply.u64()?, entries: reply.list()? })
+        }
+    }
+
+    /// The source of `home/forward`.
+    pub(crate) static FORWARD: ScriptSource = ScriptSource::new(
+        "home/forward",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+for i = 1, #ARGV, 2 do
+  local score = now + tonumber(ARGV[i + 1])
+  local stands = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  if stands then score = math.min(tonumber(stands) - 1, score) end
+  redis.call('ZADD', KEYS[1], string.format('%.0f', score), ARGV[i])
+end
+return string.format('%.0f', now)
+"#,
+    );
+
+    /// brings homes nearer: min(score - 1, now + after), added if absent. The score always
+    /// changes, so that a reader under way fails to re-score and looks again.
+    pub(crate) struct Forward {
+        /// homes
+        pub(crate) key: Key,
+        /// id, microseconds from now, and so on
+        pub(crate) pairs: Vec<Vec<u8>>,
+    }
+
+    /// What `home/forward` answers.
+    pub(crate) struct ForwardReply {
+        /// this node's time
+        pub(crate) now: u64,
+    }
+
+    impl Script for Forward {
+        type Reply = ForwardReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&FORWARD, self.key.as_bytes())
+                .arg(&self.pairs)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(ForwardReply { now: reply.u64()? })
+        }
+    }
+
+    /// The source of `home/rescore`.
+    pub(crate) static RESCORE: ScriptSource = ScriptSource::new(
+        "home/rescore",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local changed = 0
+for i = 1, #ARGV, 3 do
+  local stands = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  if stands and tonumber(stands) == tonumber(ARGV[i + 1]) then
+    redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[i + 2])), ARGV[i])
+    changed = changed + 1
+  end
+end
+return changed
+"#,
+    );
+
+    /// sets when homes are due next, where the score is still the one that was read.
+    pub(crate) struct Rescore {
+        /// homes
+        pub(crate) key: Key,
+        /// id, score as read, microseconds from now, and so on
+        pub(crate) triples: Vec<Vec<u8>>,
+    }
+
+    /// What `home/rescore` answers.
+    pub(crate) struct RescoreReply {
+        /// how many were
+        pub(crate) changed: u64,
+    }
+
+    impl Script for Rescore {
+        type Reply = RescoreReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&RESCORE, self.key.as_bytes())
+                .arg(&self.triples)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(RescoreReply { changed: reply.u64()? })
+        }
+    }
+
+    /// The source of `home/set`.
+    pub(crate) static SET: ScriptSource = ScriptSource::new(
+        "home/set",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local score = string.format('%.0f', now + tonumber(ARGV[1]))
+local entries = {}
+for i = 2, #ARGV do
+  entries[#entries + 1] = score
+  entries[#entries + 1] = ARGV[i]
+end
+redis.call('ZADD', KEYS[1], unpack(entries))
+return string.format('%.0f', now)
+"#,
+    );
+
+    /// gives jobs their home entry, due so long from now, whatever stood there before.
+    pub(crate) struct Set {
+        /// homes
+        pub(crate) key: Key,
+        /// microseconds from now
+        pub(crate) after: u64,
+        /// ids
+        pub(crate) jobs: Vec<Vec<u8>>,
+    }
+
+    /// What `home/set` answers.
+    pub(crate) struct SetReply {
+        /// this node's time
+        pub(crate) now: u64,
+    }
+
+    impl Script for Set {
+        type Reply = SetReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&SET, self.key.as_bytes())
+                .arg(self.after)
+                .arg(&self.jobs)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(SetReply { now: reply.u64()? })
+        }
+    }
+}
+
+/// Scripts on a job.
+pub(crate) mod job {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `job/apply`.
+    pub(crate) static APPLY: ScriptSource = ScriptSource::new(
+        "job/apply",
+        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
+local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
+local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
+local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
+local EVENTS = 23
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local BY_VERSION, BY_FENCE = 1, 2
+local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
+local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
+local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
+local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
+local NOW = redis.call('TIME')
+NOW = NOW[1] * 1000000 + NOW[2]
+local function line(event, state, attempt, note)
+  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
+end
+local function remember(history, added)
+  local count = struct.unpack('>I2', history)
+  if count < 64 then
+    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+  end
+  local second = 4 + string.byte(history, 3)
+  local third = second + 1 + string.byte(history, second)
+  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+end
+local function answer(outcome, forward, head)
+  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
+end
+local function look(state, fresh, since, due, lease, deadline, start_by, started)
+  local at
+  if state == PENDING then
+    if fresh or NOW - since < 30000000 then at = since + 30000000 else at = NOW + 300000000 end
+  elseif state == SCHEDULED or state == RETRYING or state == AWAITING_APPROVAL then at = due
+  elseif state == QUEUED then
+    if fresh then at = NOW + 900000000 else at = NOW + 1350000000 end
+  elseif state == DISPATCHED then at = NOW + 30000000
+  elseif state == RUNNING then
+    at = lease
+    if due > 0 and due < at then at = due end
+  else at = NOW end
+  if deadline > 0 and deadline < at then at = deadline end
+  if started == 0 and start_by > 0 and start_by < at then at = start_by end
+  return at
+end
+local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then return struct.pack('>BI8I8', MISSING, 0, NOW) end
+local event, seen = tonumber(ARGV[1]), tonumber(ARGV[2])
+local state, version, attempt, max, lost, released, last, ended_by, timeout, fence, since, due, lease,
+  deadline, start_by, started, created, start_id, worker, after = struct.unpack(HEAD, raw)
+local head = string.sub(raw, 1, after - 1)
+local kind = string.byte(SEEN, event)
+if kind == BY_VERSION then
+  if version == seen + 1 and last == event and (event ~= START or start_id == ARGV[5]) then
+    return answer(ALREADY, 0, head)
+  end
+  if version ~= seen then return answer(STALE, 0, head) end
+elseif kind == BY_FENCE then
+  if fence ~= seen or fence == 0 then return answer(STALE, 0, head) end
+  if state ~= RUNNING then
+    if ended_by == event then return answer(ALREADY, 0, head) end
+    return answer(ILLEGAL, 0, head)
+  end
+elseif state == CANCELLED then
+  return answer(ALREADY, 0, head)
+end
+local to = string.byte(TABLE, (state - 1) * EVENTS + event)
+if to == 0 then return answer(ILLEGAL, 0, head) end
+local overdue = deadline > 0 and deadline <= NOW
+local unstarted = started == 0 and start_by > 0 and start_by <= NOW
+local moment, come = string.byte(DUE, event), true
+if moment == DUE_RUN_AT then come = due <= NOW
+elseif moment == DUE_LEASE_END then come = lease <= NOW
+elseif moment == DUE_ATTEMPT_END then come = due > 0 and due <= NOW
+elseif moment == DUE_ANY_TIME_OUT then come = overdue or (state == RUNNING and due > 0 and due <= NOW)
+elseif moment == DUE_ANY_EXPIRY then come = overdue or unstarted or (state == AWAITING_APPROVAL and due <= NOW)
+elseif event == SCHEDULE then come = due > NOW
+elseif event == DISPATCH or event == HOLD then come = state ~= PENDING or due <= NOW
+elseif event == START then come = not overdue and not unstarted end
+if not come then return answer(EARLY, 0, head) end
+local before = look(state, false, since, due, lease, deadline, start_by, started)
+if state == RUNNING then
+  ended_by = event
+  if not (to >= SUCCEEDED and (event == CANCEL or event == TIME_OUT)) then lease = 0 end
+end
+if event == START then
+  attempt = attempt + 1
+  fence = math.max(fence + 1, NOW)
+  lease = NOW + tonumber(ARGV[4])
+  started = NOW
+  start_id, worker = ARGV[5], ARGV[6]
+  ended_by = 0
+  if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
+  if attempt > 1 then redis.call('HDEL', KEYS[1], 'g') end
+elseif to == SCHEDULED or to == RETRYING or to == AWAITING_APPROVAL then
+  if event ~= SCHEDULE then due = NOW + tonumber(ARGV[3]) end
+else
+  due = 0
+end
+if event == RELEASE then
+  attempt = attempt - 1
+  released = released + 1
+elseif moment == DUE_LEASE_END then
+  lost = lost + 1
+end
+local forward = 0
+if to < SUCCEEDED then
+  local next = look(to, true, NOW, due, lease, deadline, start_by, started)
+  if next < before then forward = math.max(next - NOW, 0) + 1 end
+end
+head = struct.pack(HEAD, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
+  lease, deadline, start_by, started, created, start_id, #worker, worker)
+local fields = { 's', head .. remember(string.sub(raw, after), line(event, to, attempt, ARGV[7])) }
+if ARGV[8] ~= '' then
+  fields[3] = 'r'
+  fields[4] = ARGV[8]
+end
+if ARGV[9] ~= '' then
+  fields[#fields + 1] = 'e'
+  fields[#fields + 1] = ARGV[9]
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+return answer(APPLIED, forward, head)
+"#,
+    );
+
+    /// moves one job along the state table, if the caller's view of it still holds.
+    /// The only script that changes a job's state. Asked again by the same holder it answers
+    /// `already` with the same values and changes nothing; its caller then repeats the effects.
+    pub(crate) struct Apply {
+        /// job
+        pub(crate) key: Key,
+        /// what happened
+        pub(crate) event: u64,
+        /// the version (offers, looks) or fence (workers) that the caller acts on
+        pub(crate) seen: u64,
+        /// microseconds until run_at or the approval's expiry, for events that set it
+        pub(crate) wait: u64,
+        /// microseconds, for a start
+        pub(crate) lease: u64,
+        /// eight bytes, for a start
+        pub(crate) start_id: Vec<u8>,
+        /// for a start
+        pub(crate) worker: Vec<u8>,
+        /// for the history, at most 240 bytes
+        pub(crate) note: Vec<u8>,
+        /// to store with it; empty = none
+        pub(crate) result: Vec<u8>,
+        /// to store with it; empty = none
+        pub(crate) error: Vec<u8>,
+    }
+
+    /// What `job/apply` answers.
+    pub(crate) struct ApplyReply {
+        /// outcome, forward, now, head; the outcome alone if the job is missing
+        pub(crate) reply: Vec<u8>,
+    }
+
+    impl Script for Apply {
+        type Reply = ApplyReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&APPLY, self.key.as_bytes())
+                .arg(self.event)
+                .arg(self.seen)
+                .arg(self.wait)
+                .arg(self.lease)
+                .arg(self.start_id)
+                .arg(self.worker)
+                .arg(self.note)
+                .arg(self.result)
+                .arg(self.error)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(ApplyReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// The source of `job/delete`.
+    pub(crate) static DELETE: ScriptSource = ScriptSource::new(
+        "job/delete",
+        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
+local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
+local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
+local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
+local EVENTS = 23
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local BY_VERSION, BY_FENCE = 1, 2
+local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
+local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
+local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
+local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
+local NOW = redis.call('TIME')
+NOW = NOW[1] * 1000000 + NOW[2]
+local function line(event, state, attempt, note)
+  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
+end
+local function remember(history, added)
+  local count = struct.unpack('>I2', history)
+  if count < 64 then
+    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+  end
+  local second = 4 + string.byte(history, 3)
+  local third = second + 1 + string.byte(history, second)
+  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+end
+local function answer(outcome, forward, head)
+  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
+end
+local raw = redis.call('HGET', KEYS[1], 's')
+if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
+if string.byte(raw, 1) < SUCCEEDED then return 2 end
+local left = struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW
+if left > 0 and redis.call('HEXISTS', KEYS[1], 'k') == 1 then
+  redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')
+  redis.call('HSET', KEYS[1], 'x', '1')
+  redis.call('PEXPIRE', KEYS[1], math.ceil(left / 1000))
+else
+  redis.call('DEL', KEYS[1])
+end
+return 1
+"#,
+    );
+
+    /// removes an ended job's record. One that holds an idempotency key leaves a stub
+    /// without payload and result behind, so that the key is not free again too early.
+    pub(crate) struct Delete {
+        /// job
+        pub(crate) key: Key,
+        /// microseconds after the submit for which an idempotency key stays taken
+        pub(crate) keep_key: u64,
+    }
+
+    /// What `job/delete` answers.
+    pub(crate) struct DeleteReply {
+        /// 1 deleted, 2 still alive, 3 missing
+        pub(crate) outcome: u64,
+    }
+
+    impl Script for Delete {
+        type Reply = DeleteReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&DELETE, self.key.as_bytes())
+                .arg(self.keep_key)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(DeleteReply { outcome: reply.u64()? })
+        }
+    }
+
+    /// The source of `job/extend`.
+    pub(crate) static EXTEND: ScriptSource = ScriptSource::new(
+        "job/extend",
+        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
+local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
+local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
+local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
+local EVENTS = 23
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local BY_VERSION, BY_FENCE = 1, 2
+local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
+local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
+local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
+local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
+local NOW = redis.call('TIME')
+NOW = NOW[1] * 1000000 + NOW[2]
+local function line(event, state, attempt, note)
+  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
+end
+local function remember(history, added)
+  local count = struct.unpack('>I2', history)
+  if count < 64 then
+    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+  end
+  local second = 4 + string.byte(history, 3)
+  local third = second + 1 + string.byte(history, second)
+  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+end
+local function answer(outcome, forward, head)
+  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
+end
+local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then return struct.pack('>BI8I8', MISSING, 0, NOW) end
+local head_end = 91 + string.byte(raw, 91)
+if string.byte(raw, 1) ~= RUNNING or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
+  return answer(STALE, 0, string.sub(raw, 1, head_end))
+end
+local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
+local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
+if ARGV[3] == '' then
+  redis.call('HSET', KEYS[1], 's', packed)
+else
+  redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
+end
+return answer(APPLIED, 0, string.sub(packed, 1, head_end))
+"#,
+    );
+
+    /// keeps a running attempt's lease alive, and notes its progress. Never shortens a lease;
+    /// one that has run out but was not yet ended can still be extended.
+    pub(crate) struct Extend {
+        /// job
+        pub(crate) key: Key,
+        /// the attempt's fence
+        pub(crate) fence: u64,
+        /// microseconds from now
+        pub(crate) lease: u64,
+        /// to store with it; empty = none
+        pub(crate) progress: Vec<u8>,
+    }
+
+    /// What `job/extend` answers.
+    pub(crate) struct ExtendReply {
+        /// outcome (applied, stale, missing), forward, now, head
+        pub(crate) reply: Vec<u8>,
+    }
+
+    impl Script for Extend {
+        type Reply = ExtendReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&EXTEND, self.key.as_bytes())
+                .arg(self.fence)
+                .arg(self.lease)
+                .arg(self.progress)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(ExtendReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// The source of `job/mark_retried`.
+    pub(crate) static MARK_RETRIED: ScriptSource = ScriptSource::new(
+        "job/mark_retried",
+        r#"if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'n', ARGV[1])
+return 1
+"#,
+    );
+
+    /// notes which job is this one's retry, if the record is still there.
+    pub(crate) struct MarkRetried {
+        /// job
+        pub(crate) key: Key,
+        /// the new job's raw id
+        pub(crate) retried_as: Vec<u8>,
+    }
+
+    /// What `job/mark_retried` answers.
+    pub(crate) struct MarkRetriedReply {
+        /// 1 or 0
+        pub(crate) found: u64,
+    }
+
+    impl Script for MarkRetried {
+        type Reply = MarkRetriedReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&MARK_RETRIED, self.key.as_bytes())
+                .arg(self.retried_as)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(MarkRetriedReply { found: reply.u64()? })
+        }
+    }
+
+    /// The source of `job/submit`.
+    pub(crate) static SUBMIT: ScriptSource = ScriptSource::new(
+        "job/submit",
+        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
+local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
+local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
+local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
+local EVENTS = 23
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local BY_VERSION, BY_FENCE = 1, 2
+local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
+local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
+local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
+local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
+local NOW = redis.call('TIME')
+NOW = NOW[1] * 1000000 + NOW[2]
+local function line(event, state, attempt, note)
+  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
+end
+local function remember(history, added)
+  local count = struct.unpack('>I2', history)
+  if count < 64 then
+    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+  end
+  local second = 4 + string.byte(history, 3)
+  local third = second + 1 + string.byte(history, second)
+  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+end
+local function answer(outcome, forward, head)
+  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
+end
+local raw = redis.call('HGET', KEYS[1], 's')
+if raw then
+  local length = string.byte(raw, 91)
+  local outcome = 2
+  if ARGV[8] ~= '' and redis.call('HGET', KEYS[1], 'k') ~= ARGV[8] then outcome = 3 end
+  return answer(outcome, 0, string.sub(raw, 1, 91 + length))
+end
+local function moment(text)
+  local at = tonumber(text)
+  if at < 0 then return NOW - at end
+  return at
+end
+local head = struct.pack(HEAD, PENDING, 1, 0, tonumber(ARGV[1]), 0, 0, 0, 0, tonumber(ARGV[2]),
+  0, NOW, moment(ARGV[3]), 0, moment(ARGV[5]), moment(ARGV[4]), 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
+local fields = { 's', head .. '\0\1' .. line(0, PENDING, 0, ''), 'd', ARGV[6] }
+if ARGV[7] ~= '' then
+  fields[5] = 'p'
+  fields[6] = ARGV[7]
+end
+if ARGV[8] ~= '' then
+  fields[#fields + 1] = 'k'
+  fields[#fields + 1] = ARGV[8]
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+return answer(1, 0, head)
+"#,
+    );
+
+    /// creates a job, or tells that it exists. A repeat changes nothing.
+    pub(crate) struct Submit {
+        /// job
+        pub(crate) key: Key,
+        /// how many starts there may be
+        pub(crate) max_attempts: u64,
+        /// longest one attempt may take; 0 = no limit
+        pub(crate) timeout_ms: u64,
+        /// moments: positive is absolute microseconds, negative from now on, 0 none
+        pub(crate) run_at: i64,
+        /// start by
+        pub(crate) start_by: i64,
+        /// deadline
+        pub(crate) deadline: i64,
+        /// what was asked for
+        pub(crate) spec: Vec<u8>,
+        /// JSON, verbatim; empty = none
+        pub(crate) payload: Vec<u8>,
+        /// of an idempotent submit; empty = none
+        pub(crate) body_hash: Vec<u8>,
+    }
+
+    /// What `job/submit` answers.
+    pub(crate) struct SubmitReply {
+        /// outcome (1 created, 2 exists, 3 exists with another body), forward, now, head
+        pub(crate) reply: Vec<u8>,
+    }
+
+    impl Script for Submit {
+        type Reply = SubmitReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&SUBMIT, self.key.as_bytes())
+                .arg(self.max_attempts)
+                .arg(self.timeout_ms)
+                .arg(self.run_at)
+                .arg(self.start_by)
+                .arg(self.deadline)
+                .arg(self.spec)
+                .arg(self.payload)
+                .arg(self.body_hash)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(SubmitReply { reply: reply.bytes()? })
+        }
+    }
+}
+
+/// Scripts on a lease.
+pub(crate) mod lease {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `lease/release`.
+    pub(crate) static RELEASE: ScriptSource = ScriptSource::new(
+        "lease/release",
+        r#"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"#,
+    );
+
+    /// frees a lock that is still this holder's.
+    pub(crate) struct Release {
+        /// lock
+        pub(crate) key: Key,
+        /// `owner:fence` as granted
+        pub(crate) value: Vec<u8>,
+    }
+
+    /// What `lease/release` answers.
+    pub(crate) struct ReleaseReply {
+        /// 1 or 0
+        pub(crate) freed: u64,
+    }
+
+    impl Script for Release {
+        type Reply = ReleaseReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&RELEASE, self.key.as_bytes())
+                .arg(self.value)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(ReleaseReply { freed: reply.u64()? })
+        }
+    }
+
+    /// The source of `lease/renew`.
+    pub(crate) static RENEW: ScriptSource = ScriptSource::new(
+        "lease/renew",
+        r#"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"#,
+    );
+
+    /// prolongs a lock that is still this holder's.
+    pub(crate) struct Renew {
+        /// lock
+        pub(crate) key: Key,
+        /// `owner:fence` as granted
+        pub(crate) value: Vec<u8>,
+        /// from now
+        pub(crate) ttl_ms: u64,
+    }
+
+    /// What `lease/renew` answers.
+    pub(crate) struct RenewReply {
+        /// 1 or 0
+        pub(crate) held: u64,
+    }
+
+    impl Script for Renew {
+        type Reply = RenewReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&RENEW, self.key.as_bytes())
+                .arg(self.value)
+                .arg(self.ttl_ms)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(RenewReply { held: reply.u64()? })
+        }
+    }
+
+    /// The source of `lease/take`.
+    pub(crate) static TAKE: ScriptSource = ScriptSource::new(
+        "lease/take",
+        r#"local value = redis.call('GET', KEYS[1])
+if value then
+  local owner, fence = string.match(value, '^(.*):(%d+)$')
+  if owner ~= ARGV[1] then return { '0', value } end
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return { fence, value }
+end
+local t = redis.call('TIME')
+local fence = string.format('%.0f', t[1] * 1000000 + t[2])
+value = ARGV[1] .. ':' .. fence
+redis.call('SET', KEYS[1], value, 'PX', ARGV[2])
+return { fence, value }
+"#,
+    );
+
+    /// grants a lock if it is free or already this owner's. The value is `owner:fence`.
+    pub(crate) struct Take {
+        /// lock
+        pub(crate) key: Key,
+        /// who asks; unique per holder
+        pub(crate) owner: Vec<u8>,
+        /// how long it holds without renewal
+        pub(crate) ttl_ms: u64,
+    }
+
+    /// What `lease/take` answers.
+    pub(crate) struct TakeReply {
+        /// 0 = held by somebody else
+        pub(crate) fence: u64,
+        /// who holds it now
+        pub(crate) holder: Vec<u8>,
+    }
+
+    impl Script for Take {
+        type Reply = TakeReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&TAKE, self.key.as_bytes())
+                .arg(self.owner)
+                .arg(self.ttl_ms)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(TakeReply { fence: reply.u64()?, holder: reply.bytes()? })
+        }
+    }
+}
+
+/// Scripts on a limit.
+pub(crate) mod limit {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `limit/take`.
+    pub(crate) static TAKE: ScriptSource = ScriptSource::new(
+        "limit/take",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local n, interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2]) / 1000, tonumber(ARGV[3])
+local full = now + burst * interval
+local tat = math.min(math.max(tonumber(redis.call('GET', KEYS[1]) or 0), now), full)
+local granted = math.min(n, math.floor((full - tat) / interval + 0.000001))
+local wanted = 1
+if ARGV[4] == '1' then
+  wanted = n
+  if granted < n then granted = 0 end
+end
+if granted > 0 then
+  tat = tat + granted * interval
+  redis.call('SET', KEYS[1], string.format('%.3f', tat), 'PX', math.ceil((tat - now) / 1000) + 1000)
+end
+local after = 0
+if granted < n then after = math.ceil(math.max(tat + wanted * interval - full, 0)) end
+return { string.format('%.0f', granted), string.format('%.0f', after) }
+"#,
+    );
+
+    /// a GCRA rate limit. Takes up to n at once; what was granted is never more than the burst.
+    pub(crate) struct Take {
+        /// bucket
+        pub(crate) key: Key,
+        /// so many are wanted
+        pub(crate) n: u64,
+        /// nanoseconds between two at the steady rate
+        pub(crate) interval: u64,
+        /// so many at once
+        pub(crate) burst: u64,
+        /// 1 = all n or none
+        pub(crate) whole: u64,
+    }
+
+    /// What `limit/take` answers.
+    pub(crate) struct TakeReply {
+        /// granted
+        pub(crate) granted: u64,
+        /// microseconds until one more (or, if whole, all n) would be granted
+        pub(crate) retry_after: u64,
+    }
+
+    impl Script for Take {
+        type Reply = TakeReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&TAKE, self.key.as_bytes())
+                .arg(self.n)
+                .arg(self.interval)
+                .arg(self.burst)
+                .arg(self.whole)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(TakeReply { granted: reply.u64()?, retry_after: reply.u64()? })
+        }
+    }
+}
+
+/// Scripts on a note.
+pub(crate) mod note {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `note/put`.
+    pub(crate) static PUT: ScriptSource = ScriptSource::new(
+        "note/put",
+        r#"local stands = redis.call('GET', KEYS[1])
+if stands then return stands end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return ARGV[1]
+"#,
+    );
+
+    /// what an HTTP worker's request was given. The first note wins and never changes.
+    pub(crate) struct Put {
+        /// note
+        pub(crate) key: Key,
+        /// raw ids and versions
+        pub(crate) offers: Vec<u8>,
+        /// how long it is kept
+        pub(crate) ttl_ms: u64,
+    }
+
+    /// What `note/put` answers.
+    pub(crate) struct PutReply {
+        /// the note that stands
+        pub(crate) offers: Vec<u8>,
+    }
+
+    impl Script for Put {
+        type Reply = PutReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&PUT, self.key.as_bytes())
+                .arg(self.offers)
+                .arg(self.ttl_ms)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(PutReply { offers: reply.bytes()? })
+        }
+    }
+}
+
+/// Scripts on a queue.
+pub(crate) mod queue {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `queue/claim`.
+    pub(crate) static CLAIM: ScriptSource = ScriptSource::new(
+        "queue/claim",
+        r#"local CLAIM = 8000000000000000
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local n = tonumber(ARGV[1])
+local members = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - CLAIM), 'LIMIT', 0, n)
+if #members < n then
+  local waiting = redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'LIMIT', 0, n - #members)
+  for i = 1, #waiting do members[#members + 1] = waiting[i] end
+end
+if #members == 0 then return members end
+local score = string.format('%.0f', now + tonumber(ARGV[2]) - CLAIM)
+local entries = {}
+for i = 1, #members do
+  entries[2 * i - 1] = score
+  entries[2 * i] = members[i]
+end
+redis.call('ZADD', KEYS[1], unpack(entries))
+return members
+"#,
+    );
+
+    /// takes the head of a backlog for a few seconds, so that two schedulers do not take the same.
+    /// A claimed entry's score is its claim's end less CLAIM, far below any age: a claim that lapsed
+    /// comes first again, in its old place. Nothing is popped.
+    pub(crate) struct Claim {
+        /// queue
+        pub(crate) key: Key,
+        /// at most so many
+        pub(crate) n: u64,
+        /// microseconds
+        pub(crate) hold: u64,
+    }
+
+    /// What `queue/claim` answers.
+    pub(crate) struct ClaimReply {
+        /// oldest first
+        pub(crate) members: Vec<Vec<u8>>,
+    }
+
+    impl Script for Claim {
+        type Reply = ClaimReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&CLAIM, self.key.as_bytes())
+                .arg(self.n)
+                .arg(self.hold)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(ClaimReply { members: reply.list()? })
+        }
+    }
+}

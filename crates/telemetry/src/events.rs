@@ -1,0 +1,190 @@
+//! Notable faults: one call that logs and counts.
+//!
+//! Knows: the stable name of each fault (`event="lease_lost"` in the log line), its level
+//! and its counter. Promises: a fault is never counted without a log line or logged without
+//! a count; faults that can come by the thousand are logged at most once a second, with how
+//! many were left out. Leaves to others: what to do about the fault.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
+use std::time::Instant;
+
+use tracing::{debug, error, info, warn};
+
+use crate::metrics::{Counter, count};
+
+/// A fault that can be told.
+pub trait Emit {
+    /// Logs it under its stable name, and counts it.
+    fn emit(self);
+}
+
+/// A named task panicked. Its supervisor goes on.
+pub struct TaskPanicked<'a> {
+    /// The task's name.
+    pub task: &'a str,
+    /// What the panic said.
+    pub detail: &'a str,
+}
+
+impl Emit for TaskPanicked<'_> {
+    fn emit(self) {
+        error!(event = "task_panicked", task = self.task, detail = self.detail, "a task panicked");
+        count(Counter::TaskPanics, &[("task", self.task)], 1);
+    }
+}
+
+/// A lease ended before its holder gave it up. Work under it stops.
+pub struct LeaseLost<'a> {
+    /// The lock's name, without ids.
+    pub lock: &'a str,
+    /// Why it is thought lost.
+    pub detail: &'a str,
+}
+
+impl Emit for LeaseLost<'_> {
+    fn emit(self) {
+        warn!(event = "lease_lost", lock = self.lock, detail = self.detail, "a lease was lost");
+        count(Counter::LeaseLost, &[("lock", self.lock)], 1);
+    }
+}
+
+/// Somebody wrote under an old fence or version and was refused. Normal after a rescue.
+pub struct StaleWrite<'a> {
+    /// The job event that was refused.
+    pub event: &'a str,
+    /// Whose write it was: a job id, for the log only.
+    pub job: &'a dyn std::fmt::Display,
+}
+
+impl Emit for StaleWrite<'_> {
+    fn emit(self) {
+        debug!(event = "stale_write", job_event = self.event, job = %self.job, "a stale write was refused");
+        count(Counter::StaleWrites, &[("event", self.event)], 1);
+    }
+}
+
+/// A message could not be read and becomes a dead letter.
+pub struct Undecodable<'a> {
+    /// Where it came from; for the log only.
+    pub subject: &'a str,
+    /// What was wrong with it; for the log only.
+    pub detail: &'a str,
+}
+
+impl Emit for Undecodable<'_> {
+    fn emit(self) {
+        warn!(event = "undecodable", subject = self.subject, detail = self.detail, "a message could not be decoded");
+        count(Counter::DeadLetters, &[("reason", "undecodable")], 1);
+    }
+}
+
+/// A call to Redis failed, or ran out of its time budget.
+pub struct StoreAway<'a> {
+    /// What the call said.
+    pub detail: &'a str,
+}
+
+impl Emit for StoreAway<'_> {
+    fn emit(self) {
+        static QUIET: Quiet = Quiet::new();
+        count(Counter::StoreFaults, &[], 1);
+        if let Some(left_out) = QUIET.speak() {
+            warn!(event = "store_away", detail = self.detail, left_out, "redis does not answer");
+        }
+    }
+}
+
+/// A call to NATS failed or timed out.
+pub struct BusAway<'a> {
+    /// What the call said.
+    pub detail: &'a str,
+}
+
+impl Emit for BusAway<'_> {
+    fn emit(self) {
+        static QUIET: Quiet = Quiet::new();
+        count(Counter::BusFaults, &[], 1);
+        if let Some(left_out) = QUIET.speak() {
+            warn!(event = "bus_away", detail = self.detail, left_out, "nats does not answer");
+        }
+    }
+}
+
+/// A publish was not acknowledged; Redis still holds what it said.
+pub struct PublishFailed<'a> {
+    /// The subject's family (`sys.job.submit`, `job`, `worker.jobs`), without ids or topics.
+    pub subject: &'static str,
+    /// What the bus said.
+    pub detail: &'a str,
+}
+
+impl Emit for PublishFailed<'_> {
+    fn emit(self) {
+        static QUIET: Quiet = Quiet::new();
+        count(Counter::BusPublishFailures, &[("subject", self.subject)], 1);
+        if let Some(left_out) = QUIET.speak() {
+            warn!(event = "publish_failed", subject = self.subject, detail = self.detail, left_out, "not published");
+        }
+    }
+}
+
+/// Messages were published again because the first ones were lost or unanswered.
+pub struct Replayed {
+    /// How many.
+    pub n: u64,
+}
+
+impl Emit for Replayed {
+    fn emit(self) {
+        info!(event = "replayed", n = self.n, "published again");
+        count(Counter::Replayed, &[], self.n);
+    }
+}
+
+/// Lets one log line through per second, and counts the ones it held back.
+struct Quiet {
+    last_ms: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Quiet {
+    const fn new() -> Quiet {
+        Quiet { last_ms: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+    }
+
+    /// `Some(n)`: speak, and say that `n` were left out. `None`: stay quiet.
+    fn speak(&self) -> Option<u64> {
+        static START: OnceLock<Instant> = OnceLock::new();
+        // One second ahead, so that the very first fault of a process is heard.
+        let now = 1_000 + u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.speak_at(now)
+    }
+
+    fn speak_at(&self, now_ms: u64) -> Option<u64> {
+        let last = self.last_ms.load(Ordering::Relaxed);
+        let due = now_ms >= last + 1_000;
+        if due && self.last_ms.compare_exchange(last, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            return Some(self.left_out.swap(0, Ordering::Relaxed));
+        }
+        self.left_out.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_of_faults_is_one_line_a_second() {
+        let quiet = Quiet::new();
+        assert_eq!(quiet.speak_at(1_000), Some(0));
+        assert_eq!(quiet.speak_at(1_001), None);
+        assert_eq!(quiet.speak_at(1_999), None);
+        assert_eq!(quiet.speak_at(2_000), Some(2));
+        assert_eq!(quiet.speak_at(2_500), None);
+    }
+}

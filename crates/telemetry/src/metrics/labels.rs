@@ -1,0 +1,54 @@
+//! Keeps labels bounded. A topic appears on first use, so anybody who may submit could
+//! otherwise grow every replica's memory and every scrape.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{LazyLock, RwLock},
+};
+
+/// How many distinct values a label may take before the rest counts as [`OTHER`].
+pub const LABEL_LIMIT: usize = 1_000;
+/// What stands for every value past the limit.
+pub const OTHER: &str = "_other";
+
+/// The values seen so far, by label name.
+type Seen = HashMap<&'static str, HashSet<Box<str>>>;
+
+static SEEN: LazyLock<RwLock<Seen>> = LazyLock::new(Default::default);
+
+/// The label value for a topic: itself, or [`OTHER`] once a thousand topics are known.
+/// [`count`](super::count) and its like do this by themselves.
+pub fn topic_label(topic: &str) -> &str {
+    admit("topic", topic)
+}
+
+/// Whether `value` may be a value of label `name`; the first thousand of each name may.
+pub(super) fn admit<'a>(name: &'static str, value: &'a str) -> &'a str {
+    let known = |seen: &HashSet<Box<str>>| seen.contains(value);
+    {
+        let seen = SEEN.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match seen.get(name) {
+            Some(values) if known(values) => return value,
+            Some(values) if values.len() >= LABEL_LIMIT => return OTHER,
+            _ => {}
+        }
+    }
+    let mut seen = SEEN.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let values = seen.entry(name).or_default();
+    if known(values) {
+        return value;
+    }
+    if values.len() >= LABEL_LIMIT {
+        return OTHER;
+    }
+    values.insert(value.into());
+    value
+}
+
+/// The labels of a series, each value within its label's limit.
+pub(super) fn within_limits<'a>(
+    names: &'static [&'static str],
+    labels: &[(&'static str, &'a str)],
+) -> Vec<(&'static str, &'a str)> {
+    names.iter().zip(labels).map(|(name, (_, value))| (*name, admit(name, value))).collect()
+}

@@ -1,0 +1,15 @@
+-- home/rescore: sets when homes are due next, where the score is still the one that was read.
+-- @key homes                one shard of homes
+-- @arg triples: list<bytes> id, score as read, microseconds from now, and so on
+-- @ret changed: u64         how many were
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local changed = 0
+for i = 1, #ARGV, 3 do
+  local stands = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  if stands and tonumber(stands) == tonumber(ARGV[i + 1]) then
+    redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[i + 2])), ARGV[i])
+    changed = changed + 1
+  end
+end
+return changed

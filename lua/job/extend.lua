@@ -1,0 +1,23 @@
+-- job/extend: keeps a running attempt's lease alive, and notes its progress. Never shortens a lease;
+-- one that has run out but was not yet ended can still be extended.
+-- @key job                  the job's hash
+-- @arg fence: u64           the attempt's fence
+-- @arg lease: u64           microseconds from now
+-- @arg progress: bytes      to store with it; empty = none
+-- @ret reply: bytes         outcome (applied, stale, missing), forward, now, head
+-- @include job/table
+-- @include job/head
+local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then return struct.pack('>BI8I8', MISSING, 0, NOW) end
+local head_end = 91 + string.byte(raw, 91)
+if string.byte(raw, 1) ~= RUNNING or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
+  return answer(STALE, 0, string.sub(raw, 1, head_end))
+end
+local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
+local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
+if ARGV[3] == '' then
+  redis.call('HSET', KEYS[1], 's', packed)
+else
+  redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
+end
+return answer(APPLIED, 0, string.sub(packed, 1, head_end))

@@ -1,0 +1,26 @@
+-- limit/take: a GCRA rate limit. Takes up to n at once; what was granted is never more than the burst.
+-- @key bucket               the limit's state: when it will be empty again
+-- @arg n: u64               so many are wanted
+-- @arg interval: u64        nanoseconds between two at the steady rate
+-- @arg burst: u64           so many at once
+-- @arg whole: u64           1 = all n or none
+-- @ret granted: u64
+-- @ret retry_after: u64     microseconds until one more (or, if whole, all n) would be granted
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local n, interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2]) / 1000, tonumber(ARGV[3])
+local full = now + burst * interval
+local tat = math.min(math.max(tonumber(redis.call('GET', KEYS[1]) or 0), now), full)
+local granted = math.min(n, math.floor((full - tat) / interval + 0.000001))
+local wanted = 1
+if ARGV[4] == '1' then
+  wanted = n
+  if granted < n then granted = 0 end
+end
+if granted > 0 then
+  tat = tat + granted * interval
+  redis.call('SET', KEYS[1], string.format('%.3f', tat), 'PX', math.ceil((tat - now) / 1000) + 1000)
+end
+local after = 0
+if granted < n then after = math.ceil(math.max(tat + wanted * interval - full, 0)) end
+return { string.format('%.0f', granted), string.format('%.0f', after) }

@@ -1,0 +1,421 @@
+//! A worker over NATS: handlers per topic, as many jobs at once as it has slots.
+//!
+//! Knows: how a worker is described ([`WorkerBuilder`]), run and stopped. Promises: no more handlers
+//! run than there are slots; what it began it extends, reports and repeats until a scheduler has
+//! settled it; an outage of NATS ends nothing that runs; when told to leave it gives back what it did
+//! not finish. Leaves to others: retries, time and truth, which are the scheduler's.
+//!
+//! The parts: `turn` is the loop that owns everything, `errands` what it sends; `starts`, `running`,
+//! `leases` and `results` each know one stage of an attempt, `leave` the way out, `pulse` the heartbeat.
+
+mod context;
+mod errands;
+mod handler;
+mod leases;
+mod leave;
+mod pulse;
+mod results;
+mod running;
+mod slots;
+mod starts;
+mod turn;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use muster_bus::{Bus, BusError, BusSettings, ConsumerSpec, GroupPublisher, subjects};
+use muster_domain::{JobId, Tenant, Topic, WorkerId};
+use muster_wire::{Body, encoded_len, v1};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{sync::watch, task::JoinSet};
+
+pub use context::{Context, StopReason};
+pub use handler::{HandlerError, INVALID_PAYLOAD, MAX_RESULT, RESULT_PREVIEW};
+use pulse::{Pulse, Vitals};
+use slots::Appetite;
+use turn::{Pull, Turn};
+
+/// Results that may wait for the stream before the loop's publishes do.
+const PUBLISH_BOUND: usize = 8192;
+/// How long the last words of a worker may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// One attempt at one job. Everything that is said about it carries its fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Attempt {
+    pub(crate) job: JobId,
+    pub(crate) fence: u64,
+}
+
+/// What a worker was told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Work,
+    Drain,
+    Stop,
+}
+
+/// What a worker is, once it was found to make sense.
+struct Plan {
+    worker: WorkerId,
+    tenant: Tenant,
+    topics: Vec<Topic>,
+    handlers: HashMap<String, handler::Handler>,
+    labels: BTreeMap<String, String>,
+    concurrency: usize,
+    lease: Duration,
+    drain: Duration,
+    grace: Duration,
+}
+
+/// Why a worker could not be built or run.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The description makes no sense; every fault is listed.
+    #[error("this worker cannot run: {}", .0.join("; "))]
+    Invalid(Vec<String>),
+    /// NATS cannot be used as it is. That it is away is no error: the worker waits for it.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+}
+
+/// What a worker has done, when it has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Attempts that succeeded.
+    pub succeeded: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Attempts given back while leaving.
+    pub released: u64,
+    /// Attempts that were cancelled, timed out or taken away while they ran.
+    pub lost: u64,
+    /// Results that nobody had settled when the worker left. The stream may hold them all the same.
+    pub unsettled: usize,
+}
+
+/// Describes a worker. See the example at [`Worker`].
+#[must_use]
+pub struct WorkerBuilder {
+    url: String,
+    tenant: String,
+    id: Option<String>,
+    concurrency: usize,
+    lease: Duration,
+    drain: Duration,
+    grace: Duration,
+    replicas: usize,
+    labels: BTreeMap<String, String>,
+    handlers: Vec<(String, handler::Handler)>,
+}
+
+impl WorkerBuilder {
+    /// Whose jobs it does; `default` if nobody says.
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = tenant.into();
+        self
+    }
+
+    /// Its name: 1 to 64 letters, digits, `_` or `-`. Must be its own, so it is a random one if nobody says.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// How many jobs it does at once; 16 if nobody says.
+    pub fn concurrency(mut self, slots: usize) -> Self {
+        self.concurrency = slots;
+        self
+    }
+
+    /// How long it may be silent before its jobs are given to others; 30 s if nobody says, 1 s to 15 min.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long running jobs may go on when it is told to leave; 25 s if nobody says.
+    pub fn drain(mut self, drain: Duration) -> Self {
+        self.drain = drain;
+        self
+    }
+
+    /// How long a handler that was told to stop may take before it is aborted; 5 s if nobody says.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Copies of the streams, should this worker be the first to need them; 1 if nobody says, 3 on a
+    /// NATS cluster.
+    pub fn stream_replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Something about this worker that its heartbeats tell.
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// What it does with the jobs of a topic. The payload is read into `T`; one that does not fit fails
+    /// the job for good with the code `invalid_payload`. The result is whatever JSON `R` becomes.
+    pub fn handle<T, R, F, Fut>(mut self, topic: impl Into<String>, handler: F) -> Self
+    where
+        T: DeserializeOwned + Send + 'static,
+        R: Serialize + Send + 'static,
+        F: Fn(Context, T) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    {
+        self.handlers.push((topic.into(), handler::typed(handler)));
+        self
+    }
+
+    /// The same with JSON as it travels: a payload comes exactly as it was sent (empty if there is none),
+    /// and a result goes exactly as it is returned.
+    pub fn handle_raw<F, Fut>(mut self, topic: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Context, Bytes) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Bytes, HandlerError>> + Send + 'static,
+    {
+        self.handlers.push((topic.into(), handler::raw(handler)));
+        self
+    }
+
+    /// The worker, or everything that is wrong with its description.
+    pub fn build(self) -> Result<Worker, WorkerError> {
+        let mut faults = Vec::new();
+        let tenant = Tenant::parse(&self.tenant).map_err(|f| faults.push(format!("tenant {:?}: {f}", self.tenant)));
+        let worker = match &self.id {
+            Some(id) => WorkerId::parse(id).map_err(|f| faults.push(format!("id {id:?}: {f}"))),
+            None => Ok(WorkerId::random("w")),
+        };
+        let mut topics: Vec<Topic> = Vec::new();
+        for (name, _) in &self.handlers {
+            match Topic::parse(name) {
+                Ok(topic) if topics.contains(&topic) => faults.push(format!("topic {name:?} has two handlers")),
+                Ok(topic) => topics.push(topic),
+                Err(fault) => faults.push(format!("topic {name:?}: {fault}")),
+            }
+        }
+        if self.handlers.is_empty() {
+            faults.push("it has no handler".to_owned());
+        }
+        if self.concurrency == 0 {
+            faults.push("concurrency is 0".to_owned());
+        }
+        if self.lease < Duration::from_secs(1) || self.lease > Duration::from_secs(900) {
+            faults.push(format!("a lease of {:?} is not within 1 s and 15 min", self.lease));
+        }
+        let (Ok(tenant), Ok(worker), true) = (tenant, worker, faults.is_empty()) else {
+            return Err(WorkerError::Invalid(faults));
+        };
+        let plan = Plan {
+            worker,
+            tenant,
+            topics,
+            handlers: self.handlers.into_iter().collect(),
+            labels: self.labels,
+            concurrency: self.concurrency,
+            lease: self.lease,
+            drain: self.drain,
+            grace: self.grace,
+        };
+        let orders = watch::Sender::new(Order::Work);
+        Ok(Worker { url: self.url, replicas: self.replicas, plan: Arc::new(plan), orders: Arc::new(orders) })
+    }
+}
+
+/// Does jobs. Built by [`Worker::builder`], run until it is told to leave.
+///
+/// ```no_run
+/// use muster_sdk::{Context, HandlerError, Worker};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Mail {
+///     to: String,
+/// }
+///
+/// # async fn example() -> Result<(), muster_sdk::WorkerError> {
+/// let worker = Worker::builder("nats://127.0.0.1:4222")
+///     .concurrency(32)
+///     .handle("mail.send", |ctx: Context, mail: Mail| async move {
+///         ctx.progress(50.0, "half way", None);
+///         if mail.to.is_empty() {
+///             return Err(HandlerError::permanent("nobody to write to"));
+///         }
+///         Ok(format!("sent to {}", mail.to))
+///     })
+///     .build()?;
+/// let handle = worker.handle(); // drain() or stop() it from anywhere
+/// # drop(handle);
+/// worker.run_until_signal().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Worker {
+    url: String,
+    replicas: usize,
+    plan: Arc<Plan>,
+    orders: Arc<watch::Sender<Order>>,
+}
+
+impl Worker {
+    /// Describes a worker that finds NATS at `nats_url` (several servers comma-separated).
+    pub fn builder(nats_url: impl Into<String>) -> WorkerBuilder {
+        WorkerBuilder {
+            url: nats_url.into(),
+            tenant: Tenant::default().to_string(),
+            id: None,
+            concurrency: 16,
+            lease: Duration::from_secs(30),
+            drain: Duration::from_secs(25),
+            grace: Duration::from_secs(5),
+            replicas: 1,
+            labels: BTreeMap::new(),
+            handlers: Vec::new(),
+        }
+    }
+
+    /// Its name on the bus.
+    pub fn id(&self) -> &WorkerId {
+        &self.plan.worker
+    }
+
+    /// Something to stop it with, from anywhere.
+    pub fn handle(&self) -> WorkerHandle {
+        WorkerHandle { orders: Arc::clone(&self.orders) }
+    }
+
+    /// Works until `stop` resolves, then drains.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Summary, WorkerError> {
+        let handle = self.handle();
+        let run = self.run();
+        tokio::pin!(run, stop);
+        tokio::select! {
+            done = &mut run => return done,
+            () = &mut stop => handle.drain(),
+        }
+        run.await
+    }
+
+    /// Works until SIGTERM or SIGINT, then drains. A second one stops it at once.
+    pub async fn run_until_signal(self) -> Result<Summary, WorkerError> {
+        let handle = self.handle();
+        let run = self.run();
+        tokio::pin!(run);
+        tokio::select! {
+            done = &mut run => return done,
+            () = signal() => handle.drain(),
+        }
+        tokio::select! {
+            done = &mut run => return done,
+            () = signal() => handle.stop(),
+        }
+        run.await
+    }
+
+    /// Works until its handle, or muster, tells it to leave. That NATS is away is waited out; only an
+    /// address that cannot be used, or a server that has our consumers otherwise than we need them, is
+    /// an error.
+    pub async fn run(self) -> Result<Summary, WorkerError> {
+        let plan = Arc::clone(&self.plan);
+        let settings = BusSettings { replicas: self.replicas, ..BusSettings::new(&self.url, plan.worker.as_str()) };
+        let bus = Bus::connect(settings).await?;
+        // Before the first pull, so that no notice about what we start can be missed.
+        let ctl = bus.subscribe(&subjects::worker_ctl(&plan.worker), None).await?;
+
+        let mut pulls = Vec::with_capacity(plan.topics.len());
+        for topic in &plan.topics {
+            let consumer = bus.consumer(ConsumerSpec::offers(&plan.tenant, topic)).await?;
+            pulls.push(Pull { consumer: Arc::new(consumer), appetite: Appetite::new(), under_way: false });
+        }
+        let consumers: Vec<_> = pulls.iter().map(|pull| Arc::clone(&pull.consumer)).collect();
+
+        // What runs beside the loop ends with it: dropping the set aborts it.
+        let beside = Mutex::new(JoinSet::new());
+        let spawn = |task| {
+            beside.lock().unwrap_or_else(PoisonError::into_inner).spawn(task);
+        };
+        let publisher = GroupPublisher::new(
+            bus.clone(),
+            subjects::result(),
+            &spawn,
+            |items| Body::Result(v1::ResultGroup { items }),
+            |result: &v1::Result| encoded_len(result),
+            PUBLISH_BOUND,
+        );
+        let vitals = Vitals::new();
+        let pulse = Pulse {
+            worker: plan.worker.to_string(),
+            tenant: plan.tenant.to_string(),
+            topics: plan.topics.iter().map(Topic::to_string).collect(),
+            labels: plan.labels.clone(),
+            slots: plan.concurrency,
+            vitals: Arc::clone(&vitals),
+        };
+        spawn(Box::pin(pulse.clone().run(bus.clone())));
+        tracing::info!(worker = %plan.worker, topics = ?plan.topics, slots = plan.concurrency, "worker runs");
+
+        let turn = Turn::new(bus.clone(), plan, pulls, Arc::new(publisher), vitals);
+        let summary = turn.run(ctl, self.orders.subscribe()).await;
+
+        let last = async {
+            join_all(consumers.iter().map(|consumer| consumer.close())).await;
+            pulse.leave(&bus).await;
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, last).await;
+        bus.flush(LAST_WORDS).await;
+        tracing::info!(?summary, "worker has left");
+        Ok(summary)
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("id", &self.plan.worker).field("topics", &self.plan.topics).finish_non_exhaustive()
+    }
+}
+
+/// Stops a worker from anywhere. Cheap to clone; a worker whose handles are gone works on.
+#[derive(Clone, Debug)]
+pub struct WorkerHandle {
+    orders: Arc<watch::Sender<Order>>,
+}
+
+impl WorkerHandle {
+    /// Takes no more work, lets what runs finish within the drain limit, gives the rest back, leaves.
+    pub fn drain(&self) {
+        self.orders.send_if_modified(|order| {
+            let was = std::mem::replace(order, if *order == Order::Work { Order::Drain } else { *order });
+            was != *order
+        });
+    }
+
+    /// The same without waiting: what runs is stopped and given back at once.
+    pub fn stop(&self) {
+        self.orders.send_replace(Order::Stop);
+    }
+}
+
+/// Waits for SIGTERM or SIGINT.
+async fn signal() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    if let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        tokio::select! {
+            _ = interrupt => {}
+            _ = terminate.recv() => {}
+        }
+        return;
+    }
+    let _ = interrupt.await;
+}

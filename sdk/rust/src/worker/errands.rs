@@ -1,0 +1,226 @@
+//! Everything the worker's loop sends out and waits for, as futures that end in a [`Done`]. Each
+//! errand may fail or get no answer; what that means is the loop's business.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, future::BoxFuture, future::join_all};
+use muster_bus::{Bus, Consumer, Delivery, GroupPublisher, Receipt, subjects};
+use muster_wire::{Body, v1};
+use tokio::time::Instant;
+
+use super::{
+    Attempt,
+    starts::{Handback, Offered, Verdict},
+};
+
+/// How long one pull waits for something to come.
+const PULL_WAIT: Duration = Duration::from_secs(5);
+/// How long to rest after a pull that failed.
+const PULL_REST: Duration = Duration::from_millis(500);
+/// How long one start request may take before it is asked again.
+const START_WAIT: Duration = Duration::from_secs(1);
+
+/// An errand on its way.
+pub(super) type Errand = BoxFuture<'static, Done>;
+
+/// An errand that is over.
+pub(super) enum Done {
+    /// What a pull on the n-th topic brought.
+    Pulled { topic: usize, deliveries: Vec<Delivery> },
+    /// What was answered to a start request that was sent at `sent`.
+    Started { sent: Instant, answers: Vec<(Offered, Verdict, v1::StartAnswer)> },
+    /// What was answered to an extension that was sent at `sent`: the ask comes back with its answer.
+    Extended { sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Option<v1::Standing>)> },
+    /// Whether the stream took each result.
+    Published { acked: Vec<(Attempt, bool)> },
+    /// Something that nobody waits for.
+    Sent,
+}
+
+/// Pulls up to `most` messages.
+pub(super) fn pull(consumer: Arc<Consumer>, topic: usize, most: usize) -> Errand {
+    async move {
+        let deliveries = match consumer.fetch(most, PULL_WAIT).await {
+            Ok(deliveries) => deliveries,
+            Err(error) => {
+                tracing::warn!(%error, "could not pull; trying again");
+                tokio::time::sleep(PULL_REST).await;
+                Vec::new()
+            }
+        };
+        Done::Pulled { topic, deliveries }
+    }
+    .boxed()
+}
+
+/// Asks for starts.
+pub(super) fn start(bus: Bus, worker: String, asks: Vec<(Offered, v1::StartAsk)>) -> Errand {
+    async move {
+        let sent = Instant::now();
+        let (offered, items): (Vec<Offered>, Vec<v1::StartAsk>) = asks.into_iter().unzip();
+        let request = Body::Start(v1::StartRequest { worker, items });
+        let answered = bus.request(&subjects::start(), request, START_WAIT).await;
+        let items = match answered {
+            Ok(Body::Started(reply)) => reply.items,
+            Ok(_) => {
+                tracing::warn!("a start request was answered with something else");
+                Vec::new()
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a start request got no answer; asking again");
+                Vec::new()
+            }
+        };
+        Done::Started { sent, answers: match_answers(offered, items) }
+    }
+    .boxed()
+}
+
+/// Finds each ask's answer: usually in the same place, else by its job. What has none is asked again.
+fn match_answers(
+    offered: Vec<Offered>,
+    mut items: Vec<v1::StartAnswer>,
+) -> Vec<(Offered, Verdict, v1::StartAnswer)> {
+    let in_order = items.len() == offered.len()
+        && items.iter().zip(&offered).all(|(answer, offered)| answer.job_id[..] == offered.job.as_bytes()[..]);
+    let with_verdict = |offered, answer: v1::StartAnswer| (offered, verdict(&answer), answer);
+    if in_order {
+        return offered.into_iter().zip(items).map(|(offered, answer)| with_verdict(offered, answer)).collect();
+    }
+    offered
+        .into_iter()
+        .map(|offered| {
+            let found = items.iter().position(|answer| answer.job_id[..] == offered.job.as_bytes()[..]);
+            with_verdict(offered, found.map(|at| items.swap_remove(at)).unwrap_or_default())
+        })
+        .collect()
+}
+
+fn verdict(answer: &v1::StartAnswer) -> Verdict {
+    match answer.verdict() {
+        v1::start_answer::Verdict::Go => Verdict::Go,
+        v1::start_answer::Verdict::Gone => Verdict::Gone,
+        v1::start_answer::Verdict::Unknown => Verdict::Unknown,
+        v1::start_answer::Verdict::Retry | v1::start_answer::Verdict::Unspecified => Verdict::Repeat,
+    }
+}
+
+/// Extends leases, in as few requests as the bus can carry.
+pub(super) fn extend(
+    bus: Bus,
+    worker: String,
+    requests: Vec<Vec<(Attempt, v1::ExtendAsk)>>,
+    patience: Duration,
+) -> Errand {
+    async move {
+        let sent = Instant::now();
+        let asked = requests.into_iter().map(|asks| {
+            let (bus, worker) = (&bus, worker.clone());
+            async move {
+                let items = asks.iter().map(|(_, ask)| ask.clone()).collect();
+                let request = Body::Extend(v1::ExtendRequest { worker, items });
+                let items = match bus.request(&subjects::extend(), request, patience).await {
+                    Ok(Body::Extended(reply)) => reply.items,
+                    Ok(_) => Vec::new(),
+                    Err(error) => {
+                        tracing::debug!(%error, "an extension got no answer; asking again");
+                        Vec::new()
+                    }
+                };
+                // Only in order: an answer names its job but not the fence, and one worker may hold two.
+                let fits = items.len() == asks.len()
+                    && items.iter().zip(&asks).all(|(answer, (_, ask))| answer.job_id == ask.job_id);
+                let standings = items.iter().map(|answer| fits.then(|| answer.standing())).collect::<Vec<_>>();
+                asks.into_iter()
+                    .enumerate()
+                    .map(|(n, (attempt, ask))| (attempt, ask, standings.get(n).copied().flatten()))
+                    .collect::<Vec<_>>()
+            }
+        });
+        let answers = join_all(asked).await.into_iter().flatten().collect();
+        Done::Extended { sent, answers }
+    }
+    .boxed()
+}
+
+/// Publishes results, together with whatever else is being published.
+pub(super) fn publish(publisher: Arc<GroupPublisher<v1::Result>>, results: Vec<(Attempt, v1::Result)>) -> Errand {
+    async move {
+        let (attempts, results): (Vec<Attempt>, Vec<v1::Result>) = results.into_iter().unzip();
+        let outcomes = publisher.publish_all(results).await;
+        let failed = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).next();
+        if let Some(error) = failed {
+            tracing::warn!(%error, "results were not taken by the stream; publishing them again");
+        }
+        let acked = attempts.into_iter().zip(outcomes.iter().map(Result::is_ok)).collect();
+        Done::Published { acked }
+    }
+    .boxed()
+}
+
+/// Acks deliveries and gives others back. One that gets lost is delivered again, and heard to be gone.
+pub(super) fn hand_back(deliveries: Vec<(Arc<Receipt>, Handback)>) -> Errand {
+    async move {
+        for (delivery, handback) in deliveries {
+            match handback {
+                Handback::Ack => delivery.ack().await,
+                Handback::Nak(wait) => delivery.nak(wait).await,
+            }
+        }
+        Done::Sent
+    }
+    .boxed()
+}
+
+/// Keeps a delivery that is no offer as a dead letter.
+pub(super) fn reject(delivery: Receipt) -> Errand {
+    async move {
+        delivery.reject("not an offer").await;
+        Done::Sent
+    }
+    .boxed()
+}
+
+/// Keeps deliveries from being delivered again while their start is being asked for.
+pub(super) fn keep(deliveries: Vec<Arc<Receipt>>) -> Errand {
+    async move {
+        for delivery in deliveries {
+            delivery.in_progress().await;
+        }
+        Done::Sent
+    }
+    .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use muster_domain::JobId;
+
+    use super::*;
+
+    fn answer(job: JobId, verdict: v1::start_answer::Verdict) -> v1::StartAnswer {
+        v1::StartAnswer {
+            job_id: Bytes::copy_from_slice(job.as_bytes()),
+            verdict: verdict.into(),
+            ..v1::StartAnswer::default()
+        }
+    }
+
+    #[test]
+    fn answers_find_their_asks_and_what_has_none_is_asked_again() {
+        use v1::start_answer::Verdict::{Go, Gone};
+        let jobs = [JobId::mint(0), JobId::mint(1), JobId::mint(2)];
+        let asks = jobs.map(|job| Offered { job, version: 1 }).to_vec();
+        let verdicts = |items| match_answers(asks.clone(), items).into_iter().map(|(_, v, _)| v).collect::<Vec<_>>();
+        assert_eq!(
+            verdicts(vec![answer(jobs[0], Go), answer(jobs[1], Gone), answer(jobs[2], Go)]),
+            [Verdict::Go, Verdict::Gone, Verdict::Go]
+        );
+        assert_eq!(
+            verdicts(vec![answer(jobs[2], Gone), answer(jobs[0], Go)]),
+            [Verdict::Go, Verdict::Repeat, Verdict::Gone]
+        );
+        assert_eq!(verdicts(Vec::new()), [Verdict::Repeat; 3]);
+    }
+}

@@ -1,0 +1,217 @@
+//! What a worker does with a job: handlers, how their payloads and results become JSON, and the
+//! error by which an attempt fails. Knows nothing of leases or the bus.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, future::BoxFuture};
+use muster_domain::{JobError, JobErrorCode};
+use muster_wire::v1;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::context::Context;
+
+/// Most bytes of a result that travel; a larger one is a success with a preview.
+pub const MAX_RESULT: usize = 256 * 1024;
+
+/// Most bytes of that preview.
+pub const RESULT_PREVIEW: usize = 4 * 1024;
+
+/// What a payload that its handler cannot read is failed with.
+pub const INVALID_PAYLOAD: &str = "invalid_payload";
+
+/// What an attempt came to: JSON, or why it failed.
+pub(super) type Outcome = Result<Bytes, HandlerError>;
+
+/// A handler with its types rubbed off.
+pub(super) type Handler = Arc<dyn Fn(Context, Bytes) -> BoxFuture<'static, Outcome> + Send + Sync>;
+
+/// Why an attempt failed. Anything that can be displayed becomes one by `?`: retryable, with the
+/// code `handler_error`. (For the same reason it has no `Display` of its own.)
+///
+/// ```
+/// use muster_sdk::HandlerError;
+///
+/// fn read(text: &str) -> Result<u32, HandlerError> {
+///     let number = text.parse::<u32>()?; // retryable
+///     if number == 0 {
+///         return Err(HandlerError::permanent("zero makes no sense").code("bad_number"));
+///     }
+///     Ok(number)
+/// }
+/// assert!(read("x").unwrap_err().retryable);
+/// assert!(!read("0").unwrap_err().retryable);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlerError {
+    /// What to match on; `handler_error` unless said otherwise.
+    pub code: String,
+    /// For people. Cut to 4,000 bytes on a character boundary when it is sent.
+    pub message: String,
+    /// Any JSON, verbatim.
+    pub details: Option<String>,
+    /// Whether another attempt makes sense.
+    pub retryable: bool,
+    /// When to try again, instead of the job's own backoff.
+    pub retry_in: Option<Duration>,
+}
+
+impl HandlerError {
+    /// A failure after which another attempt makes sense.
+    pub fn retryable(message: impl fmt::Display) -> HandlerError {
+        HandlerError {
+            code: JobErrorCode::HandlerError.as_str().to_owned(),
+            message: format!("{message:#}"),
+            details: None,
+            retryable: true,
+            retry_in: None,
+        }
+    }
+
+    /// A failure that no further attempt would change.
+    pub fn permanent(message: impl fmt::Display) -> HandlerError {
+        HandlerError { retryable: false, ..HandlerError::retryable(message) }
+    }
+
+    /// With a code of your own.
+    #[must_use]
+    pub fn code(mut self, code: impl Into<String>) -> HandlerError {
+        self.code = code.into();
+        self
+    }
+
+    /// With details for whoever reads the job. Left out if they cannot be written as JSON.
+    #[must_use]
+    pub fn details(mut self, details: &impl Serialize) -> HandlerError {
+        self.details = serde_json::to_string(details).ok();
+        self
+    }
+
+    /// To be tried again after this long.
+    #[must_use]
+    pub fn retry_in(mut self, wait: Duration) -> HandlerError {
+        self.retryable = true;
+        self.retry_in = Some(wait);
+        self
+    }
+}
+
+impl<E: fmt::Display> From<E> for HandlerError {
+    fn from(error: E) -> HandlerError {
+        HandlerError::retryable(error)
+    }
+}
+
+/// Makes a handler of one that takes and gives typed values.
+pub(super) fn typed<T, R, F, Fut>(handler: F) -> Handler
+where
+    T: DeserializeOwned + Send + 'static,
+    R: Serialize + Send + 'static,
+    F: Fn(Context, T) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |context, payload| {
+        let handler = Arc::clone(&handler);
+        async move {
+            let payload = decode(&payload)?;
+            let result = handler(context, payload).await?;
+            serde_json::to_vec(&result)
+                .map(Bytes::from)
+                .map_err(|e| HandlerError::permanent(format_args!("the result cannot be written as JSON: {e}")))
+        }
+        .boxed()
+    })
+}
+
+/// Makes a handler of one that takes and gives JSON bytes.
+pub(super) fn raw<F, Fut>(handler: F) -> Handler
+where
+    F: Fn(Context, Bytes) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Bytes, HandlerError>> + Send + 'static,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |context, payload| {
+        let handler = Arc::clone(&handler);
+        async move {
+            let result = handler(context, payload).await?;
+            // Whoever reads the job is promised JSON; a handler that breaks the promise would break them.
+            if !result.is_empty() && serde_json::from_slice::<&serde_json::value::RawValue>(&result).is_err() {
+                return Err(HandlerError::permanent("the handler's result is not JSON"));
+            }
+            Ok(result)
+        }
+        .boxed()
+    })
+}
+
+/// Reads a payload; none at all is `null`.
+fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HandlerError> {
+    let json: &[u8] = if payload.is_empty() { b"null" } else { payload };
+    serde_json::from_slice(json).map_err(|e| HandlerError::permanent(e).code(INVALID_PAYLOAD))
+}
+
+/// A success as it travels: whole, or with a flag, its size and a preview.
+pub(super) fn success(json: Bytes) -> v1::Success {
+    if json.len() <= MAX_RESULT {
+        return v1::Success { result: json, ..v1::Success::default() };
+    }
+    let head = &json[..RESULT_PREVIEW];
+    let preview = match std::str::from_utf8(head) {
+        Ok(text) => text.to_owned(),
+        Err(cut) => String::from_utf8_lossy(&head[..cut.valid_up_to()]).into_owned(),
+    };
+    v1::Success { result: Bytes::new(), truncated: true, size: json.len() as u64, preview }
+}
+
+/// A failure as it travels.
+pub(super) fn failed(error: HandlerError) -> v1::Failed {
+    let code = if error.code.is_empty() { JobErrorCode::HandlerError.as_str().to_owned() } else { error.code };
+    let cut = JobError { details: error.details, ..JobError::new(code, &error.message, error.retryable) };
+    let retry_in_ms = error.retry_in.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    v1::Failed { failure: Some(v1::Failure::from(&cut)), retry_in_ms }
+}
+
+/// The failure that a panic is.
+pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> HandlerError {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message");
+    HandlerError::retryable(format_args!("the handler panicked: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_over_the_limit_keeps_a_preview_that_ends_on_a_character() {
+        let whole = success(Bytes::from(vec![b'1'; MAX_RESULT]));
+        assert!(!whole.truncated && whole.result.len() == MAX_RESULT && whole.preview.is_empty());
+
+        let text = format!("\"x{}\"", "€".repeat(MAX_RESULT / 3 + 1));
+        let cut = success(Bytes::from(text.clone()));
+        assert!(cut.truncated && cut.result.is_empty());
+        assert_eq!(cut.size, text.len() as u64);
+        assert!(cut.preview.len() <= RESULT_PREVIEW && cut.preview.len() > RESULT_PREVIEW - 4);
+        assert!(text.starts_with(&cut.preview));
+    }
+
+    #[test]
+    fn an_error_is_cut_on_a_character_and_keeps_its_wishes() {
+        let long = "ü€😀".repeat(2000);
+        let sent = failed(HandlerError::retryable(&long).code("").retry_in(Duration::from_secs(2)));
+        let failure = sent.failure.unwrap();
+        assert!(failure.message.len() <= 4000 && long.starts_with(&failure.message));
+        assert_eq!((failure.code.as_str(), failure.retryable, sent.retry_in_ms), ("handler_error", true, Some(2000)));
+    }
+
+    #[test]
+    fn a_payload_that_does_not_fit_is_permanent_and_none_is_null() {
+        let error = decode::<u32>(b"\"x\"").unwrap_err();
+        assert_eq!((error.code.as_str(), error.retryable), (INVALID_PAYLOAD, false));
+        assert_eq!(decode::<Option<u32>>(b"").unwrap(), None);
+    }
+}

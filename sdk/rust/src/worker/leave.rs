@@ -1,0 +1,113 @@
+//! How a worker leaves: it takes no more work and gives back what it has not begun; lets what runs
+//! finish; when its time for that is over, stops the handlers and releases their attempts; and stays
+//! until what it said is settled, or a few seconds have passed. Whoever has sent a result never
+//! releases: `results` keeps what was said first.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Order,
+    context::StopReason,
+    running::Fate,
+    turn::Turn,
+};
+
+/// How long handlers may take to stop once the time for draining is over.
+const LEAVE_GRACE: Duration = Duration::from_secs(2);
+/// How much longer than that one that does not yield is waited for.
+const ABORT_WAIT: Duration = Duration::from_millis(500);
+/// How long to stay for `settled`, and how often to say things again meanwhile.
+const SETTLE_WAIT: Duration = Duration::from_secs(5);
+const SETTLE_REPEAT: Duration = Duration::from_secs(1);
+
+/// Where a worker is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not on its way out.
+    Working,
+    /// What runs may finish, until this moment.
+    Draining { until: Instant },
+    /// Handlers were told to stop; at this moment their attempts are released all the same.
+    Leaving { until: Instant },
+    /// Nothing runs that counts; waits for `settled`, until this moment.
+    Settling { until: Instant },
+}
+
+impl Turn {
+    /// The worker is to leave.
+    pub(super) fn ordered(&mut self, order: Order) {
+        let now = Instant::now();
+        let until = match order {
+            Order::Work => return,
+            Order::Drain => now + self.plan.drain,
+            Order::Stop => now,
+        };
+        match &mut self.phase {
+            Phase::Working => {
+                tracing::info!(busy = self.slots.taken(), "draining");
+                self.phase = Phase::Draining { until };
+                self.vitals.drains();
+                let freed = self.starts.give_back_unbegun();
+                self.slots.give(freed);
+                self.results.hurry(SETTLE_REPEAT, now);
+            }
+            Phase::Draining { until: old } => *old = until.min(*old),
+            Phase::Leaving { .. } | Phase::Settling { .. } => {}
+        }
+    }
+
+    /// Takes the next step out if it is time. True when there is nothing left to stay for.
+    pub(super) fn advance(&mut self, now: Instant) -> bool {
+        match self.phase {
+            Phase::Working => false,
+            Phase::Draining { .. } if self.nothing_runs() && self.starts.is_empty() => self.settle(now),
+            Phase::Draining { until } if until <= now => {
+                let late = self.running.with_fate(Fate::Ours);
+                tracing::info!(jobs = late.len(), "time for draining is over; releasing what still runs");
+                let grace = self.plan.grace.min(LEAVE_GRACE);
+                self.running.set_grace(grace);
+                for attempt in late {
+                    self.running.stop(attempt, StopReason::Draining);
+                }
+                self.phase = Phase::Leaving { until: now + grace + ABORT_WAIT };
+                self.advance(now)
+            }
+            Phase::Draining { .. } => false,
+            Phase::Leaving { .. } if self.nothing_runs() => self.settle(now),
+            Phase::Leaving { until } if until <= now => {
+                // A handler that does not yield cannot be stopped. Its attempt goes back all the same,
+                // and its fence keeps whatever it still writes apart.
+                for attempt in self.running.with_fate(Fate::Leaving) {
+                    if let Some(job) = self.running.get(attempt) {
+                        let (context, confirmed) = (job.context.clone(), job.confirmed);
+                        self.running.stop(attempt, StopReason::Lost);
+                        self.release(attempt, context.tenant().as_str(), context.topic().as_str(), confirmed);
+                    }
+                }
+                self.settle(now)
+            }
+            Phase::Leaving { .. } => false,
+            Phase::Settling { .. } if self.results.is_empty() && self.starts.is_empty() => true,
+            Phase::Settling { until } => {
+                let over = until <= now;
+                if over {
+                    self.summary.unsettled = self.results.len();
+                    tracing::warn!(unsettled = self.results.len(), "left before everything was settled");
+                }
+                over
+            }
+        }
+    }
+
+    fn settle(&mut self, now: Instant) -> bool {
+        self.phase = Phase::Settling { until: now + SETTLE_WAIT };
+        self.results.is_empty() && self.starts.is_empty()
+    }
+
+    /// Whether no handler runs whose outcome counts.
+    fn nothing_runs(&self) -> bool {
+        self.running.with_fate(Fate::Ours).is_empty() && self.running.with_fate(Fate::Leaving).is_empty()
+    }
+}

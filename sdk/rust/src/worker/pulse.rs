@@ -1,0 +1,105 @@
+//! Tells the schedulers and gateways that this worker lives, and whether its loop turns. Runs beside
+//! the loop, so that a loop that hangs is seen as such: a heart that beats and hands that do nothing.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use muster_bus::{Bus, subjects};
+use muster_wire::{Body, v1};
+use tokio::time::Instant;
+
+/// How often a worker is heard of.
+const BEAT: Duration = Duration::from_secs(5);
+/// A loop that has not turned for this long hangs.
+const TURN_LIMIT: Duration = Duration::from_secs(4);
+
+/// What the loop tells about itself, without a lock.
+#[derive(Debug)]
+pub(super) struct Vitals {
+    born: Instant,
+    turned_ms: AtomicU64,
+    busy: AtomicU32,
+    draining: AtomicBool,
+}
+
+impl Vitals {
+    pub(super) fn new() -> Arc<Vitals> {
+        Arc::new(Vitals {
+            born: Instant::now(),
+            turned_ms: AtomicU64::new(0),
+            busy: AtomicU32::new(0),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// The loop has turned, with so many slots taken.
+    pub(super) fn turned(&self, now: Instant, busy: usize) {
+        let since = now.duration_since(self.born).as_millis();
+        self.turned_ms.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.busy.store(u32::try_from(busy).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// The loop takes no more work.
+    pub(super) fn drains(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    fn consuming(&self) -> bool {
+        let turned = Duration::from_millis(self.turned_ms.load(Ordering::Relaxed));
+        !self.draining.load(Ordering::Relaxed) && self.born.elapsed().saturating_sub(turned) < TURN_LIMIT
+    }
+}
+
+/// Who beats.
+#[derive(Clone, Debug)]
+pub(super) struct Pulse {
+    pub(super) worker: String,
+    pub(super) tenant: String,
+    pub(super) topics: Vec<String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) slots: usize,
+    pub(super) vitals: Arc<Vitals>,
+}
+
+impl Pulse {
+    fn beat(&self, leaving: bool) -> Body {
+        Body::Heartbeat(v1::Heartbeat {
+            worker: self.worker.clone(),
+            tenant: self.tenant.clone(),
+            topics: self.topics.clone(),
+            slots: u32::try_from(self.slots).unwrap_or(u32::MAX),
+            busy: self.vitals.busy.load(Ordering::Relaxed),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            labels: self.labels.clone(),
+            leaving,
+            consuming: !leaving && self.vitals.consuming(),
+        })
+    }
+
+    /// Introduces the worker, then beats until it is dropped. A beat that NATS did not take is
+    /// healed by the next.
+    pub(super) async fn run(self, bus: Bus) {
+        bus.connected().await;
+        let _ = bus.broadcast(&subjects::handshake(), self.beat(false)).await;
+        let mut state = bus.watch_state();
+        loop {
+            let _ = bus.broadcast(&subjects::heartbeat(), self.beat(false)).await;
+            tokio::select! {
+                () = tokio::time::sleep(BEAT) => {}
+                // After a break, be heard again at once. The sender lives as long as the bus.
+                Ok(()) = state.changed() => {}
+            }
+        }
+    }
+
+    /// The last beat.
+    pub(super) async fn leave(&self, bus: &Bus) {
+        let _ = bus.broadcast(&subjects::heartbeat(), self.beat(true)).await;
+    }
+}

@@ -1,0 +1,153 @@
+//! Which key may call which route.
+//!
+//! Knows: the scopes, and what every route asks for, in one table. Promises: a route that is not
+//! in the table cannot be called by anybody; only what the contract names open is open. Leaves to
+//! others: who holds a key (`auth`), and whose job it is (the routes: another tenant's thing is
+//! not found).
+
+use http::Method;
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Submit,
+    Read,
+    Payloads,
+    Control,
+    Worker,
+    Approve,
+    Policy,
+    Admin,
+}
+
+impl Scope {
+    pub(crate) const ALL: [Scope; 8] = [
+        Scope::Submit,
+        Scope::Read,
+        Scope::Payloads,
+        Scope::Control,
+        Scope::Worker,
+        Scope::Approve,
+        Scope::Policy,
+        Scope::Admin,
+    ];
+
+    /// The word that people write.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Scope::Submit => "submit",
+            Scope::Read => "read",
+            Scope::Payloads => "payloads",
+            Scope::Control => "control",
+            Scope::Worker => "worker",
+            Scope::Approve => "approve",
+            Scope::Policy => "policy",
+            Scope::Admin => "admin",
+        }
+    }
+
+    /// Reads the word.
+    pub(crate) fn parse(text: &str) -> Option<Scope> {
+        Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
+    }
+}
+
+/// Several scopes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scopes(u8);
+
+impl Scopes {
+    /// All of them.
+    pub(crate) fn all() -> Scopes {
+        Scopes(u8::MAX)
+    }
+
+    /// Whether this one is among them.
+    pub(crate) fn has(self, scope: Scope) -> bool {
+        self.0 & (1 << scope as u8) != 0
+    }
+
+    /// Their words.
+    pub(crate) fn words(self) -> Vec<&'static str> {
+        Scope::ALL.into_iter().filter(|scope| self.has(*scope)).map(Scope::as_str).collect()
+    }
+}
+
+impl FromIterator<Scope> for Scopes {
+    fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Scopes {
+        Scopes(scopes.into_iter().fold(0, |bits, scope| bits | 1 << scope as u8))
+    }
+}
+
+/// What a route asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing.
+    Open,
+    /// Any key.
+    Key,
+    /// A key with this scope.
+    Scope(Scope),
+}
+
+/// Every route and what it asks for. The busiest come first.
+pub(crate) const TABLE: &[(Method, &str, Access)] = &[
+    (Method::POST, "/api/v1/jobs", Access::Scope(Scope::Submit)),
+    (Method::GET, "/api/v1/jobs/{id}", Access::Scope(Scope::Read)),
+    (Method::POST, "/api/v1/jobs/batch", Access::Scope(Scope::Submit)),
+    (Method::GET, "/api/v1/jobs", Access::Scope(Scope::Read)),
+    (Method::POST, "/api/v1/worker/lease", Access::Scope(Scope::Worker)),
+    (Method::POST, "/api/v1/worker/extend", Access::Scope(Scope::Worker)),
+    (Method::POST, "/api/v1/worker/complete", Access::Scope(Scope::Worker)),
+    (Method::POST, "/api/v1/worker/fail", Access::Scope(Scope::Worker)),
+    (Method::POST, "/api/v1/worker/release", Access::Scope(Scope::Worker)),
+    (Method::GET, "/api/v1/jobs/{id}/history", Access::Scope(Scope::Read)),
+    (Method::POST, "/api/v1/jobs/{id}/cancel", Access::Scope(Scope::Control)),
+    (Method::POST, "/api/v1/jobs/{id}/retry", Access::Scope(Scope::Control)),
+    (Method::DELETE, "/api/v1/jobs/{id}", Access::Scope(Scope::Control)),
+    (Method::POST, "/api/v1/keys", Access::Scope(Scope::Admin)),
+    (Method::GET, "/api/v1/keys", Access::Scope(Scope::Admin)),
+    (Method::DELETE, "/api/v1/keys/{id}", Access::Scope(Scope::Admin)),
+    (Method::GET, "/api/v1/whoami", Access::Key),
+    (Method::GET, "/api/v1/status", Access::Open),
+    (Method::GET, "/", Access::Open),
+    (Method::GET, "/livez", Access::Open),
+    (Method::GET, "/readyz", Access::Open),
+    (Method::GET, "/openapi.json", Access::Open),
+    (Method::GET, "/docs", Access::Open),
+];
+
+/// What a request asks for. A path or method that nobody knows still asks for a key, so that the
+/// shape of the API is not told to strangers.
+pub(crate) fn needed(method: &Method, pattern: Option<&str>) -> Access {
+    let Some(pattern) = pattern else { return Access::Key };
+    let method = if *method == Method::HEAD { &Method::GET } else { method };
+    let row = TABLE.iter().find(|(m, p, _)| *p == pattern && m == method);
+    row.map_or(Access::Key, |(_, _, access)| *access)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_contract_names_is_open() {
+        let open: Vec<&str> = TABLE.iter().filter(|(_, _, a)| *a == Access::Open).map(|(_, p, _)| *p).collect();
+        assert_eq!(open, ["/api/v1/status", "/", "/livez", "/readyz", "/openapi.json", "/docs"]);
+        assert_eq!(needed(&Method::GET, None), Access::Key);
+        assert_eq!(needed(&Method::POST, Some("/livez")), Access::Key);
+        assert_eq!(needed(&Method::HEAD, Some("/livez")), Access::Open);
+        assert_eq!(needed(&Method::PUT, Some("/api/v1/jobs")), Access::Key);
+    }
+
+    #[test]
+    fn scopes_are_told_apart() {
+        for scope in Scope::ALL {
+            assert_eq!(Scope::parse(scope.as_str()), Some(scope));
+            let one: Scopes = [scope].into_iter().collect();
+            assert_eq!(one.words(), [scope.as_str()]);
+            assert!(Scopes::all().has(scope));
+        }
+        assert_eq!(Scope::parse("root"), None);
+    }
+}

@@ -1,0 +1,378 @@
+//! Who calls: bootstrap keys from the settings, and stored keys.
+//!
+//! Knows: how a key is presented, checked and remembered. Promises: secrets are compared in
+//! constant time and never kept, neither here nor in Redis; a deleted key stops working within
+//! [`FRESH`] on every replica. Leaves to others: what a route asks for (`access`), and hiding
+//! other tenants' things (the routes).
+//!
+//! Stored secrets are 256 random bits, so one round of SHA-256 is the right hash: there is no
+//! word list to slow down, which is what argon2 and its like are for, and every request pays.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::extract::FromRequestParts;
+use http::{HeaderMap, header, request::Parts};
+use muster_domain::{ProblemCode, Tenant, Time, Topic};
+use muster_store::{ApiKey, Store};
+use muster_telemetry::Secret;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::{
+    access::{Access, Scope, Scopes},
+    problem::Problem,
+};
+
+/// How long a stored key is trusted without asking Redis again.
+pub(crate) const FRESH: Duration = Duration::from_secs(3);
+/// How many keys, and guesses at keys, are remembered at most.
+const MOST_REMEMBERED: usize = 10_000;
+/// Which tenant a key for all tenants acts for.
+const TENANT_HEADER: &str = "muster-tenant";
+
+/// A key without its secret.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// None: a key for all tenants.
+    pub(crate) tenant: Option<Tenant>,
+    pub(crate) scopes: Scopes,
+    /// Globs; empty means every topic.
+    pub(crate) topics: Vec<String>,
+    pub(crate) expires_at: Option<Time>,
+}
+
+/// Who calls, and for whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) tenant: Tenant,
+    pub(crate) key: Arc<Key>,
+}
+
+impl Caller {
+    /// Whether the key has this scope.
+    pub(crate) fn has(&self, scope: Scope) -> bool {
+        self.key.scopes.has(scope)
+    }
+
+    /// Refuses by name what the key may not do.
+    pub(crate) fn may(&self, access: Access) -> Result<(), Problem> {
+        match access {
+            Access::Scope(scope) if !self.has(scope) => Err(missing(format!("scope `{scope}`"))),
+            Access::Open | Access::Key | Access::Scope(_) => Ok(()),
+        }
+    }
+
+    /// Refuses topics that the key's globs do not cover.
+    pub(crate) fn may_touch(&self, topic: &Topic) -> Result<(), Problem> {
+        let globs = &self.key.topics;
+        match globs.is_empty() || globs.iter().any(|glob| glob_matches(glob, topic.as_str())) {
+            true => Ok(()),
+            false => Err(missing(format!("topic `{topic}`"))),
+        }
+    }
+}
+
+fn missing(what: impl fmt::Display) -> Problem {
+    Problem::new(ProblemCode::MissingScope, format!("this key lacks {what}"))
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// `*` stands for any characters.
+pub(crate) fn glob_matches(glob: &str, text: &str) -> bool {
+    match glob.split_once('*') {
+        None => glob == text,
+        Some((head, rest)) => {
+            let Some(tail) = text.strip_prefix(head) else { return false };
+            // The shortest match of each star leaves the most for those behind it.
+            (0..=tail.len()).filter(|i| tail.is_char_boundary(*i)).any(|i| glob_matches(rest, &tail[i..]))
+        }
+    }
+}
+
+/// All keys.
+pub(crate) struct Keys {
+    bootstrap: Vec<([u8; 32], Arc<Key>)>,
+    store: Store,
+    remembered: Mutex<HashMap<String, Remembered>>,
+}
+
+/// What Redis said about an id, and when; none if it knows no such key.
+#[derive(Clone)]
+struct Remembered {
+    since: Instant,
+    key: Option<([u8; 32], Arc<Key>)>,
+}
+
+impl Keys {
+    /// The bootstrap keys, and whatever the store holds.
+    pub(crate) fn new(bootstrap: &[Secret], store: Store) -> Keys {
+        let everything = |n: usize| Key {
+            id: if n == 0 { "bootstrap".to_owned() } else { format!("bootstrap-{}", n + 1) },
+            name: "bootstrap key".to_owned(),
+            tenant: None,
+            scopes: Scopes::all(),
+            topics: Vec::new(),
+            expires_at: None,
+        };
+        let bootstrap =
+            bootstrap.iter().enumerate().map(|(n, key)| (digest(key.expose()), Arc::new(everything(n)))).collect();
+        Keys { bootstrap, store, remembered: Mutex::default() }
+    }
+
+    /// Finds out who calls, by the headers alone.
+    pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let presented = presented(headers)?;
+        let key = match self.bootstrap_key(presented) {
+            Some(key) => key,
+            None => self.stored_key(presented).await?,
+        };
+        Ok(Caller { tenant: acting_for(&key, headers)?, key })
+    }
+
+    fn bootstrap_key(&self, presented: &str) -> Option<Arc<Key>> {
+        let given = digest(presented);
+        // Every key is compared, so that the time tells nothing.
+        let mut found = None;
+        for (known, key) in &self.bootstrap {
+            if bool::from(known.ct_eq(&given)) {
+                found = Some(key.clone());
+            }
+        }
+        found
+    }
+
+    async fn stored_key(&self, presented: &str) -> Result<Arc<Key>, Problem> {
+        let (id, secret) = split(presented).ok_or_else(unknown)?;
+        let known = match self.recall(id) {
+            Some(known) => known,
+            None => {
+                let found = self.store.find_key(id).await?.as_ref().map(known_key);
+                self.remember(id, found.clone());
+                found
+            }
+        };
+        let (hash, key) = known.ok_or_else(unknown)?;
+        if !bool::from(hash.ct_eq(&digest(secret))) || key.expires_at.is_some_and(|at| at.reached(self.store.now())) {
+            return Err(unknown());
+        }
+        Ok(key)
+    }
+
+    #[expect(clippy::option_option, reason = "not remembered, remembered as unknown, remembered")]
+    fn recall(&self, id: &str) -> Option<Option<([u8; 32], Arc<Key>)>> {
+        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.get(id).filter(|entry| entry.since.elapsed() < FRESH).map(|entry| entry.key.clone())
+    }
+
+    fn remember(&self, id: &str, key: Option<([u8; 32], Arc<Key>)>) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        if remembered.len() >= MOST_REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert(id.to_owned(), Remembered { since: Instant::now(), key });
+    }
+
+    /// Forgets a key that was just made or deleted here; other replicas do within [`FRESH`].
+    pub(crate) fn forget(&self, id: &str) {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}
+
+/// A new secret: its text for the one who asked, its hash for the store.
+pub(crate) struct Minted {
+    pub(crate) id: String,
+    pub(crate) text: Secret,
+    pub(crate) hash: [u8; 32],
+}
+
+/// Mints a key.
+pub(crate) fn mint() -> Minted {
+    // Version 4 ids come from the operating system's generator: 122 random bits each.
+    let random = || uuid::Uuid::new_v4();
+    let mut entropy = Sha256::new();
+    for _ in 0..3 {
+        entropy.update(random().as_bytes());
+    }
+    let id = hex::encode(&random().as_bytes()[..6]);
+    let secret = hex::encode(entropy.finalize());
+    Minted { text: Secret::new(format!("mst_{id}_{secret}")), hash: digest(&secret), id }
+}
+
+fn known_key(stored: &ApiKey) -> ([u8; 32], Arc<Key>) {
+    let key = Key {
+        id: stored.id.clone(),
+        name: stored.name.clone(),
+        tenant: Some(stored.tenant.clone()),
+        scopes: stored.scopes.iter().filter_map(|word| Scope::parse(word)).collect(),
+        topics: stored.topics.clone(),
+        expires_at: stored.expires_at,
+    };
+    (stored.secret_hash, Arc::new(key))
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+/// `mst_<id>_<secret>` apart; ids are short and plain, so that a guess costs no odd key.
+fn split(presented: &str) -> Option<(&str, &str)> {
+    let (id, secret) = presented.strip_prefix("mst_")?.split_once('_')?;
+    let plain = !id.is_empty() && id.len() <= 32 && id.bytes().all(|b| b.is_ascii_alphanumeric());
+    (plain && !secret.is_empty()).then_some((id, secret))
+}
+
+fn unknown() -> Problem {
+    Problem::new(ProblemCode::Unauthorized, "this key is not known, has expired or was deleted")
+}
+
+fn presented(headers: &HeaderMap) -> Result<&str, Problem> {
+    let none =
+        || Problem::new(ProblemCode::Unauthorized, "give a key, as `Authorization: Bearer <key>` or `X-API-Key: <key>`");
+    let given = match headers.get(header::AUTHORIZATION) {
+        Some(value) => {
+            let text = value.to_str().map_err(|_| none())?;
+            let (scheme, key) = text.split_once(' ').ok_or_else(none)?;
+            if !scheme.eq_ignore_ascii_case("bearer") {
+                return Err(none());
+            }
+            key
+        }
+        None => headers.get("x-api-key").ok_or_else(none)?.to_str().map_err(|_| none())?,
+    };
+    Some(given.trim()).filter(|key| !key.is_empty()).ok_or_else(none)
+}
+
+fn acting_for(key: &Key, headers: &HeaderMap) -> Result<Tenant, Problem> {
+    let asked = match headers.get(TENANT_HEADER) {
+        None => return Ok(key.tenant.clone().unwrap_or_default()),
+        Some(value) => value.to_str().unwrap_or_default(),
+    };
+    let tenant = Tenant::parse(asked)
+        .map_err(|why| Problem::field(ProblemCode::InvalidRequest, "/header/Muster-Tenant", why.to_string()))?;
+    match &key.tenant {
+        Some(own) if *own != tenant => Err(missing("all tenants: it acts for its own only")),
+        _ => Ok(tenant),
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Caller, Problem> {
+        // The front door puts it there for every route that is not open.
+        parts.extensions.get::<Caller>().cloned().ok_or_else(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn with(name: &'static str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_str(value).unwrap());
+        headers
+    }
+
+    #[test]
+    fn keys_are_presented_in_two_ways() {
+        assert_eq!(presented(&with("authorization", "Bearer abc")).unwrap(), "abc");
+        assert_eq!(presented(&with("authorization", "bearer  abc ")).unwrap(), "abc");
+        assert_eq!(presented(&with("x-api-key", "abc")).unwrap(), "abc");
+        let refused = [
+            HeaderMap::new(),
+            with("authorization", "abc"),
+            with("authorization", "Basic abc"),
+            with("authorization", "Bearer "),
+            with("x-api-key", ""),
+        ];
+        for headers in refused {
+            assert_eq!(presented(&headers).unwrap_err().code, ProblemCode::Unauthorized, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn minted_keys_split_into_what_is_stored() {
+        let minted = mint();
+        let (id, secret) = split(minted.text.expose()).unwrap();
+        assert_eq!(id, minted.id);
+        assert_eq!(secret.len(), 64);
+        assert_eq!(digest(secret), minted.hash);
+        assert_ne!(mint().hash, minted.hash);
+        for odd in ["mst_", "mst__x", "mst_a:b_x", "abc", "mst_id", &format!("mst_{}_x", "a".repeat(33))] {
+            assert!(split(odd).is_none(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_tenants_key_acts_for_no_other_tenant() {
+        let key = |tenant: Option<&str>| Key {
+            id: "k".into(),
+            name: String::new(),
+            tenant: tenant.map(|t| Tenant::parse(t).unwrap()),
+            scopes: Scopes::all(),
+            topics: vec![],
+            expires_at: None,
+        };
+        let for_b = with(TENANT_HEADER, "b");
+        assert_eq!(acting_for(&key(None), &for_b).unwrap().as_str(), "b");
+        assert_eq!(acting_for(&key(None), &HeaderMap::new()).unwrap().as_str(), "default");
+        assert_eq!(acting_for(&key(Some("b")), &for_b).unwrap().as_str(), "b");
+        assert_eq!(acting_for(&key(Some("a")), &HeaderMap::new()).unwrap().as_str(), "a");
+        assert_eq!(acting_for(&key(Some("a")), &for_b).unwrap_err().code, ProblemCode::MissingScope);
+        assert_eq!(acting_for(&key(None), &with(TENANT_HEADER, "A b")).unwrap_err().status(), 422);
+    }
+
+    #[test]
+    fn globs_cover_what_they_say() {
+        for (glob, text, fits) in [
+            ("*", "a.b", true),
+            ("mail.*", "mail.send", true),
+            ("mail.*", "mail", false),
+            ("mail", "mail.send", false),
+            ("*.send", "mail.send", true),
+            ("m*.s*d", "mail.send", true),
+            ("m*.s*d", "mail.sent", false),
+        ] {
+            assert_eq!(glob_matches(glob, text), fits, "{glob} {text}");
+        }
+    }
+
+    #[test]
+    fn every_route_asks_for_exactly_its_scope() {
+        for (method, path, access) in crate::access::TABLE {
+            for scope in Scope::ALL {
+                let key = Key {
+                    id: "k".into(),
+                    name: String::new(),
+                    tenant: None,
+                    scopes: [scope].into_iter().collect(),
+                    topics: vec![],
+                    expires_at: None,
+                };
+                let caller = Caller { tenant: Tenant::default(), key: Arc::new(key) };
+                let fine = !matches!(access, Access::Scope(asked) if *asked != scope);
+                let answer = caller.may(*access);
+                assert_eq!(answer.is_ok(), fine, "{method} {path} with {scope}");
+                if let (Err(problem), Access::Scope(asked)) = (answer, access) {
+                    assert_eq!(problem.status(), 403);
+                    assert!(problem.detail.contains(asked.as_str()), "{}", problem.detail);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! How much a tenant may ask for at once.
+//!
+//! Knows: one limit for all tenants, a bucket for submits and one for reads. Promises: the limit
+//! is one for all replicas, counted in Redis; when Redis does not answer, or the limit is set to
+//! be per replica, a bucket of this process takes its place, its rate divided by the replicas
+//! that were last known. Leaves to others: what is refused, and how.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use muster_domain::Tenant;
+use muster_store::{RateLimit, Store, StoreError, Taken, Want};
+use muster_telemetry::{Counter, count};
+
+/// How long Redis may take for a token before the local bucket decides. A submit that finds Redis
+/// away has to be refused within two seconds in all.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Local buckets that are kept at most; full ones say nothing and can be forgotten.
+const MOST_BUCKETS: usize = 10_000;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bucket {
+    Submit,
+    Read,
+}
+
+impl Bucket {
+    fn name(self) -> &'static str {
+        match self {
+            Bucket::Submit => "submit",
+            Bucket::Read => "read",
+        }
+    }
+}
+
+/// The limits of this gateway.
+pub(crate) struct Limits {
+    /// None: no limit.
+    limit: Option<RateLimit>,
+    shared: Option<Store>,
+    local: Mutex<HashMap<(Tenant, Bucket), Gcra>>,
+    /// How many gateways share the limit, as far as is known. Nothing tells yet, so one.
+    replicas: u32,
+}
+
+impl Limits {
+    /// `per_second` 0 means no limit; without a store each replica counts for itself.
+    pub(crate) fn new(per_second: u32, burst: u32, shared: Option<Store>) -> Limits {
+        let limit =
+            (per_second > 0).then(|| RateLimit { per_second: f64::from(per_second), burst: burst.max(1) });
+        Limits { limit, shared, local: Mutex::default(), replicas: 1 }
+    }
+
+    /// Takes `n` tokens, or as many as there are.
+    pub(crate) async fn take(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want) -> Taken {
+        let Some(limit) = self.limit else { return Taken { granted: n, retry_after: Duration::ZERO } };
+        let taken = match &self.shared {
+            None => self.take_here(tenant, bucket, n, want, limit),
+            Some(store) => match shared(store, tenant, bucket, n, want, limit).await {
+                Ok(taken) => taken,
+                Err(_) => self.take_here(tenant, bucket, n, want, divided(limit, self.replicas)),
+            },
+        };
+        if taken.granted < n {
+            count(Counter::RateLimitHits, &[], (n - taken.granted).into());
+        }
+        taken
+    }
+
+    fn take_here(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want, limit: RateLimit) -> Taken {
+        let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if local.len() >= MOST_BUCKETS {
+            local.retain(|_, gcra| gcra.full_at > now);
+        }
+        let gcra = local.entry((tenant.clone(), bucket)).or_insert(Gcra { full_at: now });
+        gcra.take(now, n, want, limit)
+    }
+}
+
+async fn shared(
+    store: &Store,
+    tenant: &Tenant,
+    bucket: Bucket,
+    n: u32,
+    want: Want,
+    limit: RateLimit,
+) -> Result<Taken, StoreError> {
+    let asked = store.take_tokens(tenant, bucket.name(), n, want, limit);
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(answer) => answer,
+        Err(_) => Err(StoreError::Unavailable { detail: "no token in time".to_owned() }),
+    }
+}
+
+fn divided(limit: RateLimit, replicas: u32) -> RateLimit {
+    let replicas = replicas.max(1);
+    RateLimit { per_second: limit.per_second / f64::from(replicas), burst: (limit.burst / replicas).max(1) }
+}
+
+/// A bucket of this process: the moment at which it would be full again.
+struct Gcra {
+    full_at: Instant,
+}
+
+impl Gcra {
+    fn take(&mut self, now: Instant, n: u32, want: Want, limit: RateLimit) -> Taken {
+        let interval = Duration::from_nanos(limit.interval_ns().max(1));
+        let owed = self.full_at.saturating_duration_since(now);
+        let room = (interval * limit.burst).saturating_sub(owed);
+        let there = u32::try_from(room.as_nanos() / interval.as_nanos()).unwrap_or(u32::MAX);
+        let granted = match want {
+            Want::All if there < n => 0,
+            Want::All | Want::Some => there.min(n),
+        };
+        self.full_at = self.full_at.max(now) + interval * granted;
+        let wanted = if want == Want::All { n.min(limit.burst) } else { 1 };
+        let missing = (interval * wanted).saturating_sub((interval * limit.burst).saturating_sub(
+            self.full_at.saturating_duration_since(now),
+        ));
+        Taken { granted, retry_after: if granted < n { missing } else { Duration::ZERO } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: RateLimit = RateLimit { per_second: 10.0, burst: 5 };
+
+    #[test]
+    fn a_burst_is_granted_and_then_the_rate() {
+        let begin = Instant::now();
+        let mut bucket = Gcra { full_at: begin };
+        assert_eq!(bucket.take(begin, 3, Want::Some, LIMIT).granted, 3);
+        let rest = bucket.take(begin, 10, Want::Some, LIMIT);
+        assert_eq!(rest.granted, 2);
+        assert_eq!(rest.retry_after, Duration::from_millis(100));
+        let later = begin + Duration::from_millis(250);
+        assert_eq!(bucket.take(later, 10, Want::Some, LIMIT).granted, 2);
+        let much_later = begin + Duration::from_secs(60);
+        assert_eq!(bucket.take(much_later, 10, Want::Some, LIMIT).granted, 5, "never more than the burst");
+    }
+
+    #[test]
+    fn all_or_none_takes_nothing_when_it_cannot_have_all() {
+        let begin = Instant::now();
+        let mut bucket = Gcra { full_at: begin };
+        assert_eq!(bucket.take(begin, 4, Want::All, LIMIT).granted, 4);
+        let refused = bucket.take(begin, 3, Want::All, LIMIT);
+        assert_eq!((refused.granted, refused.retry_after), (0, Duration::from_millis(200)));
+        assert_eq!(bucket.take(begin, 1, Want::All, LIMIT).granted, 1, "what was refused cost nothing");
+    }
+
+    #[test]
+    fn a_limit_shared_without_redis_is_divided() {
+        assert_eq!(divided(LIMIT, 2), RateLimit { per_second: 5.0, burst: 2 });
+        assert_eq!(divided(LIMIT, 50).burst, 1);
+        assert_eq!(divided(LIMIT, 0), LIMIT);
+    }
+
+    #[tokio::test]
+    async fn no_limit_grants_everything() {
+        let limits = Limits::new(0, 0, None);
+        let taken = limits.take(&Tenant::default(), Bucket::Submit, 1_000_000, Want::All).await;
+        assert_eq!(taken.granted, 1_000_000);
+    }
+
+    #[tokio::test]
+    async fn submits_and_reads_have_buckets_of_their_own() {
+        let limits = Limits::new(1, 2, None);
+        let tenant = Tenant::default();
+        assert_eq!(limits.take(&tenant, Bucket::Submit, 5, Want::Some).await.granted, 2);
+        assert_eq!(limits.take(&tenant, Bucket::Read, 5, Want::Some).await.granted, 2);
+        assert_eq!(limits.take(&Tenant::parse("b").unwrap(), Bucket::Submit, 1, Want::Some).await.granted, 1);
+        assert_eq!(limits.take(&tenant, Bucket::Submit, 1, Want::Some).await.granted, 0);
+    }
+}

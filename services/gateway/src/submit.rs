@@ -1,0 +1,251 @@
+//! What a client may ask for when it submits a job.
+//!
+//! Knows: every submit field of the contract, its type, its bounds and its default. Promises: a
+//! spec that comes out of here holds only judged values; the payload is a slice of the body,
+//! byte for byte; fields that do not work yet are refused, never ignored. Leaves to others: who
+//! asks (`auth`), and what becomes of the job (`group`).
+
+use std::{convert::Infallible, ops::RangeInclusive, time::Duration};
+
+use bytes::Bytes;
+use muster_domain::{
+    Backoff, Durability, JobSpec, Labels, OnLostLease, Priority, ProblemCode, RetryPolicy, Tenant, Topic, TraceParent,
+    job::When,
+    topic::{MAX_LABELS, check_label},
+};
+
+use crate::{
+    canonical::{MOST_DEPTH, depth, hash_fields},
+    json::{Faults, Object, join, text},
+};
+
+/// Most bytes of a payload. Larger data goes by URL in the payload.
+pub(crate) const MOST_PAYLOAD: usize = 512 * 1024;
+/// Ten years in milliseconds: beyond that a number is a slip.
+const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+const SPAN_MS: RangeInclusive<u64> = 1..=TEN_YEARS_MS;
+/// Fields of the contract that this version does not honour yet.
+const NOT_YET: [&str; 4] = ["requires", "concurrency_key", "unique", "callback"];
+
+/// A job as its client asked for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) spec: JobSpec,
+    pub(crate) payload: Bytes,
+    /// Of the whole request but its idempotency key.
+    pub(crate) hash: [u8; 16],
+    /// The item's own key, in a batch.
+    pub(crate) key: Option<String>,
+}
+
+/// Where a job is read: alone, or as an item of a batch, which may carry its own key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Alone,
+    InBatch,
+}
+
+/// Reads one job; `None` if anything about it is wrong, with all of it in `faults`. `keyed` tells
+/// whether somebody will compare the hash.
+pub(crate) fn read_job(
+    body: &Bytes,
+    mut object: Object<'_>,
+    tenant: &Tenant,
+    place: Place,
+    keyed: bool,
+    faults: &mut Faults,
+) -> Option<Asked> {
+    let may_hash = keyed || place == Place::InBatch;
+    let fields = may_hash.then(|| object.fields());
+    let o = &mut object;
+
+    let payload = read_payload(body, o, faults);
+    o.require("topic", faults);
+    let topic = o.name("topic", faults, Topic::parse);
+    // The stand-in never leaves: its fault is noted, and the spec is dropped with it.
+    let mut spec = JobSpec::new(tenant.clone(), topic.or_else(|| Topic::parse("refused").ok())?);
+    if let Some(priority) = o.word("priority", faults, "critical, high, normal, low", Priority::parse) {
+        spec.priority = priority;
+    }
+    spec.labels = read_labels(o, faults);
+    spec.run_at = read_when(o, "run_at", "delay_ms", 0..=TEN_YEARS_MS, faults);
+    spec.start_by = read_when(o, "start_by", "start_within_ms", SPAN_MS, faults);
+    spec.deadline = read_when(o, "deadline", "expire_in_ms", SPAN_MS, faults);
+    if let Some(limit) = o.integer("timeout_ms", faults, 1..=u32::MAX.into()) {
+        spec.timeout_ms = u32::try_from(limit).unwrap_or(u32::MAX);
+    }
+    if let Some(retry) = o.object("retry", faults) {
+        spec.retry = read_retry(retry, faults);
+    }
+    if let Some(choice) = o.word("on_lost_lease", faults, "retry, fail", OnLostLease::parse) {
+        spec.on_lost_lease = choice;
+    }
+    if let Some(level) = o.word("durability", faults, "memory, replicated, fsynced", Durability::parse) {
+        spec.durability = level;
+        if level == Durability::Fsynced {
+            let why = "fsynced needs Redis 7.2 and is not honoured yet; replicated is the strongest";
+            faults.add(ProblemCode::UnsupportedField, o.at(), "durability", why);
+        }
+    }
+    spec.trace = o.name("traceparent", faults, |given| {
+        TraceParent::parse(given).ok_or("must be a W3C traceparent of version 00")
+    });
+    let key = match place {
+        Place::InBatch => o.name("idempotency_key", faults, |given| read_key(given).map(str::to_owned)),
+        Place::Alone => None,
+    };
+    for name in NOT_YET {
+        if o.take(name).is_some() {
+            faults.add(ProblemCode::UnsupportedField, o.at(), name, "is not honoured by this version");
+        }
+    }
+    object.finish(faults);
+    if !faults.none() {
+        return None;
+    }
+    let hash = match fields {
+        Some(fields) if keyed || key.is_some() => hash_fields(
+            fields.iter().filter(|(name, _)| name != "idempotency_key").map(|(name, value)| (name.as_ref(), *value)),
+        ),
+        _ => [0; 16],
+    };
+    Some(Asked { spec, payload: payload?, hash, key })
+}
+
+/// Judges an idempotency key, bare or quoted: 1 to 256 visible characters.
+pub(crate) fn read_key(given: &str) -> Result<&str, &'static str> {
+    let bare = match given.strip_prefix('"') {
+        Some(rest) => rest.strip_suffix('"').ok_or("ends without its closing quote")?,
+        None => given,
+    };
+    let visible = bare.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    if bare.is_empty() || bare.len() > 256 || !visible || bare.trim() != bare {
+        return Err("must be 1 to 256 visible ASCII characters");
+    }
+    Ok(bare)
+}
+
+fn read_payload(body: &Bytes, o: &mut Object<'_>, faults: &mut Faults) -> Option<Bytes> {
+    let Some(raw) = o.verbatim("payload").map(serde_json::value::RawValue::get) else { return Some(Bytes::new()) };
+    if raw.len() > MOST_PAYLOAD {
+        let why = format!("has {} bytes; at most {MOST_PAYLOAD} are taken, larger data goes by URL", raw.len());
+        faults.add(ProblemCode::PayloadTooLarge, o.at(), "payload", why);
+        return None;
+    }
+    if depth(raw) > MOST_DEPTH {
+        faults.invalid(o.at(), "payload", format_args!("nests deeper than {MOST_DEPTH} levels"));
+        return None;
+    }
+    Some(body.slice_ref(raw.as_bytes()))
+}
+
+fn read_labels(o: &mut Object<'_>, faults: &mut Faults) -> Labels {
+    let mut labels = Labels::new();
+    let Some(given) = o.object("labels", faults) else { return labels };
+    if given.len() > MAX_LABELS {
+        faults.invalid(o.at(), "labels", format_args!("has {} labels; at most {MAX_LABELS}", given.len()));
+        return labels;
+    }
+    let at = join(o.at(), "labels");
+    for (key, raw) in given.into_fields() {
+        let Some(value) = text(raw.get()) else {
+            faults.invalid(&at, &key, "must be a string");
+            continue;
+        };
+        match check_label(&key, &value) {
+            Ok(()) if labels.insert(key.to_string(), value.into_owned()).is_some() => {
+                faults.invalid(&at, &key, "is given twice");
+            }
+            Ok(()) => {}
+            Err(why) => faults.invalid(&at, &key, why),
+        }
+    }
+    labels
+}
+
+/// One moment in one of two forms; both at once is a fault.
+fn read_when(
+    o: &mut Object<'_>,
+    at: &str,
+    span: &str,
+    range: RangeInclusive<u64>,
+    faults: &mut Faults,
+) -> Option<When> {
+    let moment = o.moment(at, faults).map(When::At);
+    let given = o.integer(span, faults, range);
+    if moment.is_some() && given.is_some() {
+        faults.invalid(o.at(), span, format_args!("give {at} or {span}, not both"));
+    }
+    moment.or_else(|| given.filter(|ms| *ms > 0).map(|ms| When::In(Duration::from_millis(ms))))
+}
+
+fn read_retry(mut o: Object<'_>, faults: &mut Faults) -> RetryPolicy {
+    let mut policy = RetryPolicy::default();
+    if let Some(n) = o.integer("max_attempts", faults, 1..=1000) {
+        policy.max_attempts = u16::try_from(n).unwrap_or(u16::MAX);
+    }
+    if let Some(mut b) = o.object("backoff", faults) {
+        let usual = Backoff::default();
+        let span = |given: Option<u64>, usual: Duration| given.map_or(usual, Duration::from_millis);
+        policy.backoff = Backoff {
+            initial: span(b.integer("initial_ms", faults, 0..=TEN_YEARS_MS), usual.initial),
+            factor: b.number("factor", faults, 1.0..=100.0).unwrap_or(usual.factor),
+            max: span(b.integer("max_ms", faults, 0..=TEN_YEARS_MS), usual.max),
+            jitter: b.number("jitter", faults, 0.0..=1.0).unwrap_or(usual.jitter),
+        };
+        b.finish(faults);
+    }
+    o.finish(faults);
+    policy
+}
+
+/// What a retry by hand may change.
+#[derive(Debug, Default)]
+pub(crate) struct Overrides {
+    pub(crate) payload: Option<Bytes>,
+    pub(crate) topic: Option<Topic>,
+    pub(crate) priority: Option<Priority>,
+    /// Of the overrides: other ones under the same old job are refused.
+    pub(crate) hash: [u8; 16],
+}
+
+/// Reads a retry's body; an empty one changes nothing.
+pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overrides, crate::problem::Problem> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Overrides { hash: hash_fields(std::iter::empty()), ..Overrides::default() });
+    }
+    let mut o = Object::from_body(body)?;
+    let fields = o.fields();
+    let payload = read_payload(body, &mut o, faults).filter(|given| !given.is_empty());
+    let topic = o.name("topic", faults, Topic::parse);
+    let priority = o.word("priority", faults, "critical, high, normal, low", Priority::parse);
+    o.finish(faults);
+    let hash = if faults.none() {
+        hash_fields(fields.iter().filter(|(_, v)| *v != "null").map(|(n, v)| (n.as_ref(), *v)))
+    } else {
+        [0; 16]
+    };
+    Ok(Overrides { payload, topic, priority, hash })
+}
+
+/// A cancel's reason: any text, cut by the store; an empty body is fine.
+pub(crate) fn read_reason(body: &Bytes, faults: &mut Faults) -> Result<String, crate::problem::Problem> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(String::new());
+    }
+    let mut o = Object::from_body(body)?;
+    let reason = o.name("reason", faults, |given| {
+        let long = given.len() > 1000;
+        if long || given.contains('\0') { Err("has at most 1000 bytes and no NUL") } else { Ok(given.to_owned()) }
+    });
+    o.finish(faults);
+    Ok(reason.unwrap_or_default())
+}
+
+/// A rule that takes any text.
+pub(crate) fn any_text(given: &str) -> Result<String, Infallible> {
+    Ok(given.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

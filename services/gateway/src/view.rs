@@ -1,0 +1,414 @@
+//! A job as JSON, exactly as the contract shows it.
+//!
+//! Knows: which fields there are and when each applies; what does not apply is absent. Promises:
+//! payload, result, details and progress data come back byte for byte as they were sent: they
+//! are copied, never parsed. Leaves to others: whether the caller may see payload and result (it
+//! passes only what it may).
+
+use bytes::Bytes;
+use muster_domain::{
+    Event, Head, JobError, JobId, JobSpec, Phase, Progress, State, Time, WorkerId,
+    job::{Transition, When},
+};
+use muster_store::{Record, StoredResult};
+
+/// Writes JSON objects without building a tree.
+pub(crate) struct Json {
+    out: Vec<u8>,
+    fresh: bool,
+}
+
+impl Json {
+    pub(crate) fn new() -> Json {
+        Json { out: Vec::with_capacity(512), fresh: true }
+    }
+
+    fn comma(&mut self) {
+        if !self.fresh {
+            self.out.push(b',');
+        }
+        self.fresh = false;
+    }
+
+    fn string(&mut self, text: &str) {
+        // Writing a string into memory cannot fail.
+        let _ = serde_json::to_writer(&mut self.out, text);
+    }
+
+    fn name(&mut self, name: &str) {
+        self.comma();
+        self.string(name);
+        self.out.push(b':');
+    }
+
+    /// A field that is a string.
+    pub(crate) fn text(&mut self, name: &str, value: &str) {
+        self.name(name);
+        self.string(value);
+    }
+
+    /// A field that is a whole number.
+    pub(crate) fn integer(&mut self, name: &str, value: u64) {
+        self.name(name);
+        self.out.extend_from_slice(value.to_string().as_bytes());
+    }
+
+    /// A field that is true or false.
+    pub(crate) fn boolean(&mut self, name: &str, value: bool) {
+        self.raw(name, if value { b"true" } else { b"false" });
+    }
+
+    /// A field that is JSON already.
+    pub(crate) fn raw(&mut self, name: &str, json: &[u8]) {
+        self.name(name);
+        self.out.extend_from_slice(json);
+    }
+
+    /// A field that is a moment.
+    pub(crate) fn moment(&mut self, name: &str, at: Option<Time>) {
+        if let Some(at) = at {
+            self.text(name, &at.rfc3339());
+        }
+    }
+
+    /// A field, or an item of a list if it has no name, that is an object.
+    pub(crate) fn object(&mut self, name: Option<&str>, fill: impl FnOnce(&mut Json)) {
+        self.nested(name, b'{', b'}', fill);
+    }
+
+    /// A field that is a list; `fill` writes its items.
+    pub(crate) fn list(&mut self, name: &str, fill: impl FnOnce(&mut Json)) {
+        self.nested(Some(name), b'[', b']', fill);
+    }
+
+    /// An item of a list that is a string.
+    pub(crate) fn item(&mut self, value: &str) {
+        self.comma();
+        self.string(value);
+    }
+
+    fn nested(&mut self, name: Option<&str>, open: u8, close: u8, fill: impl FnOnce(&mut Json)) {
+        match name {
+            Some(name) => self.name(name),
+            None => self.comma(),
+        }
+        self.out.push(open);
+        self.fresh = true;
+        fill(self);
+        self.out.push(close);
+        self.fresh = false;
+    }
+
+    /// The whole document.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.out.into()
+    }
+}
+
+/// One document: an object that `fill` writes.
+pub(crate) fn document(fill: impl FnOnce(&mut Json)) -> Bytes {
+    let mut json = Json::new();
+    json.object(None, fill);
+    json.into_bytes()
+}
+
+/// What is shown of a job.
+pub(crate) struct JobView<'a> {
+    pub(crate) id: JobId,
+    pub(crate) spec: &'a JobSpec,
+    pub(crate) head: &'a Head,
+    pub(crate) payload: Option<&'a [u8]>,
+    pub(crate) result: Option<&'a StoredResult>,
+    pub(crate) error: Option<&'a JobError>,
+    pub(crate) progress: Option<&'a Progress>,
+    pub(crate) retried_as: Option<JobId>,
+}
+
+impl<'a> JobView<'a> {
+    /// A job that was just accepted.
+    pub(crate) fn accepted(id: JobId, spec: &'a JobSpec, head: &'a Head) -> JobView<'a> {
+        JobView { id, spec, head, payload: None, result: None, error: None, progress: None, retried_as: None }
+    }
+
+    /// The whole job, with whatever the record was read with.
+    pub(crate) fn of(record: &'a Record) -> JobView<'a> {
+        JobView {
+            id: record.id,
+            spec: &record.spec,
+            head: &record.head,
+            payload: record.payload.as_deref().filter(|p| !p.is_empty()),
+            result: record.result.as_ref(),
+            error: record.error.as_ref(),
+            progress: record.progress.as_ref(),
+            retried_as: record.retried_as,
+        }
+    }
+
+    /// Writes the fields into an object.
+    pub(crate) fn write(&self, json: &mut Json) {
+        let (head, spec) = (self.head, self.spec);
+        let state = head.state();
+        json.text("id", &self.id.to_string());
+        json.text("tenant", spec.tenant.as_str());
+        json.text("topic", spec.topic.as_str());
+        json.text("state", state.as_str());
+        json.boolean("done", state.is_end());
+        json.integer("attempt", head.attempt.into());
+        json.integer("max_attempts", head.max_attempts.into());
+        json.text("priority", spec.priority.as_str());
+        json.object(Some("labels"), |json| spec.labels.iter().for_each(|(key, value)| json.text(key, value)));
+        if let Some(payload) = self.payload {
+            json.raw("payload", payload);
+        }
+        if let Some(result) = self.result {
+            write_result(json, result);
+        }
+        if let Some(error) = self.error.filter(|_| state != State::Succeeded) {
+            json.object(Some("error"), |json| write_error(json, error));
+        }
+        if let Some(progress) = self.progress {
+            json.object(Some("progress"), |json| write_progress(json, progress));
+        }
+        if let Some(worker) = head.lease().map(|lease| &lease.worker).or(head.last_worker.as_ref()) {
+            json.text("worker", worker.own_name());
+        }
+        json.moment("lease_until", head.lease().map(|lease| lease.until));
+        json.moment("created_at", head.created_at.some());
+        json.moment("started_at", head.started_at);
+        json.moment("finished_at", head.finished_at());
+        if let (Some(started), Some(finished)) = (head.started_at, head.finished_at()) {
+            json.integer("duration_ms", u64::try_from(finished.since(started).as_millis()).unwrap_or(u64::MAX));
+        }
+        let (retry_at, run_at) = match head.phase {
+            Phase::Retrying { run_at } => (run_at.some(), None),
+            Phase::Scheduled { run_at } => (None, run_at.some()),
+            _ => (None, None),
+        };
+        json.moment("next_retry_at", retry_at);
+        let asked = spec.run_at.map(|when| when.resolve(head.created_at));
+        json.moment("run_at", run_at.or(asked));
+        json.moment("deadline", head.deadline.or_else(|| spec.deadline.and_then(absolute)));
+        json.text("durability", spec.durability.as_str());
+        if let Some(old) = spec.retry_of {
+            json.text("retry_of", &old.to_string());
+        }
+        if let Some(new) = self.retried_as {
+            json.text("retried_as", &new.to_string());
+        }
+    }
+
+    /// The job as a document of its own.
+    pub(crate) fn document(&self) -> Bytes {
+        document(|json| self.write(json))
+    }
+}
+
+fn absolute(when: When) -> Option<Time> {
+    match when {
+        When::At(at) => Some(at),
+        When::In(_) => None,
+    }
+}
+
+fn write_result(json: &mut Json, result: &StoredResult) {
+    if result.truncated {
+        json.boolean("result_truncated", true);
+        json.integer("result_size", result.size);
+        json.text("result_preview", &result.preview);
+    } else if !result.json.is_empty() {
+        json.raw("result", &result.json);
+    }
+}
+
+fn write_error(json: &mut Json, error: &JobError) {
+    json.text("code", &error.code);
+    json.text("message", &error.message);
+    if let Some(details) = &error.details {
+        json.raw("details", details.as_bytes());
+    }
+    json.boolean("retryable", error.retryable);
+}
+
+fn write_progress(json: &mut Json, progress: &Progress) {
+    if let Some(percent) = progress.percent {
+        json.raw("percent", percent.to_string().as_bytes());
+    }
+    if let Some(message) = &progress.message {
+        json.text("message", message);
+    }
+    if let Some(data) = &progress.data {
+        json.raw("data", data.as_bytes());
+    }
+}
+
+/// A job's story: every transition that is kept, and what they say about each attempt.
+pub(crate) fn history(id: JobId, transitions: &[Transition]) -> Bytes {
+    document(|json| {
+        json.text("job_id", &id.to_string());
+        json.list("items", |json| {
+            for line in transitions {
+                json.object(None, |json| {
+                    json.text("event", line.event.map_or("submit", Event::as_str));
+                    json.text("state", line.to.as_str());
+                    json.moment("at", line.at.some());
+                    json.integer("attempt", line.attempt.into());
+                    if !line.note.is_empty() {
+                        json.text("note", &shown_note(line));
+                    }
+                });
+            }
+        });
+        json.list("attempts", |json| attempts(transitions, json));
+    })
+}
+
+/// A start's note is the worker as the bus knows it; its own name is what people know.
+fn shown_note(line: &Transition) -> String {
+    match line.event {
+        Some(Event::Start) => WorkerId::trusted(line.note.clone()).own_name().to_owned(),
+        _ => line.note.clone(),
+    }
+}
+
+fn attempts(transitions: &[Transition], json: &mut Json) {
+    for (i, start) in transitions.iter().enumerate().filter(|(_, line)| line.event == Some(Event::Start)) {
+        let end = transitions.get(i + 1);
+        json.object(None, |json| {
+            json.integer("attempt", start.attempt.into());
+            json.text("worker", &shown_note(start));
+            json.moment("started_at", start.at.some());
+            let Some(end) = end else { return };
+            json.moment("ended_at", end.at.some());
+            json.text("outcome", end.event.map_or("submit", Event::as_str));
+            let failed = !matches!(end.event, Some(Event::Succeed | Event::Release | Event::Cancel));
+            if let Some((code, message)) = end.note.split_once(": ").filter(|_| failed) {
+                json.object(Some("error"), |json| {
+                    json.text("code", code);
+                    json.text("message", message);
+                });
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::{StartId, Tenant, Topic, job::Lease};
+    use serde_json::Value;
+
+    use super::*;
+
+    fn head(phase: Phase) -> Head {
+        Head {
+            version: 1,
+            attempt: 0,
+            max_attempts: 5,
+            lost: 0,
+            released: 0,
+            timeout: None,
+            fence: 0,
+            since: Time(1_700_000_003_500_000),
+            deadline: None,
+            start_by: None,
+            started_at: None,
+            created_at: Time(1_700_000_000_000_000),
+            last_event: None,
+            attempt_ended_by: None,
+            last_worker: None,
+            phase,
+        }
+    }
+
+    fn spec() -> JobSpec {
+        JobSpec::new(Tenant::default(), Topic::parse("mail.send").unwrap())
+    }
+
+    fn shown(view: &JobView<'_>) -> Value {
+        serde_json::from_slice(&view.document()).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_apply_is_absent() {
+        let (spec, head) = (spec(), head(Phase::Pending { run_at: Time::NONE }));
+        let shown = shown(&JobView::accepted(JobId::mint(1), &spec, &head));
+        let mut names: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        let expected = [
+            "attempt", "created_at", "done", "durability", "id", "labels", "max_attempts", "priority", "state",
+            "tenant", "topic",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!((&shown["state"], &shown["done"], &shown["attempt"]), (&"pending".into(), &false.into(), &0.into()));
+    }
+
+    #[test]
+    fn an_ended_job_shows_its_result_to_the_last_digit() {
+        let spec = spec();
+        let mut head = head(Phase::Ended { end: State::Succeeded, lease_end: None });
+        head.started_at = Some(Time(1_700_000_001_000_000));
+        head.last_worker = Some(WorkerId::trusted("h~default~w1"));
+        let result = StoredResult { json: Bytes::from_static(b"{\"n\":123456789012345678901}"), ..Default::default() };
+        let error = JobError::new("x", "an earlier attempt", true);
+        let view = JobView {
+            result: Some(&result),
+            payload: Some(b"[1.0]"),
+            error: Some(&error),
+            ..JobView::accepted(JobId::mint(1), &spec, &head)
+        };
+        let text = String::from_utf8(view.document().to_vec()).unwrap();
+        assert!(text.contains(r#""payload":[1.0],"result":{"n":123456789012345678901}"#), "{text}");
+        let shown = shown(&view);
+        assert_eq!(shown["done"], true);
+        assert_eq!(shown["duration_ms"], 2500);
+        assert_eq!(shown["worker"], "w1");
+        assert!(shown.get("error").is_none(), "a success has no error");
+    }
+
+    #[test]
+    fn an_oversized_result_is_a_flag_a_size_and_a_preview() {
+        let (spec, head) = (spec(), head(Phase::Ended { end: State::Succeeded, lease_end: None }));
+        let result = StoredResult { truncated: true, size: 300_000, preview: "[\"é".into(), ..Default::default() };
+        let shown = shown(&JobView { result: Some(&result), ..JobView::accepted(JobId::mint(1), &spec, &head) });
+        assert_eq!((&shown["result_truncated"], &shown["result_size"]), (&true.into(), &300_000.into()));
+        assert_eq!(shown["result_preview"], "[\"é");
+        assert!(shown.get("result").is_none());
+    }
+
+    #[test]
+    fn a_running_job_names_its_worker_and_its_lease() {
+        let lease =
+            Lease { worker: WorkerId::trusted("w9"), start_id: StartId([1; 8]), until: Time(1_700_000_030_000_000) };
+        let (spec, head) = (spec(), head(Phase::Running { lease, attempt_end: None }));
+        let progress = Progress { percent: Some(12.5), message: None, data: Some("{\"a\":1}".into()) };
+        let shown = shown(&JobView { progress: Some(&progress), ..JobView::accepted(JobId::mint(1), &spec, &head) });
+        assert_eq!(shown["worker"], "w9");
+        assert_eq!(shown["lease_until"], "2023-11-14T22:13:50.000Z");
+        assert_eq!(shown["progress"], serde_json::json!({"percent": 12.5, "data": {"a": 1}}));
+    }
+
+    #[test]
+    fn a_story_tells_each_attempt() {
+        let line = |event, to, attempt, note: &str| Transition {
+            event,
+            to,
+            at: Time(1_700_000_000_000_000),
+            attempt,
+            note: note.into(),
+        };
+        let story = [
+            line(None, State::Pending, 0, ""),
+            line(Some(Event::Dispatch), State::Dispatched, 0, ""),
+            line(Some(Event::Start), State::Running, 1, "h~acme~w1"),
+            line(Some(Event::Retry), State::Retrying, 1, "boom: it broke: badly"),
+            line(Some(Event::Start), State::Running, 2, "w2"),
+        ];
+        let shown: Value = serde_json::from_slice(&history(JobId::mint(0), &story)).unwrap();
+        assert_eq!(shown["items"][0]["event"], "submit");
+        assert_eq!(shown["items"].as_array().unwrap().len(), 5);
+        let attempts = &shown["attempts"];
+        assert_eq!(attempts[0]["worker"], "w1");
+        assert_eq!(attempts[0]["error"], serde_json::json!({"code": "boom", "message": "it broke: badly"}));
+        assert_eq!(attempts[1]["worker"], "w2");
+        assert!(attempts[1].get("ended_at").is_none());
+    }
+}

@@ -1,0 +1,317 @@
+//! Decides pending jobs: straight onto the bus, into the backlog, or to wait for their time.
+//!
+//! Knows: what follows from each decision, and in which order. Promises: one event per job, the
+//! whole batch in one pipeline; whoever has moved a job meanwhile is right, and the submit is
+//! dropped; a submit that comes twice changes nothing and repeats what the first time may have
+//! left undone. Leaves to others: the decision itself (`decide`), releasing what was held
+//! (`backlog`), the effects of ends (`flow`).
+
+use std::{sync::Arc, time::Duration};
+
+use muster_bus::{Subject, subjects};
+use muster_domain::{Head, JobId, Outcome, Priority, State, Time};
+use muster_store::{Moved, QueueEntry, Step, StoreError};
+use muster_telemetry::{Histogram, observe};
+use muster_wire::{
+    Body, job_id,
+    v1::{JobEvent, Offer, Submit, SubmitGroup},
+};
+
+use crate::{
+    decide::{Decision, Question},
+    desk::{Desk, forward_of},
+    events,
+    intake::{Work, bury},
+    lanes::{Lane, PerLane},
+    offers, survey,
+};
+
+/// Groups of accepted jobs.
+pub(crate) struct Dispatch;
+
+impl Work for Dispatch {
+    type Item = Submit;
+    const NAME: &'static str = "dispatch";
+
+    fn subject() -> Subject {
+        subjects::submit()
+    }
+
+    fn open(body: Body) -> Option<Vec<Submit>> {
+        match body {
+            Body::Submit(group) => Some(group.items),
+            _ => None,
+        }
+    }
+
+    fn close(items: Vec<Submit>) -> Body {
+        Body::Submit(SubmitGroup { items })
+    }
+
+    async fn handle(desk: &Desk, items: Vec<Submit>, again: bool) -> Vec<usize> {
+        let (asks, mut failed) = read(desk, items).await;
+        survey::unknown(desk, asks.iter().map(|ask| &ask.lane)).await;
+        let decided = decide(desk, asks);
+        let moved = apply(desk, decided).await;
+        let done = carry_out(desk, moved, again).await;
+        failed.extend(done);
+        failed
+    }
+}
+
+/// One submit, read.
+struct Ask {
+    /// Its place in the batch.
+    place: usize,
+    id: JobId,
+    lane: Arc<Lane>,
+    submit: Submit,
+}
+
+impl Ask {
+    /// Gives the place in the window back that was taken for it.
+    fn give_back(&self, taken: bool) {
+        if taken {
+            self.lane.window().give_back(1);
+        }
+    }
+}
+
+/// What was decided about it.
+struct Decided {
+    ask: Ask,
+    decision: Decision,
+}
+
+/// What the store made of it.
+struct Answered {
+    ask: Ask,
+    decision: Decision,
+    moved: Result<Moved, StoreError>,
+}
+
+/// Reads names and ids. What cannot be read becomes a dead letter.
+async fn read(desk: &Desk, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
+    let (mut asks, mut failed) = (Vec::with_capacity(items.len()), Vec::new());
+    for (place, submit) in items.into_iter().enumerate() {
+        let id = job_id(&submit.job_id).map_err(|fault| fault.to_string());
+        let lane = match &submit.spec {
+            Some(spec) => desk.lanes.lane(&spec.tenant, &spec.topic).map_err(|fault| fault.to_string()),
+            None => Err("a submit without a spec".to_owned()),
+        };
+        match (id, lane) {
+            (Ok(id), Ok(lane)) => asks.push(Ask { place, id, lane, submit }),
+            (Err(reason), _) | (_, Err(reason)) => {
+                if !bury::<Dispatch>(desk, submit, &reason).await {
+                    failed.push(place);
+                }
+            }
+        }
+    }
+    (asks, failed)
+}
+
+fn decide(desk: &Desk, asks: Vec<Ask>) -> Vec<Decided> {
+    let now = desk.store().now();
+    let about = |ask: Ask| {
+        let question = Question { run_at: Time(ask.submit.run_at).some(), now };
+        let mut window = ask.lane.window();
+        let decision = desk.decider.decide(&question, Lane::view(&window));
+        if decision == Decision::Dispatch {
+            window.take(1);
+        }
+        drop(window);
+        Decided { ask, decision }
+    };
+    asks.into_iter().map(about).collect()
+}
+
+/// Applies the decisions in one pipeline. A job whose own moment says otherwise, by its node's
+/// clock, is decided once more.
+async fn apply(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
+    let mut answered = apply_once(desk, decided).await;
+    let early = |a: &Answered| matches!(&a.moved, Ok(moved) if moved.outcome == Outcome::Early);
+    if !answered.iter().any(early) {
+        return answered;
+    }
+    let (again, mut rest): (Vec<_>, Vec<_>) = answered.drain(..).partition(early);
+    let other = |a: Answered| {
+        let decision = match a.decision {
+            Decision::Dispatch => {
+                a.ask.lane.window().give_back(1);
+                Decision::Schedule
+            }
+            Decision::Hold => Decision::Schedule,
+            // Its time came between the decision and the script.
+            Decision::Schedule if a.ask.lane.window().take(1) == 1 => Decision::Dispatch,
+            Decision::Schedule => Decision::Hold,
+        };
+        Decided { ask: a.ask, decision }
+    };
+    rest.extend(apply_once(desk, again.into_iter().map(other).collect()).await);
+    rest
+}
+
+async fn apply_once(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
+    let step = |d: &Decided| Step::new(d.ask.id, d.decision.event(), d.ask.submit.version.into());
+    let moved = desk.store().apply(decided.iter().map(step).collect()).await;
+    decided.into_iter().zip(moved).map(|(d, moved)| Answered { ask: d.ask, decision: d.decision, moved }).collect()
+}
+
+/// What follows from a batch of decisions.
+#[derive(Default)]
+struct Consequences {
+    /// Apart: those of hot subjects share messages.
+    offers: [Offers; 2],
+    held: Vec<(usize, Arc<Lane>, QueueEntry)>,
+    homes: Vec<(usize, JobId, Duration)>,
+    events: Vec<JobEvent>,
+    failed: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Offers {
+    items: Vec<Offer>,
+    from: Vec<(usize, Arc<Lane>)>,
+}
+
+async fn carry_out(desk: &Desk, answered: Vec<Answered>, again: bool) -> Vec<usize> {
+    let mut todo = Consequences::default();
+    for answer in answered {
+        todo.add(answer, again);
+    }
+    let Consequences { offers: [single, shared], held, homes, events, mut failed } = todo;
+    muster_flow::failpoint!("dispatch.after_apply");
+    let (single, shared, unheld, unforwarded) = tokio::join!(
+        offer(desk, single, false),
+        offer(desk, shared, true),
+        hold(desk, held),
+        forward(desk, homes),
+    );
+    muster_flow::failpoint!("dispatch.after_offer");
+    events::tell(desk.bus(), events).await;
+    for places in [single, shared, unheld, unforwarded] {
+        failed.extend(places);
+    }
+    failed
+}
+
+impl Consequences {
+    fn add(&mut self, answer: Answered, again: bool) {
+        let Answered { ask, decision, moved } = answer;
+        let taken = decision == Decision::Dispatch;
+        let moved = match moved {
+            Ok(moved) => moved,
+            Err(_) => {
+                ask.give_back(taken);
+                self.failed.push(ask.place);
+                return;
+            }
+        };
+        let Some(head) = moved.done().or_else(|| decided_before(&moved, &ask, again)) else {
+            ask.give_back(taken);
+            // Early twice is a clock between two moments: it comes again. All else means that
+            // somebody else has moved the job, or that it is gone.
+            if moved.outcome == Outcome::Early {
+                self.failed.push(ask.place);
+            }
+            return;
+        };
+        ask.give_back(taken && head.state() != State::Dispatched);
+        if let Some(after) = forward_of(&moved, head) {
+            self.homes.push((ask.place, ask.id, after));
+        }
+        if !again {
+            self.events.push(events::pending(&ask.submit, &ask.lane));
+        }
+        self.events.push(events::moved(ask.id, &ask.lane, head));
+        match head.state() {
+            State::Dispatched => self.offer(ask, head),
+            State::Queued => self.hold(ask, head),
+            _ => {}
+        }
+    }
+
+    fn offer(&mut self, ask: Ask, head: &Head) {
+        let pending_since = Time(ask.submit.pending_since);
+        observe(Histogram::DispatchLatency, &[], head.since.since(pending_since).as_secs_f64());
+        let hot = ask.lane.window().is_hot();
+        let offers = &mut self.offers[usize::from(hot)];
+        offers.items.push(offers::from_submit(ask.submit, head));
+        offers.from.push((ask.place, ask.lane));
+    }
+
+    fn hold(&mut self, ask: Ask, head: &Head) {
+        let spec = ask.submit.spec.unwrap_or_default();
+        let entry = QueueEntry {
+            tenant: ask.lane.tenant.clone(),
+            topic: ask.lane.topic.clone(),
+            priority: Priority::from_code(spec.priority),
+            job: ask.id,
+            version: head.version,
+            since: head.created_at,
+        };
+        self.held.push((ask.place, ask.lane, entry));
+    }
+}
+
+/// Where the job stands, if an earlier delivery of this very submit was decided otherwise and may
+/// have died before its effects were done.
+fn decided_before<'a>(moved: &'a Moved, ask: &Ask, again: bool) -> Option<&'a Head> {
+    let next = |head: &&Head| head.version == ask.submit.version + 1;
+    let ours = |head: &&Head| matches!(head.state(), State::Dispatched | State::Queued | State::Scheduled);
+    moved.head.as_ref().filter(|_| again && moved.outcome == Outcome::Stale).filter(next).filter(ours)
+}
+
+/// Publishes offers; the places of those that do not stand on the stream.
+async fn offer(desk: &Desk, offers: Offers, many: bool) -> Vec<usize> {
+    if offers.items.is_empty() {
+        return Vec::new();
+    }
+    let published = desk.flow.offer(offers.items, many).await;
+    let (mut stand, mut failed) = (PerLane::default(), Vec::new());
+    for ((place, lane), result) in offers.from.into_iter().zip(published) {
+        match result {
+            Ok(()) => stand.add(&lane),
+            Err(_) => {
+                lane.window().give_back(1);
+                failed.push(place);
+            }
+        }
+    }
+    desk.published(&stand, many);
+    failed
+}
+
+/// Puts held jobs into the backlog; all their places if that failed.
+async fn hold(desk: &Desk, held: Vec<(usize, Arc<Lane>, QueueEntry)>) -> Vec<usize> {
+    if held.is_empty() {
+        return Vec::new();
+    }
+    muster_flow::failpoint!("hold.after_apply");
+    let (mut places, mut entries, mut lanes) = (Vec::new(), Vec::new(), PerLane::default());
+    for (place, lane, entry) in held {
+        places.push(place);
+        entries.push(entry);
+        lanes.add(&lane);
+    }
+    if desk.store().enqueue(&entries).await.is_err() {
+        return places;
+    }
+    for (lane, n) in lanes.iter() {
+        lane.window().queued(*n);
+        if lane.can_release() {
+            desk.lanes.poke(lane);
+        }
+    }
+    Vec::new()
+}
+
+/// Brings homes nearer; all their places if that failed.
+async fn forward(desk: &Desk, homes: Vec<(usize, JobId, Duration)>) -> Vec<usize> {
+    let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
+    match desk.forward(&due).await {
+        Ok(()) => Vec::new(),
+        Err(_) => homes.into_iter().map(|(place, ..)| place).collect(),
+    }
+}

@@ -1,0 +1,62 @@
+//! What happened to jobs, for whoever watches.
+//!
+//! Promises: one message per batch; a lost event costs a watcher a re-read, never a job. Leaves to
+//! others: the events of ends, which go with the other effects of an end (`flow`).
+
+use bytes::Bytes;
+use muster_bus::{Bus, subjects};
+use muster_domain::{Head, JobId, State};
+use muster_wire::{
+    Body,
+    v1::{EventGroup, JobEvent, Submit},
+};
+
+use crate::lanes::Lane;
+
+/// Most events of one message; each has about a hundred bytes.
+const CHUNK: usize = 2_000;
+
+/// The raw id as messages carry it.
+pub(crate) fn raw(id: JobId) -> Bytes {
+    Bytes::copy_from_slice(id.as_bytes())
+}
+
+/// A job has just come to stand like this.
+pub(crate) fn moved(id: JobId, lane: &Lane, head: &Head) -> JobEvent {
+    JobEvent {
+        job_id: raw(id),
+        tenant: lane.tenant.to_string(),
+        topic: lane.topic.to_string(),
+        state: head.state().code().into(),
+        version: head.version,
+        attempt: head.attempt.into(),
+        at: head.since.0,
+        run_id: String::new(),
+        error_code: String::new(),
+    }
+}
+
+/// A job is pending: told by whoever decides about it, so that its gateway need not.
+pub(crate) fn pending(submit: &Submit, lane: &Lane) -> JobEvent {
+    JobEvent {
+        job_id: submit.job_id.clone(),
+        tenant: lane.tenant.to_string(),
+        topic: lane.topic.to_string(),
+        state: State::Pending.code().into(),
+        version: submit.version,
+        attempt: submit.attempt,
+        at: submit.pending_since,
+        run_id: String::new(),
+        error_code: String::new(),
+    }
+}
+
+/// Tells them, in their order.
+pub(crate) async fn tell(bus: &Bus, mut events: Vec<JobEvent>) {
+    while !events.is_empty() {
+        let rest = events.split_off(events.len().min(CHUNK));
+        // Watchers heal by reading again; the fault itself is told by the bus.
+        let _ = bus.broadcast(&subjects::event(), Body::Event(EventGroup { items: events })).await;
+        events = rest;
+    }
+}

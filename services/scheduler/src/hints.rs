@@ -1,0 +1,82 @@
+//! Hints to the reconciler: something is due soon, wherever its leader is.
+//!
+//! Promises: at most one hint per due time is under way; a hint that is lost costs at most one
+//! interval, because the loop looks by itself. Leaves to others: looking.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use muster_bus::{Bus, subjects};
+use muster_chassis::Registry;
+use muster_wire::{Body, v1::Wake};
+use tokio_util::sync::CancellationToken;
+
+/// The reconciler's name in hints.
+pub(crate) const RECONCILER: &str = "reconciler";
+/// What is due later than this is found by the loop's own interval.
+const WORTH_A_HINT: Duration = Duration::from_secs(6);
+
+/// What was hinted last.
+#[derive(Debug, Default)]
+pub(crate) struct Hints {
+    told: Mutex<Option<Instant>>,
+}
+
+impl Hints {
+    /// Tells every replica that a job is due in `after`, unless a hint for that time or an earlier
+    /// one is still under way.
+    pub(crate) async fn due_in(&self, bus: &Bus, after: Duration) {
+        if !self.is_news(after, Instant::now()) {
+            return;
+        }
+        let in_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+        let wake = Wake { r#loop: RECONCILER.to_owned(), in_us };
+        // Lost hints cost an interval; the fault itself is told by the bus.
+        let _ = bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;
+    }
+
+    fn is_news(&self, after: Duration, now: Instant) -> bool {
+        if after > WORTH_A_HINT {
+            return false;
+        }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = now + after;
+        if told.is_some_and(|told| told >= now && told <= due) {
+            return false;
+        }
+        *told = Some(due);
+        true
+    }
+}
+
+/// Hands hints from the bus to this replica's loops until stopped.
+pub(crate) async fn listen(bus: &Bus, loops: &Registry, stop: &CancellationToken) -> anyhow::Result<()> {
+    let mut hints = bus.subscribe(&subjects::wake(), None).await?;
+    loop {
+        let received = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            received = hints.next() => received,
+        };
+        let Some(received) = received else { anyhow::bail!("the subscription to hints ended") };
+        if let Body::Wake(wake) = received.body {
+            loops.wake(&wake.r#loop, Duration::from_micros(wake.in_us));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_news_is_told() {
+        let (hints, now, s) = (Hints::default(), Instant::now(), Duration::from_secs(1));
+        assert!(hints.is_news(s, now));
+        assert!(!hints.is_news(2 * s, now), "the earlier look finds it too, or when it is due");
+        assert!(hints.is_news(s / 2, now), "earlier than what was told");
+        assert!(hints.is_news(s, now + s), "what was told has passed");
+        assert!(!hints.is_news(60 * s, now + 9 * s), "the interval is soon enough");
+    }
+}

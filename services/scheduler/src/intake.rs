@@ -1,0 +1,174 @@
+//! Pulls groups of work from a stream and sees them through.
+//!
+//! Knows: which delivery each item of a batch came with. Promises: groups that wait are handled
+//! together, a bounded number of batches at once; a delivery is acked only after everything in it
+//! is done; one with a failure comes again and is then handled item by item, only what failed is
+//! published anew, and its neighbours are done with, so a shard that is down never holds up the
+//! others. Leaves to others: what the items mean ([`Work`]).
+
+use std::{future::Future, ops::Range, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use muster_bus::{ConsumerSpec, Delivery, Subject, subjects};
+use muster_chassis::Part;
+use muster_domain::Time;
+use muster_telemetry::{
+    Emit,
+    events::{TaskPanicked, Undecodable},
+};
+use muster_wire::{Body, encode, seal, v1::DeadLetter};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::desk::Desk;
+
+/// Deliveries taken at once.
+const FETCH: usize = 32;
+/// Items handled as one batch, unless one delivery alone has more.
+const BATCH: usize = 512;
+/// Batches under way at once, per consumer.
+const BATCHES: usize = 8;
+/// How long a pull waits for work.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// When a delivery with a failure comes again: the fault may be over by then.
+const COME_AGAIN: Duration = Duration::from_millis(500);
+
+/// What a consumer carries.
+pub(crate) trait Work: Send + Sync + 'static {
+    /// One job's part of a group.
+    type Item: Clone + Send + 'static;
+
+    /// For tasks and logs.
+    const NAME: &'static str;
+
+    /// Where it comes from, and where what failed goes again.
+    fn subject() -> Subject;
+
+    /// Takes a group apart; none if this is something else.
+    fn open(body: Body) -> Option<Vec<Self::Item>>;
+
+    /// Puts a group together.
+    fn close(items: Vec<Self::Item>) -> Body;
+
+    /// Does all that these items entail. `again`: they were delivered before. Returns the places
+    /// of those that could not be done and must come again.
+    fn handle(desk: &Desk, items: Vec<Self::Item>, again: bool) -> impl Future<Output = Vec<usize>> + Send;
+}
+
+/// Takes work until stopped. What was begun goes on among the tasks in flight.
+pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Part, stop: &CancellationToken) -> anyhow::Result<()> {
+    let consumer = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        consumer = desk.bus().consumer(ConsumerSpec::scheduler(W::subject())) => consumer?,
+    };
+    ready.ready();
+    let turns = Arc::new(Semaphore::new(BATCHES));
+    loop {
+        let turn = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            turn = turns.clone().acquire_owned() => turn?,
+        };
+        let deliveries = tokio::select! {
+            biased;
+            deliveries = consumer.fetch(FETCH, PATIENCE) => deliveries?,
+            () = stop.cancelled() => return Ok(()),
+        };
+        let mut turn = Some(turn);
+        for batch in batches::<W>(deliveries) {
+            let turn = match turn.take() {
+                Some(turn) => turn,
+                None => turns.clone().acquire_owned().await?,
+            };
+            let desk_of_batch = desk.clone();
+            desk.in_flight.spawn(W::NAME, async move {
+                see_through::<W>(&desk_of_batch, batch).await;
+                drop(turn);
+            });
+        }
+    }
+}
+
+/// Deliveries that are handled together.
+struct Batch<W: Work> {
+    deliveries: Vec<(Delivery, Range<usize>)>,
+    items: Vec<W::Item>,
+    again: bool,
+}
+
+/// Puts first deliveries together, and keeps each later one apart.
+fn batches<W: Work>(deliveries: Vec<Delivery>) -> Vec<Batch<W>> {
+    let mut batches: Vec<Batch<W>> = Vec::new();
+    for mut delivery in deliveries {
+        let again = delivery.delivered > 1;
+        let body = std::mem::replace(&mut delivery.body, Body::Submit(Default::default()));
+        let Some(items) = W::open(body) else {
+            // The subject carries nothing else; whoever wrote this is no part of muster.
+            Undecodable { subject: &delivery.subject, detail: "another kind of message" }.emit();
+            batches.push(Batch { deliveries: vec![(delivery, 0..0)], items: Vec::new(), again });
+            continue;
+        };
+        match batches.last_mut() {
+            Some(last) if !again && !last.again && last.items.len() + items.len() <= BATCH => {
+                let place = last.items.len()..last.items.len() + items.len();
+                last.items.extend(items);
+                last.deliveries.push((delivery, place));
+            }
+            _ => batches.push(Batch { deliveries: vec![(delivery, 0..items.len())], items, again }),
+        }
+    }
+    batches
+}
+
+async fn see_through<W: Work>(desk: &Desk, batch: Batch<W>) {
+    let Batch { deliveries, items, again } = batch;
+    if again {
+        for (delivery, _) in &deliveries {
+            one_by_one::<W>(desk, delivery, &items).await;
+        }
+        return;
+    }
+    let failed = guarded::<W>(desk, items, false).await;
+    for (delivery, place) in &deliveries {
+        let whole = failed.as_ref().is_some_and(|failed| !failed.iter().any(|i| place.contains(i)));
+        if whole {
+            delivery.ack().await;
+        } else {
+            delivery.nak(COME_AGAIN).await;
+        }
+    }
+}
+
+/// A group that came before: each item for itself, so that a bad one harms nobody else, and only
+/// what failed is published again.
+async fn one_by_one<W: Work>(desk: &Desk, delivery: &Delivery, items: &[W::Item]) {
+    let mut failed = Vec::new();
+    for item in items {
+        match guarded::<W>(desk, vec![item.clone()], true).await {
+            Some(places) if places.is_empty() => {}
+            _ => failed.push(item.clone()),
+        }
+    }
+    let done = failed.is_empty() || desk.bus().publish(&W::subject(), None, None, W::close(failed)).await.is_ok();
+    if done {
+        delivery.ack().await;
+    } else {
+        delivery.nak(COME_AGAIN).await;
+    }
+}
+
+/// The places that failed; none if the handling itself broke.
+async fn guarded<W: Work>(desk: &Desk, items: Vec<W::Item>, again: bool) -> Option<Vec<usize>> {
+    let handled = AssertUnwindSafe(W::handle(desk, items, again)).catch_unwind().await;
+    handled.map_err(|_| TaskPanicked { task: W::NAME, detail: "see the log" }.emit()).ok()
+}
+
+/// Keeps an item that cannot be read as a dead letter; the rest of its group goes on. False if
+/// it could not be kept: then it must come again.
+pub(crate) async fn bury<W: Work>(desk: &Desk, item: W::Item, reason: &str) -> bool {
+    let subject = W::subject();
+    Undecodable { subject: subject.as_str(), detail: reason }.emit();
+    let original: Bytes = encode(&seal(desk.bus().instance(), None, Time::NONE, W::close(vec![item])));
+    let letter = DeadLetter { subject: subject.to_string(), reason: reason.to_owned(), original };
+    desk.bus().publish(&subjects::dlq(), None, None, Body::DeadLetter(letter)).await.is_ok()
+}

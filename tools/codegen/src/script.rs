@@ -1,0 +1,113 @@
+//! The headers of `lua/`: what a script's caller must know, read so that the call can be generated.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A type that a header may name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    U64,
+    I64,
+    Bytes,
+    /// The rest of the arguments, or a nested array of the reply.
+    List,
+}
+
+/// A named value.
+pub(crate) struct Field {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) doc: String,
+}
+
+/// One script, ready to be embedded.
+pub(crate) struct Script {
+    /// Its folder: what it acts on.
+    pub(crate) noun: String,
+    /// Its file: what it does.
+    pub(crate) verb: String,
+    pub(crate) doc: Vec<String>,
+    pub(crate) key: String,
+    pub(crate) args: Vec<Field>,
+    pub(crate) rets: Vec<Field>,
+    /// Includes expanded, comments gone.
+    pub(crate) body: String,
+}
+
+/// Every script below `lua`, in order. Files without `@key` are includes.
+pub(crate) fn read_all(lua: &Path, table: &str) -> Result<Vec<Script>> {
+    let mut files = BTreeMap::new();
+    for dir in fs::read_dir(lua)?.collect::<Result<Vec<_>, _>>()? {
+        for file in fs::read_dir(dir.path())?.collect::<Result<Vec<_>, _>>()? {
+            let path: PathBuf = file.path();
+            let name = path.strip_prefix(lua)?.with_extension("").to_string_lossy().into_owned();
+            files.insert(name, fs::read_to_string(&path)?);
+        }
+    }
+    files.insert("job/table".into(), table.to_owned());
+    let scripts = files.iter().filter(|(_, text)| text.lines().any(|l| l.starts_with("-- @key ")));
+    scripts.map(|(name, text)| parse(name, text, &files).with_context(|| format!("lua/{name}.lua"))).collect()
+}
+
+fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Script> {
+    let (noun, verb) = name.split_once('/').context("scripts live in lua/<noun>/<verb>.lua")?;
+    let mut script = Script {
+        noun: noun.into(),
+        verb: verb.into(),
+        doc: vec![],
+        key: String::new(),
+        args: vec![],
+        rets: vec![],
+        body: String::new(),
+    };
+    for line in text.lines().take_while(|l| l.starts_with("--")) {
+        let line = line.trim_start_matches("--").trim();
+        match line.split_once(' ') {
+            Some(("@key", rest)) => {
+                ensure!(script.key.is_empty(), "a script takes exactly one key");
+                script.key = rest.split_whitespace().next().context("@key needs a name")?.into();
+            }
+            Some(("@arg", rest)) => script.args.push(field(rest)?),
+            Some(("@ret", rest)) => script.rets.push(field(rest)?),
+            Some(("@include", rest)) => script.body.push_str(&code(files.get(rest).context("no such include")?)),
+            _ if line.starts_with('@') => bail!("unknown header line: {line}"),
+            _ => script.doc.push(line.strip_prefix(&format!("{name}: ")).unwrap_or(line).into()),
+        }
+    }
+    script.body.push_str(&code(text));
+    let lists = script.args.iter().filter(|a| a.kind == Kind::List).count();
+    ensure!(
+        lists == 0 || (lists == 1 && script.args.last().is_some_and(|a| a.kind == Kind::List)),
+        "a list comes last"
+    );
+    ensure!(!script.rets.is_empty(), "a script says what it returns");
+    ensure!(script.body.contains("KEYS[1]"), "the key is not used");
+    ensure!(!script.body.contains("KEYS[2]"), "every script takes exactly one key");
+    let computed =
+        script.body.lines().find(|l| l.contains("redis.call(") && !l.contains("KEYS[1]") && !l.contains("'TIME'"));
+    ensure!(computed.is_none(), "touches something else than its key: {computed:?}");
+    Ok(script)
+}
+
+fn field(text: &str) -> Result<Field> {
+    let (name, rest) = text.split_once(':').context("expected `name: type`")?;
+    let (kind, doc) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), ""));
+    let kind = match kind {
+        "u64" => Kind::U64,
+        "i64" => Kind::I64,
+        "bytes" => Kind::Bytes,
+        "list<bytes>" => Kind::List,
+        other => bail!("unknown type {other}"),
+    };
+    Ok(Field { name: name.trim().into(), kind, doc: doc.trim().into() })
+}
+
+fn code(text: &str) -> String {
+    let lines = text.lines().filter(|l| !l.trim_start().starts_with("--") && !l.trim().is_empty());
+    lines.fold(String::new(), |out, line| out + line + "\n")
+}

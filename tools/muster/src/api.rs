@@ -1,0 +1,282 @@
+//! Calls to the gateways' HTTP API. Knows addresses, the key, and how a problem becomes words for
+//! a person; leaves to the commands what they ask and show. Bodies travel as text, so that a
+//! payload arrives and comes back exactly as written.
+//!
+//! A gateway that refuses the connection is skipped for the next one: nothing was sent, so this
+//! is always safe. Everything else is repeated only where the call says that it may be.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    outcome::{Code, Failure},
+    target::Door,
+};
+
+/// How long a call may be repeated in all.
+const PERSEVERANCE: Duration = Duration::from_secs(30);
+/// How long one call may take beyond what the server was asked to wait.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// One request.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    method: Method,
+    path: String,
+    query: Vec<(String, String)>,
+    body: Option<String>,
+    idempotency_key: Option<String>,
+    waits: Duration,
+    repeatable: bool,
+}
+
+impl Call {
+    /// Reads something.
+    pub(crate) fn get(path: impl Into<String>) -> Call {
+        Call::new(Method::GET, path, None, true)
+    }
+
+    /// Changes something. Repeated only if [`Call::repeatable`] says so.
+    pub(crate) fn post(path: impl Into<String>, body: impl Into<String>) -> Call {
+        Call::new(Method::POST, path, Some(body.into()), false)
+    }
+
+    /// Removes something.
+    pub(crate) fn delete(path: impl Into<String>) -> Call {
+        Call::new(Method::DELETE, path, None, false)
+    }
+
+    fn new(method: Method, path: impl Into<String>, body: Option<String>, repeatable: bool) -> Call {
+        let (path, query) = (path.into(), Vec::new());
+        Call { method, path, query, body, idempotency_key: None, waits: Duration::ZERO, repeatable }
+    }
+
+    /// Adds a query parameter.
+    pub(crate) fn query(mut self, name: impl Into<String>, value: impl ToString) -> Call {
+        self.query.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// The server is asked to wait this long before it answers.
+    pub(crate) fn waits(mut self, wait: Duration) -> Call {
+        self.waits = wait;
+        self
+    }
+
+    /// Doing it twice does no harm.
+    pub(crate) fn repeatable(mut self) -> Call {
+        self.repeatable = true;
+        self
+    }
+
+    /// Doing it twice is the same as once, by this key.
+    pub(crate) fn idempotency_key(mut self, key: impl Into<String>) -> Call {
+        self.idempotency_key = Some(key.into());
+        self.repeatable()
+    }
+}
+
+/// What the server said, as it said it and as it reads.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) value: Value,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// No gateway could be reached, or none answered in time.
+    #[error("no answer from {url}: {why}")]
+    Unreachable { url: String, why: String },
+    /// A gateway said no.
+    #[error("{}", .0.words())]
+    Refused(Box<Problem>),
+}
+
+/// A refusal, as the gateway put it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) status: u16,
+    pub(crate) code: String,
+    detail: String,
+    errors: Vec<String>,
+}
+
+impl Problem {
+    fn read(status: u16, text: &str) -> Problem {
+        let body: Value = serde_json::from_str(text).unwrap_or_default();
+        let word = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+        let (title, detail) = (word("title"), word("detail"));
+        let field = |e: &Value| {
+            format!("{}: {}", e["pointer"].as_str().unwrap_or("/"), e["detail"].as_str().unwrap_or_default())
+        };
+        Problem {
+            status,
+            code: word("code"),
+            detail: [detail, title].into_iter().find(|t| !t.is_empty()).unwrap_or_else(|| text.trim().to_owned()),
+            errors: body["errors"].as_array().map(|all| all.iter().map(field).collect()).unwrap_or_default(),
+        }
+    }
+
+    fn words(&self) -> String {
+        let code = if self.code.is_empty() { String::new() } else { format!(", {}", self.code) };
+        let mut words = format!("{} ({}{code})", self.detail, self.status);
+        for error in &self.errors {
+            words += &format!("\n  {error}");
+        }
+        words
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
+        let words = error.to_string();
+        match error {
+            CallError::Unreachable { .. } => {
+                Failure::new(words).hint("is the stack up? `muster dev` starts one; --url and MUSTER_URL name another")
+            }
+            CallError::Refused(problem) => match problem.status {
+                401 => Failure::new(words).hint("give a valid key by --api-key or MUSTER_API_KEY"),
+                403 => Failure::new(words).hint("use a key that has this scope; `muster key create --scope …` makes one"),
+                404 => Failure::new(words).with_code(Code::NotFound),
+                429 => Failure::new(words).hint("slow down, or raise API_RATE_LIMIT_RPS on the gateways"),
+                503 => Failure::new(words).hint("a store is away; `muster status` and the gateway's /readyz say which"),
+                _ => Failure::new(words),
+            },
+        }
+    }
+}
+
+/// The API as one caller sees it.
+pub(crate) struct Api {
+    http: reqwest::Client,
+    door: Door,
+    current: AtomicUsize,
+}
+
+impl Api {
+    /// A caller that has not called yet.
+    pub(crate) fn new(door: Door) -> anyhow::Result<Api> {
+        // Whoever comes second finds it installed already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(2))
+            .pool_idle_timeout(Duration::from_secs(20))
+            .tcp_nodelay(true)
+            .build()?;
+        Ok(Api { http, door, current: AtomicUsize::new(0) })
+    }
+
+    /// A caller for each gateway alone, to spread load or to ask every one.
+    pub(crate) fn each(&self) -> Vec<Api> {
+        let alone = |url: &String| Api {
+            http: self.http.clone(),
+            door: Door { urls: vec![url.clone()], ..self.door.clone() },
+            current: AtomicUsize::new(0),
+        };
+        self.door.urls.iter().map(alone).collect()
+    }
+
+    /// The address that calls go to at the moment.
+    pub(crate) fn url(&self) -> &str {
+        &self.door.urls[self.current.load(Ordering::Relaxed) % self.door.urls.len()]
+    }
+
+    /// Makes the call, again and elsewhere as far as it allows.
+    pub(crate) async fn call(&self, call: &Call) -> Result<Answer, CallError> {
+        let limit = Instant::now() + PERSEVERANCE + call.waits;
+        let mut refusals = 0;
+        loop {
+            let (error, wait) = match self.once(call).await {
+                Ok(answer) => return Ok(answer),
+                Err(tried) => tried,
+            };
+            let Some(wait) = wait.filter(|&wait| Instant::now() + wait < limit) else {
+                return Err(error);
+            };
+            if matches!(error, CallError::Unreachable { .. }) {
+                refusals += 1;
+                // With nobody there at all, an operator wants to know soon.
+                if refusals > 2 * self.door.urls.len() + 3 {
+                    return Err(error);
+                }
+                self.current.fetch_add(1, Ordering::Relaxed);
+            }
+            sleep(wait).await;
+        }
+    }
+
+    /// One try; with the error comes how long to wait before the next, if there may be one.
+    async fn once(&self, call: &Call) -> Result<Answer, (CallError, Option<Duration>)> {
+        let url = self.url();
+        let mut request = self
+            .http
+            .request(call.method.clone(), format!("{url}/api/v1{}", call.path))
+            .bearer_auth(&self.door.api_key)
+            .query(&call.query)
+            .timeout(ANSWER + call.waits);
+        if let Some(tenant) = &self.door.tenant {
+            request = request.header("Muster-Tenant", tenant);
+        }
+        if let Some(key) = &call.idempotency_key {
+            request = request.header("Idempotency-Key", key);
+        }
+        if let Some(body) = &call.body {
+            request = request.header("Content-Type", "application/json").body(body.clone());
+        }
+        let unreachable = |error: &reqwest::Error| {
+            let wait = (call.repeatable || error.is_connect()).then(|| Duration::from_millis(200));
+            (CallError::Unreachable { url: url.to_owned(), why: root_cause(error) }, wait)
+        };
+        let response = request.send().await.map_err(|e| unreachable(&e))?;
+        let (status, pause) = (response.status(), retry_after(&response));
+        let text = response.text().await.map_err(|e| unreachable(&e))?;
+        if status.is_success() {
+            let value = serde_json::from_str(&text).unwrap_or_default();
+            return Ok(Answer { text, value });
+        }
+        let busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let wait = (call.repeatable && busy).then_some(pause);
+        Err((CallError::Refused(Box::new(Problem::read(status.as_u16(), &text))), wait))
+    }
+}
+
+fn retry_after(response: &reqwest::Response) -> Duration {
+    let seconds = response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(1)).max(Duration::from_millis(100))
+}
+
+/// The innermost cause: "connection refused" says more than "error sending request".
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_tells_each_wrong_field() {
+        let text = r#"{"title":"Invalid request","status":422,"detail":"2 fields are wrong","code":"invalid_request",
+            "errors":[{"pointer":"/topic","detail":"is empty"},{"pointer":"/priority","detail":"unknown"}]}"#;
+        let problem = Problem::read(422, text);
+        let words = "2 fields are wrong (422, invalid_request)\n  /topic: is empty\n  /priority: unknown";
+        assert_eq!(problem.words(), words);
+    }
+
+    #[test]
+    fn an_answer_that_is_no_problem_document_is_quoted() {
+        assert_eq!(Problem::read(502, "bad gateway\n").words(), "bad gateway (502)");
+    }
+}

@@ -1,0 +1,98 @@
+//! The command line: one subcommand a file, and the few lines that turn arguments into a run.
+//! Everything runs on one thread; `dev` relies on that for the lives of its children.
+
+mod bench;
+mod dev;
+mod job;
+mod key;
+mod status;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{api::Api, outcome, output::Format, target::Target};
+
+/// Muster: a distributed job coordinator
+#[derive(Parser, Debug)]
+#[command(name = "muster", version, about, propagate_version = true, disable_help_subcommand = true)]
+struct Cli {
+    #[command(flatten)]
+    target: Target,
+
+    /// Tables for people or JSON for programs
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: Format,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Dev(dev::Dev),
+    /// Run jobs
+    #[command(subcommand)]
+    Worker(worker::Worker),
+    /// Submit jobs and follow them
+    #[command(subcommand)]
+    Job(job::Job),
+    /// Make and remove API keys
+    #[command(subcommand)]
+    Key(key::Key),
+    Status(status::Status),
+    Bench(bench::Bench),
+}
+
+/// Where a command talks to and how it prints.
+pub(crate) struct Caller {
+    pub(crate) api: Api,
+    pub(crate) format: Format,
+}
+
+/// Reads the arguments and runs what they ask for.
+pub(crate) fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return outcome::report(Err(error.into())),
+    };
+    outcome::report(runtime.block_on(cli.run()))
+}
+
+impl Cli {
+    async fn run(self) -> anyhow::Result<()> {
+        let Cli { target, output: format, command } = self;
+        let caller = || anyhow::Ok(Caller { api: Api::new(target.door()?)?, format });
+        match command {
+            Command::Dev(dev) => dev.run(target.state_file.as_deref()).await,
+            Command::Worker(worker) => worker.run(&target).await,
+            Command::Job(job) => job.run(&caller()?).await,
+            Command::Key(key) => key.run(&caller()?).await,
+            Command::Status(status) => status.run(&caller()?, target.stack()?).await,
+            Command::Bench(bench) => bench.run(&target, format).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_stand_before_and_after_the_command() {
+        for line in ["muster --tenant a job get x -o json", "muster job get x --tenant a --output json"] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!((cli.target.tenant.as_deref(), cli.output), (Some("a"), Format::Json));
+        }
+        assert!(Cli::try_parse_from(["muster", "job", "submit"]).is_err(), "neither topic nor file");
+    }
+}

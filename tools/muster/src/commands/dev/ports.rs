@@ -1,0 +1,157 @@
+//! Loopback ports for a stack. Free ones are taken from below the range that the kernel hands to
+//! outgoing connections: a port that its process lost for a moment is then still free when the
+//! process comes back. Redis and NATS nodes keep their ports from run to run, because a Redis
+//! cluster finds itself again by them.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::{Ipv4Addr, TcpListener},
+    ops::RangeInclusive,
+    path::PathBuf,
+};
+
+use anyhow::Context;
+
+use crate::{outcome::Failure, stack::replace_private};
+
+/// Where we look for free ports.
+const RANGE: RangeInclusive<u16> = 10_000..=31_999;
+
+/// A Redis cluster node talks to the others on its port plus this.
+pub(crate) const REDIS_BUS_OFFSET: u16 = 10_000;
+
+/// Ports given out so far, and those that names had before.
+pub(crate) struct Ports {
+    given: HashSet<u16>,
+    kept: BTreeMap<String, u16>,
+    file: PathBuf,
+}
+
+impl Ports {
+    /// Reads which ports names had; a file that cannot be read counts as none.
+    pub(crate) fn load(file: PathBuf) -> Ports {
+        let kept = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        Ports { given: HashSet::new(), kept, file }
+    }
+
+    /// Remembers the kept ones for the next run.
+    pub(crate) fn save(&self) -> anyhow::Result<()> {
+        let text = serde_json::to_vec_pretty(&self.kept)?;
+        replace_private(&self.file, &text).with_context(|| format!("cannot write {}", self.file.display()))
+    }
+
+    /// Any free port.
+    pub(crate) fn free(&mut self) -> anyhow::Result<u16> {
+        self.search(RANGE, |_| Vec::new())
+    }
+
+    /// The port this name had before if it is free, otherwise a new one, kept from now on.
+    pub(crate) fn keep(&mut self, name: &str) -> anyhow::Result<u16> {
+        self.keep_with(name, RANGE, |_| Vec::new())
+    }
+
+    /// The same for a Redis cluster node, whose second port must be free too.
+    pub(crate) fn keep_redis_node(&mut self, name: &str) -> anyhow::Result<u16> {
+        let range = *RANGE.start()..=*RANGE.end() - REDIS_BUS_OFFSET;
+        self.keep_with(name, range, |port| vec![port + REDIS_BUS_OFFSET])
+    }
+
+    /// The port of gateway number `n` (from 1) when the first has `base`; 0 means any.
+    pub(crate) fn gateway(&mut self, base: u16, n: u16) -> anyhow::Result<u16> {
+        if base == 0 {
+            return self.free();
+        }
+        let Some(port) = n.checked_sub(1).and_then(|k| k.checked_mul(2)).and_then(|k| base.checked_add(k)) else {
+            return Err(Failure::usage(format!("gateway-{n} has no port left above {base}")).into());
+        };
+        if !self.give(port) {
+            let failure = Failure::new(format!("port {port} for gateway-{n} is in use"));
+            return Err(failure.hint("`--port 0` picks free ports, `--port P` starts from another one").into());
+        }
+        Ok(port)
+    }
+
+    fn keep_with(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u16>,
+        also: impl Fn(u16) -> Vec<u16>,
+    ) -> anyhow::Result<u16> {
+        let before = self.kept.get(name).copied().filter(|port| range.contains(port));
+        let port = match before.filter(|&port| self.give_all(port, &also(port))) {
+            Some(port) => port,
+            None => self.search(range, also)?,
+        };
+        self.kept.insert(name.to_owned(), port);
+        Ok(port)
+    }
+
+    fn search(&mut self, range: RangeInclusive<u16>, also: impl Fn(u16) -> Vec<u16>) -> anyhow::Result<u16> {
+        let reserved: HashSet<u16> = self.kept.values().copied().collect();
+        (0..1_000)
+            .map(|_| fastrand::u16(range.clone()))
+            .filter(|port| !reserved.contains(port))
+            .find(|&port| self.give_all(port, &also(port)))
+            .context("no free port found on 127.0.0.1")
+    }
+
+    fn give_all(&mut self, port: u16, also: &[u16]) -> bool {
+        let fine = also.iter().all(|&p| !self.given.contains(&p) && is_free(p)) && self.give(port);
+        if fine {
+            self.given.extend(also);
+        }
+        fine
+    }
+
+    fn give(&mut self, port: u16) -> bool {
+        is_free(port) && self.given.insert(port)
+    }
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(dir: &tempfile::TempDir) -> Ports {
+        Ports::load(dir.path().join("ports.json"))
+    }
+
+    #[test]
+    fn names_keep_their_ports_from_run_to_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = ports(&dir);
+        let (redis, nats) = (first.keep_redis_node("redis-1").unwrap(), first.keep("nats-1").unwrap());
+        first.save().unwrap();
+        let mut second = ports(&dir);
+        assert_eq!((second.keep_redis_node("redis-1").unwrap(), second.keep("nats-1").unwrap()), (redis, nats));
+        assert_ne!(redis, nats);
+    }
+
+    #[test]
+    fn a_kept_port_that_somebody_else_took_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = ports(&dir);
+        let port = first.keep("redis-1").unwrap();
+        first.save().unwrap();
+        let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        assert_ne!(ports(&dir).keep("redis-1").unwrap(), port);
+    }
+
+    #[test]
+    fn gateways_stand_two_apart_and_a_port_in_use_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ports = ports(&dir);
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = ports.gateway(port, 1).unwrap_err();
+        assert_eq!(error.to_string(), format!("port {port} for gateway-1 is in use"));
+        let error = ports.gateway(port - 2, 2).unwrap_err();
+        assert_eq!(error.to_string(), format!("port {port} for gateway-2 is in use"));
+        assert!(ports.gateway(u16::MAX, 2).is_err());
+        assert_ne!(ports.gateway(0, 1).unwrap(), ports.gateway(0, 2).unwrap());
+    }
+}

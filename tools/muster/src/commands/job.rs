@@ -1,0 +1,106 @@
+//! `muster job`: submit jobs, read them, follow them to their end. `submit`, `get` and `wait` end
+//! with code 4 when they waited for a job that ended badly.
+
+mod list;
+mod show;
+mod submit;
+mod wait;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::Caller;
+use crate::{
+    api::{Answer, Call},
+    outcome::Failure,
+    output::{self, Format},
+};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Job {
+    Submit(Box<submit::Submit>),
+    /// Show a job
+    Get {
+        /// The job's id
+        id: String,
+        /// Leave payload and result out
+        #[arg(long)]
+        brief: bool,
+    },
+    List(list::List),
+    /// End a job before its time
+    Cancel {
+        /// The job's id
+        id: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    Retry(submit::Retry),
+    Wait(wait::Wait),
+    /// Every step a job took
+    History {
+        /// The job's id
+        id: String,
+    },
+    /// Remove a job that has ended
+    Delete {
+        /// The job's id
+        id: String,
+    },
+}
+
+impl Job {
+    pub(crate) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        match self {
+            Job::Submit(submit) => submit.run(caller).await,
+            Job::Get { id, brief } => {
+                let call = Call::get(format!("/jobs/{}", checked(&id)?));
+                let call = if brief { call } else { call.query("include", "payload,result") };
+                shown(caller, &ask(caller, &call).await?);
+                Ok(())
+            }
+            Job::List(list) => list.run(caller).await,
+            Job::Cancel { id, reason } => {
+                let body = reason.map_or_else(|| json!({}), |reason| json!({"reason": reason}));
+                let call = Call::post(format!("/jobs/{}/cancel", checked(&id)?), body.to_string()).repeatable();
+                shown(caller, &ask(caller, &call).await?);
+                Ok(())
+            }
+            Job::Retry(retry) => retry.run(caller).await,
+            Job::Wait(wait) => wait.run(caller).await,
+            Job::History { id } => {
+                let answer = ask(caller, &Call::get(format!("/jobs/{}/history", checked(&id)?))).await?;
+                match caller.format {
+                    Format::Json => output::line(answer.text),
+                    Format::Table => show::history(&answer.value),
+                }
+                Ok(())
+            }
+            Job::Delete { id } => {
+                ask(caller, &Call::delete(format!("/jobs/{}", checked(&id)?))).await?;
+                output::line(format_args!("job {id} is gone"));
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {
+    caller.api.call(call).await.map_err(Failure::from)
+}
+
+fn shown(caller: &Caller, answer: &Answer) {
+    match caller.format {
+        Format::Json => output::line(&answer.text),
+        Format::Table => show::job(&answer.value),
+    }
+}
+
+/// An id goes into a path, so it has to be one.
+fn checked(id: &str) -> Result<&str, Failure> {
+    match id.parse::<muster_domain::JobId>() {
+        Ok(_) => Ok(id),
+        Err(fault) => Err(Failure::usage(format!("{id:?} is no job id")).hint(fault.to_string())),
+    }
+}

@@ -1,0 +1,109 @@
+//! `muster job list`: newest first, filtered by the gateway, page after page until there are enough.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{Caller, ask, show};
+use crate::{
+    api::Call,
+    output::{self, Format},
+};
+
+/// Most jobs of one page.
+const PAGE: usize = 500;
+
+/// List jobs, newest first
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Only those in one of these states
+    #[arg(long, value_delimiter = ',')]
+    state: Vec<String>,
+
+    /// Only those of this topic
+    #[arg(long)]
+    topic: Option<String>,
+
+    /// Only those with this label
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::submit::label)]
+    labels: Vec<(String, String)>,
+
+    /// Only those that ended with this error code
+    #[arg(long)]
+    error_code: Option<String>,
+
+    /// Only those that this worker runs or ran
+    #[arg(long)]
+    worker: Option<String>,
+
+    /// Only those created after this moment, like 2030-01-01T00:00:00Z
+    #[arg(long, value_name = "TIME")]
+    created_after: Option<String>,
+
+    /// Only those created before this moment
+    #[arg(long, value_name = "TIME")]
+    created_before: Option<String>,
+
+    /// Only those that ended after this moment
+    #[arg(long, value_name = "TIME")]
+    finished_after: Option<String>,
+
+    /// Only those that ended before this moment
+    #[arg(long, value_name = "TIME")]
+    finished_before: Option<String>,
+
+    /// How many at most
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+}
+
+impl List {
+    pub(super) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        let mut jobs: Vec<Value> = Vec::new();
+        let mut cursor: Option<String> = None;
+        while jobs.len() < self.limit {
+            let mut call = self.call().query("limit", (self.limit - jobs.len()).min(PAGE));
+            if let Some(cursor) = &cursor {
+                call = call.query("cursor", cursor);
+            }
+            let mut page = ask(caller, &call).await?.value;
+            if let Some(items) = page["items"].as_array_mut() {
+                jobs.append(items);
+            }
+            // A short page is not the last one; only a missing cursor says so.
+            cursor = page["next_cursor"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        match caller.format {
+            Format::Json => output::json(&json!({"items": jobs, "next_cursor": cursor})),
+            Format::Table => show::jobs(&jobs),
+        }
+        Ok(())
+    }
+
+    fn call(&self) -> Call {
+        let mut call = Call::get("/jobs");
+        if !self.state.is_empty() {
+            call = call.query("state", self.state.join(","));
+        }
+        for (name, value) in &self.labels {
+            call = call.query(format!("label.{name}"), value);
+        }
+        let filters = [
+            ("topic", &self.topic),
+            ("error_code", &self.error_code),
+            ("worker", &self.worker),
+            ("created_after", &self.created_after),
+            ("created_before", &self.created_before),
+            ("finished_after", &self.finished_after),
+            ("finished_before", &self.finished_before),
+        ];
+        for (name, value) in filters {
+            if let Some(value) = value {
+                call = call.query(name, value);
+            }
+        }
+        call
+    }
+}

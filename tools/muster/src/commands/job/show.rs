@@ -1,0 +1,93 @@
+//! A job, a list of jobs and a job's history, as a person reads them.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{
+    output::{self, cell},
+    spans,
+};
+
+/// Everything about one job that applies.
+pub(super) fn job(job: &Value) {
+    let error = &job["error"];
+    let error = match error.is_object() {
+        true => format!("{}: {}", cell(&error["code"]), cell(&error["message"])),
+        false => String::new(),
+    };
+    output::facts(&[
+        ("id", cell(&job["id"])),
+        ("topic", cell(&job["topic"])),
+        ("tenant", cell(&job["tenant"])),
+        ("state", cell(&job["state"])),
+        ("attempt", format!("{} of {}", cell(&job["attempt"]), cell(&job["max_attempts"]))),
+        ("priority", cell(&job["priority"])),
+        ("labels", labels(&job["labels"])),
+        ("worker", cell(&job["worker"])),
+        ("created", cell(&job["created_at"])),
+        ("run at", cell(&job["run_at"])),
+        ("started", cell(&job["started_at"])),
+        ("finished", cell(&job["finished_at"])),
+        ("took", took(job)),
+        ("next retry", cell(&job["next_retry_at"])),
+        ("deadline", cell(&job["deadline"])),
+        ("progress", cell(&job["progress"])),
+        ("retry of", cell(&job["retry_of"])),
+        ("retried as", cell(&job["retried_as"])),
+        ("payload", cell(&job["payload"])),
+        ("result", result(job)),
+        ("error", error),
+    ]);
+}
+
+/// One line a job.
+pub(super) fn jobs(jobs: &[Value]) {
+    let row = |job: &Value| {
+        vec![
+            cell(&job["id"]),
+            cell(&job["topic"]),
+            cell(&job["state"]),
+            format!("{}/{}", cell(&job["attempt"]), cell(&job["max_attempts"])),
+            cell(&job["created_at"]),
+            took(job),
+            cell(&job["error"]["code"]),
+        ]
+    };
+    output::rows(&["ID", "TOPIC", "STATE", "ATTEMPT", "CREATED", "TOOK", "ERROR"], jobs.iter().map(row));
+}
+
+/// One line a transition.
+pub(super) fn history(answer: &Value) {
+    let steps = [&answer["items"], &answer["transitions"], answer].into_iter().find_map(Value::as_array);
+    let row = |step: &Value| {
+        let from_to = match (step["from"].as_str(), [&step["to"], &step["state"]].iter().find_map(|v| v.as_str())) {
+            (Some(from), Some(to)) => format!("{from} → {to}"),
+            (_, to) => to.unwrap_or_default().to_owned(),
+        };
+        let time = [&step["at"], &step["time"]].into_iter().map(cell).find(|t| !t.is_empty()).unwrap_or_default();
+        let why = match step["error"].is_object() {
+            true => format!("{}: {}", cell(&step["error"]["code"]), cell(&step["error"]["message"])),
+            false => cell(&step["note"]),
+        };
+        vec![time, cell(&step["event"]), from_to, cell(&step["attempt"]), cell(&step["worker"]), why]
+    };
+    let steps = steps.map(Vec::as_slice).unwrap_or_default();
+    output::rows(&["TIME", "EVENT", "STATE", "ATTEMPT", "WORKER", "NOTE"], steps.iter().map(row));
+}
+
+fn took(job: &Value) -> String {
+    job["duration_ms"].as_u64().map(|ms| spans::show(Duration::from_millis(ms))).unwrap_or_default()
+}
+
+fn labels(labels: &Value) -> String {
+    let pair = |(name, value): (&String, &Value)| format!("{name}={}", cell(value));
+    labels.as_object().map(|all| all.iter().map(pair).collect::<Vec<_>>().join(" ")).unwrap_or_default()
+}
+
+fn result(job: &Value) -> String {
+    match job["result_truncated"].as_bool() {
+        Some(true) => format!("{} bytes, beginning with {}", cell(&job["result_size"]), cell(&job["result_preview"])),
+        _ => job.get("result").map(Value::to_string).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,267 @@
+//! `muster job submit` and `retry`. A submit without an idempotency key gets a random one, so that
+//! repeating it after a lost answer makes no second job. Payloads go out exactly as written.
+
+mod ndjson;
+
+use std::{
+    collections::BTreeMap,
+    io::Read,
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::Args;
+use muster_domain::Priority;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::{Caller, ask, checked, shown, wait};
+use crate::{api::Call, outcome::Failure, spans};
+
+/// Submit a job, or many from a file
+#[derive(Args, Debug)]
+pub(crate) struct Submit {
+    /// What kind of work it is
+    #[arg(long, required_unless_present = "file")]
+    topic: Option<String>,
+
+    /// JSON, or @FILE, or - for standard input
+    #[arg(long, value_name = "JSON")]
+    payload: Option<String>,
+
+    #[command(flatten)]
+    more: More,
+
+    /// The same key and the same job again: one job
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+
+    /// Wait for its end; exit code 4 if it ends badly
+    #[arg(long)]
+    wait: bool,
+
+    /// Give up waiting after this long
+    #[arg(long, requires = "wait", value_parser = spans::parse, value_name = "DURATION")]
+    timeout: Option<Duration>,
+
+    /// A file with one job a line, as the API takes them; - for standard input
+    #[arg(long, value_name = "NDJSON", conflicts_with_all = ["topic", "payload", "idempotency_key", "wait"])]
+    file: Option<PathBuf>,
+}
+
+/// The other fields of a job.
+#[derive(Args, Debug, Default)]
+struct More {
+    /// critical, high, normal or low
+    #[arg(long, value_parser = priority)]
+    priority: Option<&'static str>,
+
+    /// For finding it again
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+
+    /// Not before so long from now
+    #[arg(long, value_parser = spans::parse, value_name = "DURATION", conflicts_with = "run_at")]
+    delay: Option<Duration>,
+
+    /// Not before this moment, like 2030-01-01T00:00:00Z
+    #[arg(long, value_name = "TIME")]
+    run_at: Option<String>,
+
+    /// Never started later than so long from now
+    #[arg(long, value_parser = spans::parse, value_name = "DURATION")]
+    start_within: Option<Duration>,
+
+    /// The whole job is over so long from now
+    #[arg(long, value_parser = spans::parse, value_name = "DURATION")]
+    expire_in: Option<Duration>,
+
+    /// Longest one attempt may take
+    #[arg(long = "attempt-timeout", value_parser = spans::parse, value_name = "DURATION")]
+    attempt_timeout: Option<Duration>,
+
+    /// Most attempts
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    topic: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<&'a str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_at: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_within_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expire_in_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<Retries>,
+}
+
+#[derive(Serialize)]
+struct Retries {
+    max_attempts: u32,
+}
+
+impl Submit {
+    pub(super) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        if let Some(file) = &self.file {
+            return ndjson::submit(caller, file).await;
+        }
+        let payload = self.payload.as_deref().map(read_payload).transpose()?;
+        let body = serde_json::to_string(&self.body(payload.as_deref()))?;
+        let key = self.idempotency_key.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+        let answer = ask(caller, &Call::post("/jobs", body).idempotency_key(key)).await?;
+        if !self.wait {
+            shown(caller, &answer);
+            return Ok(());
+        }
+        let id = answer.value["id"].as_str().context("the answer names no job")?;
+        let ended = wait::until_done(caller, id, self.timeout).await?;
+        shown(caller, &ended);
+        Ok(wait::judged(&ended.value)?)
+    }
+
+    fn body<'a>(&'a self, payload: Option<&'a RawValue>) -> Body<'a> {
+        let more = &self.more;
+        Body {
+            topic: self.topic.as_deref().unwrap_or_default(),
+            payload,
+            priority: more.priority,
+            labels: more.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
+            delay_ms: more.delay.map(spans::millis),
+            run_at: more.run_at.as_deref(),
+            start_within_ms: more.start_within.map(spans::millis),
+            expire_in_ms: more.expire_in.map(spans::millis),
+            timeout_ms: more.attempt_timeout.map(spans::millis),
+            retry: more.max_attempts.map(|max_attempts| Retries { max_attempts }),
+        }
+    }
+}
+
+/// Do an ended job again, as a new job
+#[derive(Args, Debug)]
+pub(crate) struct Retry {
+    /// The id of the job that ended
+    id: String,
+
+    /// Another payload: JSON, or @FILE, or - for standard input
+    #[arg(long, value_name = "JSON")]
+    payload: Option<String>,
+
+    /// Another topic
+    #[arg(long)]
+    topic: Option<String>,
+
+    /// Another priority
+    #[arg(long, value_parser = priority)]
+    priority: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Overrides<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<&'a str>,
+}
+
+impl Retry {
+    pub(super) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        let body = Overrides {
+            payload: self.payload.as_deref().map(read_payload).transpose()?,
+            topic: self.topic.as_deref(),
+            priority: self.priority,
+        };
+        // The new job's id comes from the old one's, so a second call finds the first one's job.
+        let path = format!("/jobs/{}/retry", checked(&self.id)?);
+        let answer = ask(caller, &Call::post(path, serde_json::to_string(&body)?).repeatable()).await?;
+        shown(caller, &answer);
+        Ok(())
+    }
+}
+
+/// Reads a payload from where the argument says, and checks that it is JSON.
+fn read_payload(given: &str) -> anyhow::Result<Box<RawValue>> {
+    let text = match given.strip_prefix('@') {
+        _ if given == "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("cannot read the payload")?;
+            text
+        }
+        Some(file) => std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?,
+        None => given.to_owned(),
+    };
+    RawValue::from_string(text.trim().to_owned()).map_err(|error| {
+        Failure::usage(format!("the payload is no JSON: {error}"))
+            .hint("a plain string needs quotes of its own: --payload '\"text\"'")
+            .into()
+    })
+}
+
+/// Reads `name=value`.
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a label is NAME=VALUE".to_owned()),
+    }
+}
+
+fn priority(text: &str) -> Result<&'static str, String> {
+    let words = || Priority::ALL.iter().map(|p| p.as_str()).collect::<Vec<_>>().join(", ");
+    Priority::parse(text).map(Priority::as_str).ok_or_else(|| format!("one of {}", words()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        submit: Submit,
+    }
+
+    #[test]
+    fn a_submit_carries_only_what_was_said_and_payloads_verbatim() {
+        let line = ["x", "--topic", "t", "--payload", r#"{"b":1.50,"a":12345678901234567890123}"#, "--delay", "2s"];
+        let submit = Line::parse_from(line).submit;
+        let payload = read_payload(submit.payload.as_deref().unwrap()).unwrap();
+        let body = serde_json::to_string(&submit.body(Some(&payload))).unwrap();
+        assert_eq!(body, r#"{"topic":"t","payload":{"b":1.50,"a":12345678901234567890123},"delay_ms":2000}"#);
+    }
+
+    #[test]
+    fn payloads_come_from_files_and_must_be_json() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("p.json");
+        std::fs::write(&file, "[1, 2]\n").unwrap();
+        assert_eq!(read_payload(&format!("@{}", file.display())).unwrap().get(), "[1, 2]");
+        assert!(read_payload("hello").unwrap_err().to_string().contains("no JSON"));
+        assert!(read_payload("").is_err());
+    }
+
+    #[test]
+    fn labels_and_priorities_are_read_or_refused() {
+        assert_eq!(label("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(label("a").is_err() && label("=b").is_err());
+        assert_eq!(priority("high"), Ok("high"));
+        assert_eq!(priority("urgent"), Err("one of critical, high, normal, low".into()));
+    }
+}

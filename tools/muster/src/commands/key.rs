@@ -1,0 +1,129 @@
+//! `muster key`: API keys with a tenant and scopes. The secret is shown once, by `create`.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Caller;
+use crate::{
+    api::Call,
+    outcome::Failure,
+    output::{self, Format, cell},
+};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Key {
+    Create(Create),
+    /// Keys that exist, without their secrets
+    List,
+    /// Remove a key; calls with it are refused from then on
+    Delete {
+        /// The key's id, as `list` shows it
+        id: String,
+    },
+}
+
+/// Make a key; its secret is shown once
+#[derive(Args, Debug)]
+pub(crate) struct Create {
+    /// What it is for
+    name: String,
+
+    /// What it may do: submit, read, payloads, control, worker, approve, policy, admin
+    #[arg(long = "scope", required = true, value_delimiter = ',')]
+    scopes: Vec<String>,
+
+    /// The tenant it is bound to; without one it acts for all tenants
+    #[arg(long = "for-tenant", value_name = "TENANT")]
+    tenant: Option<String>,
+
+    /// Topics it is bound to; globs are fine
+    #[arg(long = "topic", value_name = "GLOB")]
+    topics: Vec<String>,
+
+    /// When it ends, like 2030-01-01T00:00:00Z
+    #[arg(long, value_name = "TIME")]
+    expires_at: Option<String>,
+}
+
+#[derive(Serialize)]
+struct NewKey<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    scopes: &'a [String],
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    topics: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<&'a str>,
+}
+
+impl Key {
+    pub(crate) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        match self {
+            Key::Create(create) => create.run(caller).await,
+            Key::List => list(caller).await,
+            Key::Delete { id } => {
+                caller.api.call(&Call::delete(format!("/keys/{id}"))).await.map_err(Failure::from)?;
+                output::line(format_args!("key {id} is gone"));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Create {
+    async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        let body = NewKey {
+            name: &self.name,
+            tenant: self.tenant.as_deref(),
+            scopes: &self.scopes,
+            topics: &self.topics,
+            expires_at: self.expires_at.as_deref(),
+        };
+        let call = Call::post("/keys", serde_json::to_string(&body)?);
+        let answer = caller.api.call(&call).await.map_err(Failure::from)?;
+        if caller.format == Format::Json {
+            output::line(answer.text);
+            return Ok(());
+        }
+        let key = &answer.value;
+        // The secret may stand under either name; both are what goes into the header.
+        let secret = [&key["key"], &key["secret"]].into_iter().find(|v| v.is_string()).unwrap_or(&Value::Null);
+        output::facts(&[
+            ("id", cell(&key["id"])),
+            ("name", cell(&key["name"])),
+            ("tenant", cell(&key["tenant"])),
+            ("scopes", words(&key["scopes"])),
+            ("key", cell(secret)),
+        ]);
+        eprintln!("keep the key now: it is not shown again");
+        Ok(())
+    }
+}
+
+async fn list(caller: &Caller) -> anyhow::Result<()> {
+    let answer = caller.api.call(&Call::get("/keys")).await.map_err(Failure::from)?;
+    if caller.format == Format::Json {
+        output::line(answer.text);
+        return Ok(());
+    }
+    let row = |key: &Value| {
+        vec![
+            cell(&key["id"]),
+            cell(&key["name"]),
+            key["tenant"].as_str().unwrap_or("(all)").to_owned(),
+            words(&key["scopes"]),
+            words(&key["topics"]),
+            cell(&key["expires_at"]),
+        ]
+    };
+    let keys = answer.value["items"].as_array().cloned().unwrap_or_default();
+    output::rows(&["ID", "NAME", "TENANT", "SCOPES", "TOPICS", "EXPIRES"], keys.iter().map(row));
+    Ok(())
+}
+
+fn words(list: &Value) -> String {
+    let words = list.as_array().map(|all| all.iter().map(cell).collect::<Vec<_>>());
+    words.unwrap_or_default().join(",")
+}

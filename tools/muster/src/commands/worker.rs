@@ -1,0 +1,174 @@
+//! `muster worker run`: a worker without a line of code. Either a command of yours per job, or a
+//! builtin for trying things out. Over NATS when it knows a NATS server, else over HTTP.
+
+mod builtin;
+mod exec;
+mod http;
+mod lease_book;
+mod over_nats;
+mod work;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use clap::{Args, Subcommand, ValueEnum};
+use muster_domain::{Tenant, Topic, WorkerId};
+use tracing_subscriber::EnvFilter;
+
+use self::work::Work;
+use crate::{outcome::Failure, signals::StopSignals, spans, target::Target};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Worker {
+    Run(Box<Run>),
+}
+
+/// Run jobs of one or more topics until told to stop
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Topic to take jobs of; may be repeated
+    #[arg(long = "topic", required = true, value_name = "TOPIC")]
+    topics: Vec<String>,
+
+    /// How many jobs at once
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    concurrency: u32,
+
+    /// On SIGTERM: how long running jobs may take before they are given back
+    #[arg(long, default_value = "25s", value_parser = spans::parse, value_name = "DURATION")]
+    drain: Duration,
+
+    /// How long a job may stay silent before another worker gets it
+    #[arg(long, default_value = "30s", value_parser = lease, value_name = "DURATION")]
+    lease: Duration,
+
+    #[command(flatten)]
+    what: What,
+
+    /// For `count`: the file that gets a line per execution
+    #[arg(long, required_if_eq("builtin", "count"), value_name = "FILE")]
+    count_file: Option<PathBuf>,
+
+    /// NATS servers; without any the worker speaks HTTP
+    #[arg(long, env = "NATS_URL", value_name = "URL")]
+    nats_url: Option<String>,
+
+    /// Speak HTTP even if NATS is known
+    #[arg(long)]
+    http: bool,
+
+    /// This worker's name; a random one if none is given
+    #[arg(long, value_name = "ID", value_parser = worker_id)]
+    id: Option<WorkerId>,
+
+    /// What to log
+    #[arg(long, env = "MUSTER_LOG", default_value = "info", value_name = "FILTER")]
+    log: String,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct What {
+    /// Shell command to run per job: payload on standard input, result on standard output
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+
+    /// Something simple instead
+    #[arg(long)]
+    builtin: Option<Builtin>,
+}
+
+/// Handlers for trying things out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Builtin {
+    /// Gives the payload back
+    Echo,
+    /// Takes as long as the payload says: {"ms": 250}
+    Sleep,
+    /// Fails as the payload says: {"code": "…", "message": "…", "retryable": false}
+    Fail,
+    /// Writes a line per execution and gives their number
+    Count,
+}
+
+/// What a worker is, however it speaks.
+struct Settings {
+    id: WorkerId,
+    tenant: Tenant,
+    topics: Vec<Topic>,
+    concurrency: usize,
+    drain: Duration,
+    lease: Duration,
+}
+
+impl Worker {
+    pub(crate) async fn run(self, target: &Target) -> anyhow::Result<()> {
+        let Worker::Run(run) = self;
+        run.run(target).await
+    }
+}
+
+impl Run {
+    async fn run(self, target: &Target) -> anyhow::Result<()> {
+        let stop = StopSignals::listen()?;
+        let filter = EnvFilter::try_new(&self.log)
+            .map_err(|error| Failure::usage(format!("{:?} is no log filter: {error}", self.log)))?;
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        let settings = self.settings(target)?;
+        let work = Arc::new(self.work()?);
+        let nats_url = match (&self.nats_url, self.http) {
+            (_, true) => None,
+            (Some(url), false) => Some(url.clone()),
+            // An address given by hand names another stack than the local one.
+            (None, false) if target.url.is_some() => None,
+            (None, false) => target.stack()?.map(|stack| stack.nats_url),
+        };
+        let topics = self.topics.join(", ");
+        match nats_url {
+            Some(url) => {
+                tracing::info!(worker = %settings.id, %topics, %url, "taking jobs over NATS");
+                over_nats::run(settings, &url, work, stop).await
+            }
+            None => {
+                let door = target.door()?;
+                tracing::info!(worker = %settings.id, %topics, urls = ?door.urls, "taking jobs over HTTP");
+                http::run(settings, door, work, stop).await
+            }
+        }
+    }
+
+    fn settings(&self, target: &Target) -> Result<Settings, Failure> {
+        let tenant = target.tenant.as_deref().unwrap_or("default");
+        let tenant = Tenant::parse(tenant).map_err(|fault| Failure::usage(format!("--tenant {tenant:?}: {fault}")))?;
+        let topic = |text: &String| Topic::parse(text).map_err(|f| Failure::usage(format!("--topic {text:?}: {f}")));
+        Ok(Settings {
+            id: self.id.clone().unwrap_or_else(|| WorkerId::random("cli")),
+            tenant,
+            topics: self.topics.iter().map(topic).collect::<Result<_, _>>()?,
+            concurrency: self.concurrency as usize,
+            drain: self.drain,
+            lease: self.lease,
+        })
+    }
+
+    fn work(&self) -> anyhow::Result<Work> {
+        Ok(match (&self.what.exec, self.what.builtin, &self.count_file) {
+            (Some(command), ..) => Work::Exec(exec::Exec::new(command)),
+            (None, Some(Builtin::Sleep), _) => Work::Sleep,
+            (None, Some(Builtin::Fail), _) => Work::Fail,
+            (None, Some(Builtin::Count), Some(file)) => Work::Count(builtin::Tally::open(file)?),
+            (None, ..) => Work::Echo,
+        })
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    let lease = spans::parse(text)?;
+    match (Duration::from_secs(5)..=Duration::from_secs(900)).contains(&lease) {
+        true => Ok(lease),
+        false => Err("a lease lasts 5s to 15m".to_owned()),
+    }
+}
+
+fn worker_id(text: &str) -> Result<WorkerId, String> {
+    WorkerId::parse(text).map_err(|fault| fault.to_string())
+}

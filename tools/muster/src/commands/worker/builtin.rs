@@ -1,0 +1,125 @@
+//! Handlers that need no program: echo, sleep, fail, count. For first steps, tests and load.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context;
+use bytes::Bytes;
+use muster_sdk::HandlerError;
+use serde::Deserialize;
+
+use super::work::Task;
+
+/// What a payload that makes no sense is failed with.
+const INVALID_PAYLOAD: &str = "invalid_payload";
+
+/// Gives the payload back; none is `null`.
+pub(super) fn echo(payload: Bytes) -> Bytes {
+    if payload.is_empty() { Bytes::from_static(b"null") } else { payload }
+}
+
+/// Takes `{"ms": n}`, or ends early when told to.
+pub(super) async fn sleep(task: &Task) -> Result<Bytes, HandlerError> {
+    #[derive(Deserialize)]
+    struct Nap {
+        ms: u64,
+    }
+    let nap: Nap = serde_json::from_slice(&task.payload)
+        .map_err(|e| HandlerError::permanent(format_args!("sleep takes {{\"ms\": n}}: {e}")).code(INVALID_PAYLOAD))?;
+    tokio::select! {
+        () = tokio::time::sleep(Duration::from_millis(nap.ms)) => Ok(format!("{{\"slept_ms\":{}}}", nap.ms).into()),
+        () = task.stop.cancelled() => Err(HandlerError::retryable("told to stop")),
+    }
+}
+
+/// The failure that the payload asks for.
+pub(super) fn fail(payload: &[u8]) -> HandlerError {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Wish {
+        code: Option<String>,
+        message: Option<String>,
+        retryable: Option<bool>,
+    }
+    let wish: Wish = serde_json::from_slice(payload).unwrap_or_default();
+    let message = wish.message.unwrap_or_else(|| "failed as asked".to_owned());
+    let error = match wish.retryable {
+        Some(false) => HandlerError::permanent(message),
+        _ => HandlerError::retryable(message),
+    };
+    match wish.code {
+        Some(code) => error.code(code),
+        None => error,
+    }
+}
+
+/// A file with one line per execution: job, attempt, fence. Each line is one write in append
+/// mode, so workers may share it and a kill loses or doubles none.
+pub(super) struct Tally {
+    open: Mutex<(File, u64)>,
+}
+
+impl Tally {
+    /// Goes on where the file ends.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Tally> {
+        let file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .append(true)
+            .open(path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        let lines = BufReader::new(&file).lines().count() as u64;
+        Ok(Tally { open: Mutex::new((file, lines)) })
+    }
+
+    /// Counts this execution; the result is how many there were.
+    pub(super) fn count(&self, task: &Task) -> Result<Bytes, HandlerError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = format!("{} {} {}\n", task.job_id, task.attempt, task.fence);
+        open.0.write_all(line.as_bytes())?;
+        open.1 += 1;
+        Ok(open.1.to_string().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    fn task(payload: &'static str) -> Task {
+        let payload = Bytes::from_static(payload.as_bytes());
+        Task { job_id: "j".into(), attempt: 2, fence: 9, payload, stop: CancellationToken::new() }
+    }
+
+    #[test]
+    fn count_writes_a_line_per_execution_and_goes_on_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("count");
+        assert_eq!(Tally::open(&file).unwrap().count(&task("")).unwrap(), "1");
+        assert_eq!(Tally::open(&file).unwrap().count(&task("")).unwrap(), "2");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "j 2 9\nj 2 9\n");
+    }
+
+    #[test]
+    fn fail_does_as_the_payload_says() {
+        let error = fail(br#"{"code":"c","message":"m","retryable":false}"#);
+        assert_eq!((error.code.as_str(), error.message.as_str(), error.retryable), ("c", "m", false));
+        assert!(fail(b"").retryable && fail(b"[]").retryable);
+    }
+
+    #[tokio::test]
+    async fn sleep_ends_at_once_when_told_to() {
+        let long = task(r#"{"ms":100000}"#);
+        long.stop.cancel();
+        assert!(sleep(&long).await.unwrap_err().retryable);
+        assert_eq!(sleep(&task(r#"{"ms":1}"#)).await.unwrap(), r#"{"slept_ms":1}"#);
+        assert!(!sleep(&task("7")).await.unwrap_err().retryable);
+    }
+}

@@ -1,0 +1,284 @@
+//! A shell command per job. The payload goes to its standard input, its standard output is the
+//! result, its exit code says how it went. It is a process group of its own: when nobody wants
+//! the result any more the whole group gets SIGTERM and, if that does not help, SIGKILL.
+
+use std::{
+    io,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use muster_sdk::HandlerError;
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::Command,
+    time::{Instant, sleep_until},
+};
+
+use super::work::Task;
+use crate::commands::dev;
+
+/// Exit code of a failure that no further attempt would change (EX_DATAERR).
+const PERMANENT: i32 = 65;
+/// Between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(5);
+/// After the command has ended, how long something it left behind may still hold its output.
+const LINGER: Duration = Duration::from_secs(1);
+/// Most bytes of output that are kept; a result of more than 256 KiB is cut to a preview anyway.
+const MAX_OUTPUT: usize = 16 * 1024 * 1024;
+/// Most bytes of an error message.
+const MAX_ERROR: usize = 4_000;
+
+/// The command, as given.
+pub(super) struct Exec {
+    command: String,
+    setpriv: Option<PathBuf>,
+}
+
+impl Exec {
+    pub(super) fn new(command: &str) -> Exec {
+        Exec { command: command.to_owned(), setpriv: dev::programs::find("setpriv") }
+    }
+
+    /// Runs the command for one job.
+    pub(super) async fn run(&self, task: Task) -> Result<Bytes, HandlerError> {
+        let cannot = |e: io::Error| HandlerError::retryable(format_args!("cannot run the command: {e}"));
+        let mut command: Command = dev::bound_to_parent(self.setpriv.as_deref(), "/bin/sh".as_ref());
+        let mut child = command
+            .args(["-c", &self.command])
+            .env("MUSTER_JOB_ID", &task.job_id)
+            .env("MUSTER_ATTEMPT", task.attempt.to_string())
+            .env("MUSTER_FENCE", task.fence.to_string())
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(cannot)?;
+        let mut group = Group::of(child.id());
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (mut output, mut error) = (Vec::new(), Vec::new());
+
+        let status = {
+            let feed = async {
+                if let Some(mut stdin) = stdin {
+                    // A command that does not read its input is fine.
+                    let _ = stdin.write_all(&task.payload).await;
+                }
+            };
+            let pipes = async { tokio::join!(feed, keep_head(stdout, &mut output), keep_tail(stderr, &mut error)) };
+            let mut pipes = std::pin::pin!(pipes);
+            let mut ended: Option<ExitStatus> = None;
+            let (mut drained, mut stopping) = (false, false);
+            let mut limit = Instant::now();
+            loop {
+                tokio::select! {
+                    status = child.wait(), if ended.is_none() => {
+                        ended = Some(status.map_err(cannot)?);
+                        limit = Instant::now() + LINGER;
+                    }
+                    _ = &mut pipes, if !drained => drained = true,
+                    () = task.stop.cancelled(), if !stopping && ended.is_none() => {
+                        stopping = true;
+                        group.signal(Signal::SIGTERM);
+                        limit = Instant::now() + GRACE;
+                    }
+                    () = sleep_until(limit), if ended.is_some() || stopping => match ended {
+                        Some(status) => break status,
+                        None => {
+                            group.signal(Signal::SIGKILL);
+                            limit = Instant::now() + GRACE;
+                        }
+                    },
+                }
+                if let (Some(status), true) = (ended, drained) {
+                    break status;
+                }
+            }
+        };
+        group.ended();
+        if task.stop.is_cancelled() && !status.success() {
+            return Err(HandlerError::retryable("told to stop"));
+        }
+        judge(status, &output, &error)
+    }
+}
+
+/// What the command's end means for the job.
+fn judge(status: ExitStatus, output: &[u8], error: &[u8]) -> Result<Bytes, HandlerError> {
+    if status.success() {
+        return Ok(result(output));
+    }
+    let said = String::from_utf8_lossy(error);
+    let said = said.trim();
+    let message = if said.is_empty() { status.to_string() } else { said.to_owned() };
+    Err(match status.code() {
+        Some(PERMANENT) => HandlerError::permanent(message),
+        _ => HandlerError::retryable(message),
+    })
+}
+
+/// JSON if it parses, else a string without its last line breaks, as a shell would take it.
+fn result(output: &[u8]) -> Bytes {
+    let text = String::from_utf8_lossy(output);
+    let json = text.trim();
+    if serde_json::from_str::<&serde_json::value::RawValue>(json).is_ok() {
+        return Bytes::copy_from_slice(json.as_bytes());
+    }
+    Bytes::from(serde_json::Value::from(text.trim_end_matches(['\n', '\r'])).to_string())
+}
+
+/// Reads to the end and keeps the beginning.
+async fn keep_head(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+    each_piece(pipe, |piece| {
+        let room = MAX_OUTPUT.saturating_sub(kept.len());
+        kept.extend_from_slice(&piece[..piece.len().min(room)]);
+    })
+    .await;
+}
+
+/// Reads to the end and keeps what came last.
+async fn keep_tail(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+    each_piece(pipe, |piece| {
+        kept.extend_from_slice(piece);
+        if kept.len() > MAX_ERROR {
+            kept.drain(..kept.len() - MAX_ERROR);
+        }
+    })
+    .await;
+}
+
+async fn each_piece(pipe: Option<impl AsyncRead + Unpin>, mut take: impl FnMut(&[u8])) {
+    let Some(mut pipe) = pipe else {
+        return;
+    };
+    let mut piece = vec![0; 16 * 1024];
+    while let Ok(n @ 1..) = pipe.read(&mut piece).await {
+        take(&piece[..n]);
+    }
+}
+
+/// The command's process group. If the attempt is dropped half-way, the group is still ended.
+struct Group {
+    id: Option<Pid>,
+}
+
+impl Group {
+    fn of(pid: Option<u32>) -> Group {
+        Group { id: pid.and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw) }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(id) = self.id {
+            let _ = killpg(id, signal);
+        }
+    }
+
+    /// The command is over. What it left in its group was part of the attempt and goes too.
+    fn ended(&mut self) {
+        self.signal(Signal::SIGTERM);
+        self.id = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(id) = self.id else {
+            return;
+        };
+        let _ = killpg(id, Signal::SIGTERM);
+        // Nobody is left to wait for it, so a thread does.
+        std::thread::spawn(move || {
+            std::thread::sleep(GRACE);
+            let _ = killpg(id, Signal::SIGKILL);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    fn task(payload: &'static str) -> Task {
+        let payload = Bytes::from_static(payload.as_bytes());
+        Task { job_id: "id-1".into(), attempt: 3, fence: 77, payload, stop: CancellationToken::new() }
+    }
+
+    async fn run(command: &str, payload: &'static str) -> Result<Bytes, HandlerError> {
+        Exec::new(command).run(task(payload)).await
+    }
+
+    #[tokio::test]
+    async fn output_is_the_result_as_json_or_as_a_string() {
+        assert_eq!(run("cat", r#"{"a": 1.50}"#).await.unwrap(), r#"{"a": 1.50}"#);
+        assert_eq!(run("echo hello; echo world", "").await.unwrap(), r#""hello\nworld""#);
+        assert_eq!(run("true", "").await.unwrap(), r#""""#);
+        assert_eq!(run("echo 12", "").await.unwrap(), "12");
+    }
+
+    #[tokio::test]
+    async fn the_command_knows_its_job() {
+        let told = run("echo $MUSTER_JOB_ID $MUSTER_ATTEMPT $MUSTER_FENCE", "").await.unwrap();
+        assert_eq!(told, r#""id-1 3 77""#);
+    }
+
+    #[tokio::test]
+    async fn exit_codes_decide_whether_another_attempt_makes_sense() {
+        let failed = run("echo oops >&2; exit 1", "").await.unwrap_err();
+        assert_eq!((failed.message.as_str(), failed.retryable), ("oops", true));
+        let permanent = run("echo bad input >&2; exit 65", "").await.unwrap_err();
+        assert_eq!((permanent.message.as_str(), permanent.retryable), ("bad input", false));
+        let killed = run("kill -9 $$", "").await.unwrap_err();
+        assert!(killed.retryable && killed.message.contains("signal: 9"), "{}", killed.message);
+    }
+
+    #[tokio::test]
+    async fn only_the_tail_of_long_complaints_is_kept() {
+        let failed = run("yes complaint | head -n 10000 >&2; echo the end >&2; exit 1", "").await.unwrap_err();
+        assert!(failed.message.len() <= MAX_ERROR && failed.message.ends_with("the end"));
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_command_is_ended_with_everything_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let job = task("");
+        let stop = job.stop.clone();
+        let exec = Exec::new(&format!("sleep 1000 & echo $! > {}; wait", file.display()));
+        let until_started = async {
+            while std::fs::read_to_string(&file).unwrap_or_default().trim().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            stop.cancel();
+        };
+        let (ended, ()) = tokio::join!(exec.run(job), until_started);
+        assert_eq!(ended.unwrap_err().message, "told to stop");
+        let grandchild: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let limit = Instant::now() + Duration::from_secs(5);
+        while alive(grandchild) {
+            assert!(Instant::now() < limit, "the grandchild survived");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_command_leaves_running_does_not_hold_its_job() {
+        let begun = Instant::now();
+        assert_eq!(run("sleep 1000 & echo 1", "").await.unwrap(), "1");
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+
+    /// Alive and not merely waiting to be reaped.
+    fn alive(pid: i32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    }
+}

@@ -1,0 +1,43 @@
+//! What a worker does with a job, however the job came: over NATS or over HTTP.
+
+use bytes::Bytes;
+use muster_sdk::HandlerError;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    builtin::{self, Tally},
+    exec::Exec,
+};
+
+/// One attempt at a job.
+pub(super) struct Task {
+    pub(super) job_id: String,
+    pub(super) attempt: u32,
+    pub(super) fence: u64,
+    /// JSON; empty if the job has none.
+    pub(super) payload: Bytes,
+    /// Cancelled when nobody wants the result any more.
+    pub(super) stop: CancellationToken,
+}
+
+/// The handler that the command line chose.
+pub(super) enum Work {
+    Exec(Exec),
+    Echo,
+    Sleep,
+    Fail,
+    Count(Tally),
+}
+
+impl Work {
+    /// Does it; the result is JSON.
+    pub(super) async fn run(&self, task: Task) -> Result<Bytes, HandlerError> {
+        match self {
+            Work::Exec(exec) => exec.run(task).await,
+            Work::Echo => Ok(builtin::echo(task.payload)),
+            Work::Sleep => builtin::sleep(&task).await,
+            Work::Fail => Err(builtin::fail(&task.payload)),
+            Work::Count(tally) => tally.count(&task),
+        }
+    }
+}

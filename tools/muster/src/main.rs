@@ -1,0 +1,16 @@
+//! `muster`: the operator's commands, shell workers, and the local stack. Reads its arguments and
+//! hands them to `commands`; what a command's end means for a shell is said in `outcome`.
+#![expect(clippy::print_stdout, reason = "a CLI prints")]
+
+mod api;
+mod commands;
+mod outcome;
+mod output;
+mod signals;
+mod spans;
+mod stack;
+mod target;
+
+fn main() -> std::process::ExitCode {
+    commands::run()
+}
