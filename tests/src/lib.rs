@@ -1,1 +1,13 @@
-//! Being built.
+//! What the end-to-end tests stand on: a whole stack of real processes from `muster dev`, clients
+//! for each of its gateways, workers that count what they run, and the means to kill and pause.
+//!
+//! Promises: every stack is its own (folder, ports, servers) and ends with its test. Leaves to the
+//! tests: what must hold.
+
+mod probe;
+mod stack;
+mod workers;
+
+pub use probe::{Answer, Probe, metric_sum};
+pub use stack::{Options, ProcessState, Stack, State};
+pub use workers::{Executions, Run, Setup, TestWorker, WorkerProcess};

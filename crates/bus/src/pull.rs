@@ -99,6 +99,12 @@ impl Consumer {
                 }
             }
         }
+        if !pull.ready.is_empty() {
+            // nats-server 2.9 forgets a message given back (until its ack wait) if it then finds
+            // only requests that nobody listens to any more. Asking about the consumer makes it
+            // throw those away first.
+            let _ = self.bus.consumer_state(&self.spec).await;
+        }
         for delivery in pull.ready.drain(..) {
             delivery.nak(Duration::ZERO).await;
         }
@@ -190,7 +196,10 @@ impl Pull {
                 }
                 Ask::Standing(most - here)
             }
-            None if inbox.left > 0 || !self.ready.is_empty() => return Ok(()),
+            None if inbox.left > 0 || self.ready.len() >= max => return Ok(()),
+            // One came, and more stand behind it: one question brings what fits of them.
+            None if !self.ready.is_empty() && !self.dry => Ask::AtOnce(max - self.ready.len()),
+            None if !self.ready.is_empty() => return Ok(()),
             // Take what stands there, no more than fits. If nothing does, wait for one message:
             // whatever more was asked for could come when there is no room for it.
             None if !self.dry => Ask::AtOnce(max),

@@ -87,10 +87,11 @@ impl Flow {
     }
 
     /// Publishes what happened. Watchers read again when they miss something, so a failure is no fault.
-    pub async fn tell_watchers(&self, items: Vec<v1::JobEvent>) {
-        for chunk in items.chunks(512) {
-            let group = v1::EventGroup { items: chunk.to_vec() };
-            let _ = self.bus.broadcast(&subjects::event(), Body::Event(group)).await;
+    pub async fn tell_watchers(&self, mut items: Vec<v1::JobEvent>) {
+        while !items.is_empty() {
+            let rest = items.split_off(items.len().min(512));
+            let _ = self.bus.broadcast(&subjects::event(), Body::Event(v1::EventGroup { items })).await;
+            items = rest;
         }
     }
 

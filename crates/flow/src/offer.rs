@@ -1,11 +1,11 @@
 //! Putting dispatched jobs on their topics. The record says `dispatched` first; the offer follows,
 //! under an id made of jobs and versions, so that a repeat of the same decision is one message.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write};
 
 use futures_util::future::join_all;
 use muster_bus::{BusError, subjects};
-use muster_domain::{Head, Tenant, Topic};
+use muster_domain::{Head, JobId, Tenant, Topic};
 use muster_store::Record;
 use muster_wire::{Body, encoded_len, v1};
 
@@ -41,8 +41,13 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
 }
 
 fn message_id(items: &[v1::Offer]) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    items.iter().map(|o| format!("{}:{}", hex(&o.job_id), o.version)).collect::<Vec<_>>().join(",")
+    let mut id = String::with_capacity(items.len() * 48);
+    for offer in items {
+        if let Some(job) = JobId::from_slice(&offer.job_id) {
+            let _ = write!(id, "{job}:{},", offer.version);
+        }
+    }
+    id
 }
 
 impl Flow {

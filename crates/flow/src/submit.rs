@@ -70,9 +70,9 @@ pub fn submit_item(id: JobId, head: &Head, spec: v1::Spec, payload: bytes::Bytes
 
 impl Flow {
     /// Commits a group. Repeating any item with the same id is harmless.
-    pub async fn submit(&self, jobs: Vec<NewJob>) -> Vec<Result<Accepted, SubmitRefused>> {
+    pub async fn submit(&self, jobs: &[NewJob]) -> Vec<Result<Accepted, SubmitRefused>> {
         let began = Instant::now();
-        let created = self.create(jobs.clone()).await;
+        let created = self.create(jobs).await;
         failpoint!("submit.after_record");
 
         let mut fresh: Vec<usize> = Vec::new();
@@ -85,9 +85,9 @@ impl Flow {
             }
         }
         let (listed, forwarded, deferred) = tokio::join!(
-            self.list(&jobs, &created, &fresh),
+            self.list(jobs, &created, &fresh),
             self.forward(&found),
-            self.announce(&jobs, &created, &fresh)
+            self.announce(jobs, &created, &fresh)
         );
         failpoint!("submit.before_answer");
         if began.elapsed() > SLOW {
@@ -114,7 +114,7 @@ impl Flow {
         created.into_iter().enumerate().map(answer).collect()
     }
 
-    async fn create(&self, jobs: Vec<NewJob>) -> Vec<Result<(Submitted, Durability), StoreError>> {
+    async fn create(&self, jobs: &[NewJob]) -> Vec<Result<(Submitted, Durability), StoreError>> {
         let apart = failpoint::is_armed("submit.after_home");
         let wants = |job: &NewJob| job.spec.durability != Durability::Memory;
         if !apart && !jobs.iter().any(wants) {
@@ -127,9 +127,9 @@ impl Flow {
         }
         failpoint!("submit.after_home");
         let places: Vec<bool> = jobs.iter().map(wants).collect();
-        let (durable, plain): (Vec<_>, Vec<_>) = jobs.into_iter().partition(wants);
+        let (durable, plain): (Vec<_>, Vec<_>) = jobs.iter().cloned().partition(wants);
         let (durable, plain) =
-            tokio::join!(self.store.submit_replicated(durable, REPLICA_WAIT), self.store.submit(plain));
+            tokio::join!(self.store.submit_replicated(&durable, REPLICA_WAIT), self.store.submit(&plain));
         let reached = |replicas| if replicas > 0 { Durability::Replicated } else { Durability::Memory };
         let mut durable = durable.into_iter().map(|r| r.map(|(s, n)| (s, reached(n))));
         let mut plain = plain.into_iter().map(|r| r.map(|s| (s, Durability::Memory)));

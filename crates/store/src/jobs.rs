@@ -178,7 +178,7 @@ fn note(text: &str) -> Vec<u8> {
     text.as_bytes()[..end].to_vec()
 }
 
-fn submit_call(job: NewJob) -> scripts::job::Submit {
+fn submit_call(job: &NewJob) -> scripts::job::Submit {
     scripts::job::Submit {
         key: keys::job(job.id),
         max_attempts: job.spec.retry.max_attempts.into(),
@@ -194,8 +194,8 @@ fn submit_call(job: NewJob) -> scripts::job::Submit {
 
 impl Store {
     /// Creates jobs, each at once or not at all. Repeating changes nothing.
-    pub async fn submit(&self, jobs: Vec<NewJob>) -> Vec<Result<Submitted, StoreError>> {
-        let replies = self.run_many(jobs.into_iter().map(submit_call).collect()).await;
+    pub async fn submit(&self, jobs: &[NewJob]) -> Vec<Result<Submitted, StoreError>> {
+        let replies = self.run_many(jobs.iter().map(submit_call).collect()).await;
         replies.into_iter().map(|reply| self.submitted(&reply?.reply)).collect()
     }
 
@@ -204,7 +204,7 @@ impl Store {
     /// `apart` it is two everywhere.
     pub async fn submit_homed(
         &self,
-        jobs: Vec<NewJob>,
+        jobs: &[NewJob],
         look: Duration,
         apart: bool,
     ) -> Vec<Result<Submitted, StoreError>> {
@@ -218,7 +218,7 @@ impl Store {
         let homes = crate::homes::set_calls(&ids, look);
         let mut commands: Vec<Command> = homes.into_iter().map(Script::into_command).collect();
         let first = commands.len();
-        commands.extend(jobs.into_iter().map(|j| submit_call(j).into_command()));
+        commands.extend(jobs.iter().map(|j| submit_call(j).into_command()));
         let mut replies = self.router().many(commands).await;
         let created = replies.split_off(first);
         if let Some(Err(fault)) = replies.into_iter().find(Result::is_err) {
@@ -230,10 +230,10 @@ impl Store {
     /// Creates jobs and waits until replicas have the write; tells how many have it. Their homes must be set.
     pub async fn submit_replicated(
         &self,
-        jobs: Vec<NewJob>,
+        jobs: &[NewJob],
         wait: Duration,
     ) -> Vec<Result<(Submitted, usize), StoreError>> {
-        let commands = jobs.into_iter().map(|j| submit_call(j).into_command()).collect();
+        let commands = jobs.iter().map(|j| submit_call(j).into_command()).collect();
         let replies = self.router().durable(commands, 1, wait).await;
         let read = |(value, replicas)| {
             let reply = scripts::job::Submit::decode(value)?;

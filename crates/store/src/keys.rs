@@ -92,7 +92,7 @@ pub enum LeaderLock {
 
 impl LeaderLock {
     /// The key's text, as operators type it.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             LeaderLock::Reconciler => "muster:reconciler:default",
             LeaderLock::Streams => "muster:scheduler:streams",

@@ -61,6 +61,20 @@ impl Store {
         Time(self.router.now_estimate())
     }
 
+    /// Asks every primary for its time; fails if one does not answer. Returns the first one's.
+    pub async fn ping(&self) -> Result<Time, StoreError> {
+        let mut first = None;
+        for node in self.router.primaries().await? {
+            let reply = self.router.call_node(&node, &redis::cmd("TIME")).await?;
+            let (seconds, micros) = redis::from_redis_value::<(u64, u64)>(reply)
+                .map_err(|fault| StoreError::Decode(format!("TIME: {fault}")))?;
+            first.get_or_insert(Time(seconds * 1_000_000 + micros));
+        }
+        let now = first.ok_or_else(|| StoreError::unavailable("no primary is known"))?;
+        self.note_time(now);
+        Ok(now)
+    }
+
     /// The way to the nodes.
     pub fn router(&self) -> &Router {
         &self.router

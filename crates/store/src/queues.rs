@@ -1,7 +1,7 @@
 //! The backlog: queued jobs of one topic, by priority, then age. Nothing is popped: an entry is
 //! claimed for a few seconds, its job dispatched by version, and then removed.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_domain::{JobId, Priority, Tenant, Time, Topic, time::micros};
 
@@ -30,16 +30,26 @@ impl QueueEntry {
     }
 }
 
+fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEntry>> {
+    let mut queues: BTreeMap<keys::Key, Vec<&QueueEntry>> = BTreeMap::new();
+    for entry in items {
+        queues.entry(keys::queue(&entry.tenant, &entry.topic, entry.priority)).or_default().push(entry);
+    }
+    queues
+}
+
 impl Store {
     /// Adds entries; one that is there already stays as it is.
     pub async fn enqueue(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
-        let command = |e: &QueueEntry| {
-            let key = keys::queue(&e.tenant, &e.topic, e.priority);
+        let command = |(key, entries): (keys::Key, Vec<&QueueEntry>)| {
             let mut cmd = redis::cmd("ZADD");
-            cmd.arg(key.as_bytes()).arg("NX").arg(e.since.0).arg(e.member());
+            cmd.arg(key.as_bytes()).arg("NX");
+            for entry in entries {
+                cmd.arg(entry.since.0).arg(entry.member());
+            }
             Command::plain(cmd)
         };
-        let replies = self.router().many(items.iter().map(command).collect()).await;
+        let replies = self.router().many(by_queue(items).into_iter().map(command).collect()).await;
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
@@ -76,13 +86,15 @@ impl Store {
 
     /// Removes entries. Repeating is harmless.
     pub async fn remove_queued(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
-        let command = |e: &QueueEntry| {
-            let key = keys::queue(&e.tenant, &e.topic, e.priority);
+        let command = |(key, entries): (keys::Key, Vec<&QueueEntry>)| {
             let mut cmd = redis::cmd("ZREM");
-            cmd.arg(key.as_bytes()).arg(e.member());
+            cmd.arg(key.as_bytes());
+            for entry in entries {
+                cmd.arg(entry.member());
+            }
             Command::plain(cmd)
         };
-        let replies = self.router().many(items.iter().map(command).collect()).await;
+        let replies = self.router().many(by_queue(items).into_iter().map(command).collect()).await;
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 

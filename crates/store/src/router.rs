@@ -128,7 +128,9 @@ struct Inner {
 }
 
 /// Called once per round trip to a node.
-fn observe_command(_took: Duration) {}
+fn observe_command(took: Duration) {
+    muster_telemetry::metrics::observe(muster_telemetry::metrics::Histogram::RedisCommand, &[], took.as_secs_f64());
+}
 
 impl Router {
     /// Makes a router. Fails on settings that cannot work and when Redis does not let us in. If

@@ -211,7 +211,9 @@ async fn without_replicas_a_durable_write_is_done_but_acknowledged_by_none() {
 #[tokio::test]
 async fn durable_writes_share_the_ceiling_of_connections() {
     let url = muster_testkit::redis().await.url();
-    let router = Router::connect(RedisSettings { pool_size: 4, ..settings(url) }).await.unwrap();
+    let router = Router::connect(RedisSettings { pool_size: 4, budget: Duration::from_secs(10), ..settings(url) })
+        .await
+        .unwrap();
     let writes = (0..40).map(|n| router.durable(vec![add(&format!("ceiling:{n}"), 1)], 1, Duration::from_millis(20)));
     let most = std::cell::Cell::new(0);
     let watched = futures_util::future::join_all(writes.map(async |write| {

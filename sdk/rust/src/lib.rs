@@ -1,1 +1,64 @@
-//! Being built.
+//! Muster for Rust programs: submit jobs, and do them.
+//!
+//! [`Client`] speaks HTTP to the gateways. It tries them in turn, repeats what may be repeated with
+//! the same idempotency key, and honours `Retry-After`; a submit that returned `Ok` reaches exactly
+//! one end.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use muster_sdk::{Client, JobRequest};
+//!
+//! # async fn example() -> Result<(), muster_sdk::ClientError> {
+//! let client = Client::new(["http://127.0.0.1:8081"], "mst_key")?;
+//! let submitted = client.submit(JobRequest::new("math.square").payload(&7)).await?;
+//! let job = client.wait(submitted.job.id, Duration::from_secs(30)).await?;
+//! assert_eq!(job.result_as::<u64>()?, 49);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Worker`] pulls work over NATS and runs a handler for each job, as many at once as it has slots.
+//!
+//! ```no_run
+//! use muster_sdk::{Context, Worker};
+//!
+//! # async fn example() -> Result<(), muster_sdk::WorkerError> {
+//! Worker::builder("nats://127.0.0.1:4222")
+//!     .handle("math.square", |_: Context, n: u64| async move { Ok(n * n) })
+//!     .build()?
+//!     .run_until_signal()
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What a handler may rely on:
+//! - It runs at least once, at most `max_attempts` times; each attempt has a higher
+//!   [`fence`](Context::fence). Make what it does harmless to repeat, or let the fence guard it.
+//! - An error is another attempt later, unless it is [permanent](HandlerError::permanent). A panic is
+//!   an error. A result of more than 256 KiB is a success of which only a preview is kept.
+//! - As long as the worker's loop turns, its leases are extended, however long the handler takes. Do
+//!   not block the thread: hand such work to `tokio::task::spawn_blocking`.
+//! - When nobody wants the result any more (cancelled, timed out, lost, draining) its
+//!   [`cancelled`](Context::cancelled) resolves; some seconds later it is aborted.
+//! - An outage of NATS or of every scheduler ends nothing: work goes on, and results are delivered when
+//!   they are back.
+//!
+//! Leaves to others: what becomes of a job is decided by the schedulers and written in Redis; this
+//! crate never guesses.
+
+mod client;
+mod worker;
+
+pub use client::{
+    ApiKey, AttemptRecord, Client, ClientBuilder, ClientError, FieldError, History, HistoryEntry, Identity, Job,
+    JobFailure, JobFilter, JobProgress, JobRequest, NewKey, Pages, Problem, RetryRequest, Status, Submitted,
+};
+pub use muster_domain::{
+    Backoff, Durability, JobId, Labels, OnLostLease, Priority, RetryPolicy, State, Tenant, Time, Topic, TraceParent,
+    WorkerId,
+};
+pub use worker::{
+    Context, HandlerError, INVALID_PAYLOAD, MAX_RESULT, RESULT_PREVIEW, StopReason, Summary, Worker, WorkerBuilder,
+    WorkerError, WorkerHandle,
+};

@@ -381,7 +381,10 @@ impl Worker {
 
 impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("id", &self.plan.worker).field("topics", &self.plan.topics).finish_non_exhaustive()
+        f.debug_struct("Worker")
+            .field("id", &self.plan.worker)
+            .field("topics", &self.plan.topics)
+            .finish_non_exhaustive()
     }
 }
 

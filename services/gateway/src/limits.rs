@@ -49,9 +49,8 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// `per_second` 0 means no limit; without a store each replica counts for itself.
-    pub(crate) fn new(per_second: u32, burst: u32, shared: Option<Store>) -> Limits {
-        let limit =
-            (per_second > 0).then(|| RateLimit { per_second: f64::from(per_second), burst: burst.max(1) });
+    pub(crate) fn new(per_second: f64, burst: u32, shared: Option<Store>) -> Limits {
+        let limit = (per_second > 0.0).then(|| RateLimit { per_second, burst: burst.max(1) });
         Limits { limit, shared, local: Mutex::default(), replicas: 1 }
     }
 
@@ -165,14 +164,14 @@ mod tests {
 
     #[tokio::test]
     async fn no_limit_grants_everything() {
-        let limits = Limits::new(0, 0, None);
+        let limits = Limits::new(0.0, 0, None);
         let taken = limits.take(&Tenant::default(), Bucket::Submit, 1_000_000, Want::All).await;
         assert_eq!(taken.granted, 1_000_000);
     }
 
     #[tokio::test]
     async fn submits_and_reads_have_buckets_of_their_own() {
-        let limits = Limits::new(1, 2, None);
+        let limits = Limits::new(1.0, 2, None);
         let tenant = Tenant::default();
         assert_eq!(limits.take(&tenant, Bucket::Submit, 5, Want::Some).await.granted, 2);
         assert_eq!(limits.take(&tenant, Bucket::Read, 5, Want::Some).await.granted, 2);

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use muster_domain::{
-    Event, Head, JobError, JobId, JobSpec, Phase, Progress, State, Time, WorkerId,
+    Durability, Event, Head, JobError, JobId, JobSpec, Phase, Progress, State, Time, WorkerId,
     job::{Transition, When},
 };
 use muster_store::{Record, StoredResult};
@@ -122,12 +122,23 @@ pub(crate) struct JobView<'a> {
     pub(crate) error: Option<&'a JobError>,
     pub(crate) progress: Option<&'a Progress>,
     pub(crate) retried_as: Option<JobId>,
+    pub(crate) durability: Durability,
 }
 
 impl<'a> JobView<'a> {
     /// A job that was just accepted.
     pub(crate) fn accepted(id: JobId, spec: &'a JobSpec, head: &'a Head) -> JobView<'a> {
-        JobView { id, spec, head, payload: None, result: None, error: None, progress: None, retried_as: None }
+        JobView {
+            id,
+            spec,
+            head,
+            payload: None,
+            result: None,
+            error: None,
+            progress: None,
+            retried_as: None,
+            durability: spec.durability,
+        }
     }
 
     /// The whole job, with whatever the record was read with.
@@ -141,6 +152,7 @@ impl<'a> JobView<'a> {
             error: record.error.as_ref(),
             progress: record.progress.as_ref(),
             retried_as: record.retried_as,
+            durability: record.spec.durability,
         }
     }
 
@@ -188,7 +200,7 @@ impl<'a> JobView<'a> {
         let asked = spec.run_at.map(|when| when.resolve(head.created_at));
         json.moment("run_at", run_at.or(asked));
         json.moment("deadline", head.deadline.or_else(|| spec.deadline.and_then(absolute)));
-        json.text("durability", spec.durability.as_str());
+        json.text("durability", self.durability.as_str());
         if let Some(old) = spec.retry_of {
             json.text("retry_of", &old.to_string());
         }

@@ -9,7 +9,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_domain::{Event, Head, JobId, State, Time, job::next_look};
+use muster_domain::{Event, Head, JobId, Outcome, State, Time, job::next_look};
+use muster_flow::{Offering, offer_of};
 use muster_store::{Fields, Moved, QueueEntry, Step, StoreError};
 use muster_telemetry::{Histogram, observe};
 use muster_wire::v1::{JobEvent, Offer};
@@ -20,7 +21,6 @@ use crate::{
     desk::Desk,
     events,
     lanes::{Lane, PerLane},
-    offers,
 };
 
 /// How long a claim holds.
@@ -90,6 +90,8 @@ async fn release(desk: &Desk, lane: &Arc<Lane>, stop: &CancellationToken) -> boo
 struct Sorted {
     offers: Vec<Offer>,
     offered: Vec<Ready>,
+    /// Some may stand on the stream already: the same message id would swallow them.
+    again: bool,
     /// Of jobs that are somewhere else by now.
     over: Vec<QueueEntry>,
     /// Places in the window that stay empty.
@@ -111,12 +113,15 @@ async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
     let mut sorted = Sorted::default();
     for ((entry, moved), record) in entries.into_iter().zip(moved).zip(records) {
         match standing(&moved) {
-            Standing::Offered(head, now) => match record {
+            Standing::Offered { head, now, first } => match record {
                 Ok(Some(record)) => {
-                    observe_wait(head);
+                    if first {
+                        observe_wait(head);
+                    }
+                    sorted.again |= !first;
                     let look = next_look(head, now).remaining(now);
                     let event = events::moved(entry.job, lane, head);
-                    sorted.offers.push(offers::from_record(entry.job, record, head));
+                    sorted.offers.push(offer_of(&record, head));
                     sorted.offered.push(Ready { entry, look, event });
                 }
                 // Dispatched, not offered: the entry stays, and its next claim offers it.
@@ -135,9 +140,9 @@ async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
 
 /// Publish, forward, remove: in this order.
 async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
-    let Sorted { offers, offered, over: mut finished, .. } = sorted;
-    let many = lane.window().is_hot();
-    let published = if offers.is_empty() { Vec::new() } else { desk.flow.offer(offers, many).await };
+    let Sorted { offers, offered, over: mut finished, again, .. } = sorted;
+    let how = Offering { many: lane.window().is_hot(), again };
+    let published = if offers.is_empty() { Vec::new() } else { desk.flow.offer(offers, how).await };
     muster_flow::failpoint!("release.after_offer");
     let (mut stand, mut homes, mut news) = (PerLane::default(), Vec::new(), Vec::new());
     let mut entries = Vec::new();
@@ -151,7 +156,7 @@ async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
         news.push(ready.event);
         entries.push(ready.entry);
     }
-    desk.published(&stand, many);
+    desk.published(&stand, how.many);
     if desk.forward(&homes).await.is_ok() {
         finished.extend(entries);
     }
@@ -164,7 +169,7 @@ async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
 
 enum Standing<'a> {
     /// It is `dispatched`, by us or by somebody who may have died before publishing.
-    Offered(&'a Head, Time),
+    Offered { head: &'a Head, now: Time, first: bool },
     /// It has moved on, or is gone: the entry is a leftover.
     Elsewhere,
     /// The store did not say: the entry stays.
@@ -175,7 +180,9 @@ fn standing(moved: &Result<Moved, StoreError>) -> Standing<'_> {
     match moved {
         Err(_) => Standing::Unknown,
         Ok(moved) => match &moved.head {
-            Some(head) if head.state() == State::Dispatched => Standing::Offered(head, moved.now),
+            Some(head) if head.state() == State::Dispatched => {
+                Standing::Offered { head, now: moved.now, first: moved.outcome == Outcome::Applied }
+            }
             _ => Standing::Elsewhere,
         },
     }

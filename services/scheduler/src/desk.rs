@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use muster_bus::Bus;
 use muster_chassis::Tasks;
-use muster_domain::{
-    Head, JobId, Outcome,
-    job::next_look,
-};
+use muster_domain::{Head, JobId, Outcome, job::next_look};
 use muster_flow::Flow;
 use muster_store::{Moved, Store, StoreError};
 
@@ -68,7 +65,9 @@ impl Desk {
 /// too: the first try may have died in between.
 pub(crate) fn forward_of(moved: &Moved, head: &Head) -> Option<Duration> {
     match moved.outcome {
-        Outcome::Already | Outcome::Stale if !head.state().is_end() => Some(next_look(head, moved.now).remaining(moved.now)),
+        Outcome::Already | Outcome::Stale if !head.state().is_end() => {
+            Some(next_look(head, moved.now).remaining(moved.now))
+        }
         _ => moved.forward,
     }
 }

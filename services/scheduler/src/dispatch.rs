@@ -10,6 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_bus::{Subject, subjects};
 use muster_domain::{Head, JobId, Outcome, Priority, State, Time};
+use muster_flow::Offering;
 use muster_store::{Moved, QueueEntry, Step, StoreError};
 use muster_telemetry::{Histogram, observe};
 use muster_wire::{
@@ -161,8 +162,8 @@ async fn apply_once(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
 /// What follows from a batch of decisions.
 #[derive(Default)]
 struct Consequences {
-    /// Apart: those of hot subjects share messages.
-    offers: [Offers; 2],
+    /// One message each, several a message on hot subjects, and again what may stand there already.
+    offers: [Offers; 3],
     held: Vec<(usize, Arc<Lane>, QueueEntry)>,
     homes: Vec<(usize, JobId, Duration)>,
     events: Vec<JobEvent>,
@@ -180,17 +181,19 @@ async fn carry_out(desk: &Desk, answered: Vec<Answered>, again: bool) -> Vec<usi
     for answer in answered {
         todo.add(answer, again);
     }
-    let Consequences { offers: [single, shared], held, homes, events, mut failed } = todo;
+    let Consequences { offers: [single, shared, repeated], held, homes, events, mut failed } = todo;
     muster_flow::failpoint!("dispatch.after_apply");
-    let (single, shared, unheld, unforwarded) = tokio::join!(
-        offer(desk, single, false),
-        offer(desk, shared, true),
+    let how = |many, again| Offering { many, again };
+    let (single, shared, repeated, unheld, unforwarded) = tokio::join!(
+        offer(desk, single, how(false, false)),
+        offer(desk, shared, how(true, false)),
+        offer(desk, repeated, how(false, true)),
         hold(desk, held),
         forward(desk, homes),
     );
     muster_flow::failpoint!("dispatch.after_offer");
     events::tell(desk.bus(), events).await;
-    for places in [single, shared, unheld, unforwarded] {
+    for places in [single, shared, repeated, unheld, unforwarded] {
         failed.extend(places);
     }
     failed
@@ -226,17 +229,22 @@ impl Consequences {
         }
         self.events.push(events::moved(ask.id, &ask.lane, head));
         match head.state() {
-            State::Dispatched => self.offer(ask, head),
+            State::Dispatched => self.offer(ask, head, moved.outcome),
             State::Queued => self.hold(ask, head),
             _ => {}
         }
     }
 
-    fn offer(&mut self, ask: Ask, head: &Head) {
-        let pending_since = Time(ask.submit.pending_since);
-        observe(Histogram::DispatchLatency, &[], head.since.since(pending_since).as_secs_f64());
-        let hot = ask.lane.window().is_hot();
-        let offers = &mut self.offers[usize::from(hot)];
+    fn offer(&mut self, ask: Ask, head: &Head, outcome: Outcome) {
+        let which = match outcome {
+            Outcome::Applied => {
+                let waited = head.since.since(Time(ask.submit.pending_since));
+                observe(Histogram::DispatchLatency, &[], waited.as_secs_f64());
+                usize::from(ask.lane.window().is_hot())
+            }
+            _ => 2,
+        };
+        let offers = &mut self.offers[which];
         offers.items.push(offers::from_submit(ask.submit, head));
         offers.from.push((ask.place, ask.lane));
     }
@@ -264,11 +272,11 @@ fn decided_before<'a>(moved: &'a Moved, ask: &Ask, again: bool) -> Option<&'a He
 }
 
 /// Publishes offers; the places of those that do not stand on the stream.
-async fn offer(desk: &Desk, offers: Offers, many: bool) -> Vec<usize> {
+async fn offer(desk: &Desk, offers: Offers, how: Offering) -> Vec<usize> {
     if offers.items.is_empty() {
         return Vec::new();
     }
-    let published = desk.flow.offer(offers.items, many).await;
+    let published = desk.flow.offer(offers.items, how).await;
     let (mut stand, mut failed) = (PerLane::default(), Vec::new());
     for ((place, lane), result) in offers.from.into_iter().zip(published) {
         match result {
@@ -279,7 +287,7 @@ async fn offer(desk: &Desk, offers: Offers, many: bool) -> Vec<usize> {
             }
         }
     }
-    desk.published(&stand, many);
+    desk.published(&stand, how.many);
     failed
 }
 

@@ -23,17 +23,7 @@ pub(crate) fn raw(id: JobId) -> Bytes {
 
 /// A job has just come to stand like this.
 pub(crate) fn moved(id: JobId, lane: &Lane, head: &Head) -> JobEvent {
-    JobEvent {
-        job_id: raw(id),
-        tenant: lane.tenant.to_string(),
-        topic: lane.topic.to_string(),
-        state: head.state().code().into(),
-        version: head.version,
-        attempt: head.attempt.into(),
-        at: head.since.0,
-        run_id: String::new(),
-        error_code: String::new(),
-    }
+    muster_flow::job_event(id, &lane.tenant, &lane.topic, head, None)
 }
 
 /// A job is pending: told by whoever decides about it, so that its gateway need not.

@@ -4,12 +4,13 @@
 //! interval, because the loop looks by itself. Leaves to others: looking.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use muster_bus::{Bus, subjects};
 use muster_chassis::Registry;
+use muster_store::{LeaderLock, LeaseKeeper};
 use muster_wire::{Body, v1::Wake};
 use tokio_util::sync::CancellationToken;
 
@@ -51,8 +52,14 @@ impl Hints {
     }
 }
 
-/// Hands hints from the bus to this replica's loops until stopped.
-pub(crate) async fn listen(bus: &Bus, loops: &Registry, stop: &CancellationToken) -> anyhow::Result<()> {
+/// Hands hints from the bus to this replica's loops until stopped; a hint that names a lock says
+/// that somebody let go of it.
+pub(crate) async fn listen(
+    bus: &Bus,
+    loops: &Registry,
+    locks: &[(LeaderLock, Arc<LeaseKeeper>)],
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let mut hints = bus.subscribe(&subjects::wake(), None).await?;
     loop {
         let received = tokio::select! {
@@ -60,8 +67,10 @@ pub(crate) async fn listen(bus: &Bus, loops: &Registry, stop: &CancellationToken
             received = hints.next() => received,
         };
         let Some(received) = received else { anyhow::bail!("the subscription to hints ended") };
-        if let Body::Wake(wake) = received.body {
-            loops.wake(&wake.r#loop, Duration::from_micros(wake.in_us));
+        let Body::Wake(wake) = received.body else { continue };
+        match locks.iter().find(|(lock, _)| lock.as_str() == wake.r#loop) {
+            Some((_, keeper)) => keeper.nudge(),
+            None => _ = loops.wake(&wake.r#loop, Duration::from_micros(wake.in_us)),
         }
     }
 }

@@ -6,7 +6,14 @@
 //! published anew, and its neighbours are done with, so a shard that is down never holds up the
 //! others. Leaves to others: what the items mean ([`Work`]).
 
-use std::{future::Future, ops::Range, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    ops::Range,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -37,7 +44,7 @@ const COME_AGAIN: Duration = Duration::from_millis(500);
 /// What a consumer carries.
 pub(crate) trait Work: Send + Sync + 'static {
     /// One job's part of a group.
-    type Item: Clone + Send + 'static;
+    type Item: Clone + Send + Sync + 'static;
 
     /// For tasks and logs.
     const NAME: &'static str;
@@ -56,24 +63,28 @@ pub(crate) trait Work: Send + Sync + 'static {
     fn handle(desk: &Desk, items: Vec<Self::Item>, again: bool) -> impl Future<Output = Vec<usize>> + Send;
 }
 
-/// Takes work until stopped. What was begun goes on among the tasks in flight.
-pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Part, stop: &CancellationToken) -> anyhow::Result<()> {
+/// Takes work until stopped. What was begun goes on among the tasks in flight; what was delivered
+/// and not begun is given back.
+pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Consumers, stop: &CancellationToken) -> anyhow::Result<()> {
     let consumer = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         consumer = desk.bus().consumer(ConsumerSpec::scheduler(W::subject())) => consumer?,
     };
-    ready.ready();
     let turns = Arc::new(Semaphore::new(BATCHES));
     loop {
-        let turn = tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            turn = turns.clone().acquire_owned() => turn?,
+        let turn = turns.clone().acquire_owned().await?;
+        let fetched = tokio::select! {
+            fetched = consumer.fetch(FETCH, PATIENCE) => fetched,
+            () = stop.cancelled() => break,
         };
-        let deliveries = tokio::select! {
-            biased;
-            deliveries = consumer.fetch(FETCH, PATIENCE) => deliveries?,
-            () = stop.cancelled() => return Ok(()),
+        let deliveries = match fetched {
+            Ok(deliveries) => deliveries,
+            Err(fault) => {
+                ready.tell(W::NAME, Err(fault.to_string()));
+                continue;
+            }
         };
+        ready.tell(W::NAME, Ok(()));
         let mut turn = Some(turn);
         for batch in batches::<W>(deliveries) {
             let turn = match turn.take() {
@@ -87,6 +98,35 @@ pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Part, stop: &Cancella
             });
         }
     }
+    consumer.close().await;
+    Ok(())
+}
+
+/// Whether every consumer has heard from its stream.
+pub(crate) struct Consumers {
+    part: Part,
+    silent: Mutex<BTreeMap<&'static str, String>>,
+}
+
+impl Consumers {
+    /// None of these has been heard of yet.
+    pub(crate) fn new(part: Part, names: &[&'static str]) -> Consumers {
+        let silent = names.iter().map(|name| (*name, "starting".to_owned())).collect();
+        Consumers { part, silent: Mutex::new(silent) }
+    }
+
+    fn tell(&self, name: &'static str, heard: Result<(), String>) {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        match heard {
+            Ok(()) if silent.remove(name).is_none() => return,
+            Ok(()) => {}
+            Err(detail) => drop(silent.insert(name, detail)),
+        }
+        match silent.iter().next() {
+            None => self.part.ready(),
+            Some((name, detail)) => self.part.not_ready(format!("{name}: {detail}")),
+        }
+    }
 }
 
 /// Deliveries that are handled together.
@@ -94,6 +134,8 @@ struct Batch<W: Work> {
     deliveries: Vec<(Delivery, Range<usize>)>,
     items: Vec<W::Item>,
     again: bool,
+    /// Carries something else than this subject does.
+    foreign: bool,
 }
 
 /// Puts first deliveries together, and keeps each later one apart.
@@ -103,25 +145,29 @@ fn batches<W: Work>(deliveries: Vec<Delivery>) -> Vec<Batch<W>> {
         let again = delivery.delivered > 1;
         let body = std::mem::replace(&mut delivery.body, Body::Submit(Default::default()));
         let Some(items) = W::open(body) else {
-            // The subject carries nothing else; whoever wrote this is no part of muster.
-            Undecodable { subject: &delivery.subject, detail: "another kind of message" }.emit();
-            batches.push(Batch { deliveries: vec![(delivery, 0..0)], items: Vec::new(), again });
+            batches.push(Batch { deliveries: vec![(delivery, 0..0)], items: Vec::new(), again, foreign: true });
             continue;
         };
         match batches.last_mut() {
-            Some(last) if !again && !last.again && last.items.len() + items.len() <= BATCH => {
+            Some(last) if !again && !last.again && !last.foreign && last.items.len() + items.len() <= BATCH => {
                 let place = last.items.len()..last.items.len() + items.len();
                 last.items.extend(items);
                 last.deliveries.push((delivery, place));
             }
-            _ => batches.push(Batch { deliveries: vec![(delivery, 0..items.len())], items, again }),
+            _ => batches.push(Batch { deliveries: vec![(delivery, 0..items.len())], items, again, foreign: false }),
         }
     }
     batches
 }
 
 async fn see_through<W: Work>(desk: &Desk, batch: Batch<W>) {
-    let Batch { deliveries, items, again } = batch;
+    let Batch { deliveries, items, again, foreign } = batch;
+    if foreign {
+        for (delivery, _) in &deliveries {
+            delivery.receipt.reject("another kind of message than this subject carries").await;
+        }
+        return;
+    }
     if again {
         for (delivery, _) in &deliveries {
             one_by_one::<W>(desk, delivery, &items).await;

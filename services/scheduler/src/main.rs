@@ -1,2 +1,10 @@
-//! Being built.
-fn main() {}
+//! The scheduler's process: settings, then [`muster_scheduler::run`].
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    muster_chassis::run(muster_scheduler::SERVICE, muster_scheduler::SETTINGS, muster_scheduler::run)
+}

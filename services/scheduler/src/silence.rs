@@ -12,8 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_bus::ResultsMark;
-use muster_domain::Time;
+use futures_util::future::join_all;
+use muster_bus::{ConsumerSpec, ResultsMark, subjects};
+use muster_chassis::Part;
+use muster_domain::{Time, ids::SHARDS, time::micros};
+use muster_telemetry::{Gauge, set};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::desk::Desk;
@@ -39,19 +43,20 @@ struct State {
     /// No lease is ended before this.
     undisturbed_from: Instant,
     last_probe: Instant,
-    /// TIME and the local clock as the last probe saw them together.
-    clocks: Option<(Time, Instant)>,
+    /// TIME and the local clock as the last probe saw them together, per home shard: on a cluster
+    /// each has a node's own clock.
+    clocks: Vec<Option<(Time, Instant)>>,
     /// Every result that stood on the stream at this moment was handled.
     handled_until: Time,
     /// A last result seen at a moment, not yet handled.
     target: Option<Target>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Target {
     seen: Time,
     sequence: u64,
-    stream_created: i128,
+    stream_created: String,
 }
 
 impl Silence {
@@ -61,23 +66,26 @@ impl Silence {
             wait,
             undisturbed_from: now + wait,
             last_probe: now,
-            clocks: None,
+            clocks: vec![None; usize::from(SHARDS)],
             handled_until: Time::NONE,
             target: None,
         };
         Silence { state: Mutex::new(state) }
     }
 
-    /// Both stores answered at `now`, and Redis said that it is `time`.
-    pub(crate) fn answered(&self, time: Time, now: Instant) {
+    /// Both stores answered at `now`; these are the shards' own times.
+    pub(crate) fn answered(&self, times: &[Time], now: Instant) {
         let mut state = self.state();
         let late = now.saturating_duration_since(state.last_probe) > GAP;
-        let jumped = state.clocks.is_some_and(|(then, at)| {
-            let (by_redis, by_us) = (i128::from(time.0) - i128::from(then.0), now.saturating_duration_since(at));
-            (by_redis - i128::try_from(by_us.as_micros()).unwrap_or(i128::MAX)).unsigned_abs() > JUMP.as_micros()
-        });
+        let mut jumped = false;
+        for (clock, time) in state.clocks.iter_mut().zip(times) {
+            if let Some((then, at)) = clock.replace((*time, now)) {
+                let by_redis = i128::from(time.0) - i128::from(then.0);
+                let by_us = i128::from(micros(now.saturating_duration_since(at)));
+                jumped |= (by_redis - by_us).unsigned_abs() > JUMP.as_micros();
+            }
+        }
         state.last_probe = now;
-        state.clocks = Some((time, now));
         if late || jumped {
             state.disturb(now);
         }
@@ -102,20 +110,20 @@ impl Silence {
     pub(crate) fn results(&self, mark: &ResultsMark, time: Time) {
         let mut state = self.state();
         // A stream that was made anew has forgotten the message that was waited for.
-        state.target = state.target.filter(|t| t.stream_created == mark.stream_created);
+        state.target = state.target.take().filter(|target| target.stream_created == mark.stream_created);
         if mark.idle || mark.ack_floor >= mark.last_result_seq {
             state.handled_until = state.handled_until.max(time);
             state.target = None;
             return;
         }
-        match state.target {
+        match &state.target {
             Some(target) if mark.ack_floor >= target.sequence => {
                 state.handled_until = state.handled_until.max(target.seen);
                 state.target = None;
             }
             Some(_) => {}
             None => {
-                let (sequence, stream_created) = (mark.last_result_seq, mark.stream_created);
+                let (sequence, stream_created) = (mark.last_result_seq, mark.stream_created.clone());
                 state.target = Some(Target { seen: time, sequence, stream_created });
             }
         }
@@ -144,19 +152,47 @@ impl State {
     }
 }
 
-/// Probes both stores until stopped, on every replica, leader or not.
-pub(crate) async fn probe(desk: &Desk, stop: &CancellationToken) {
+/// Probes both stores until stopped, on every replica, leader or not, and tells readiness.
+pub(crate) async fn probe(desk: &Desk, redis: &Part, nats: &Part, stop: &CancellationToken) {
     let mut clock = tokio::time::interval(PROBE);
-    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let consumers = [subjects::submit(), subjects::result(), subjects::cancel()].map(ConsumerSpec::scheduler);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = clock.tick() => {}
         }
-        let (redis, nats) = tokio::join!(desk.store().ping(), desk.bus().results_mark());
-        match (redis, nats) {
-            (Ok(time), Ok(_)) => desk.silence.answered(time, Instant::now()),
-            _ => desk.silence.failed(Instant::now()),
+        let states = join_all(consumers.iter().map(|spec| desk.bus().consumer_state(spec)));
+        let times = join_all((0..SHARDS).map(|shard| desk.store().due_homes(shard, 1)));
+        let (times, states) = tokio::join!(times, states);
+        let times: Result<Vec<Time>, _> = times.into_iter().map(|due| due.map(|due| due.now)).collect();
+        let mut heard = true;
+        for (spec, state) in consumers.iter().zip(states) {
+            match state {
+                Ok(state) => {
+                    set(Gauge::BusConsumerPending, &[("consumer", &spec.name)], state.pending as f64);
+                    nats.ready();
+                }
+                Err(fault) => {
+                    heard = false;
+                    nats.not_ready(fault.to_string());
+                }
+            }
+        }
+        match times {
+            Ok(times) => {
+                redis.ready();
+                if heard {
+                    desk.silence.answered(&times, Instant::now());
+                }
+            }
+            Err(fault) => {
+                heard = false;
+                redis.not_ready(fault.to_string());
+            }
+        }
+        if !heard {
+            desk.silence.failed(Instant::now());
         }
     }
 }
@@ -170,13 +206,13 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(30);
 
     fn mark(last_result_seq: u64, ack_floor: u64) -> ResultsMark {
-        ResultsMark { stream_created: 1, last_result_seq, ack_floor, idle: false }
+        ResultsMark { stream_created: "first".into(), last_result_seq, ack_floor, idle: false }
     }
 
     /// Probed every second for `seconds`, in step with Redis.
     fn watched(silence: &Silence, start: Instant, seconds: std::ops::RangeInclusive<u32>) {
         for s in seconds {
-            silence.answered(T0 + S * s, start + S * s);
+            silence.answered(&[T0 + S * s], start + S * s);
         }
     }
 
@@ -202,10 +238,10 @@ mod tests {
             let now = start + S * 46;
             match fault {
                 "failed" => silence.failed(now),
-                "late" => silence.answered(T0 + S * 46, now),
+                "late" => silence.answered(&[T0 + S * 46], now),
                 "jump" => {
                     watched(&silence, start, 41..=45);
-                    silence.answered(T0 + S * 49, now);
+                    silence.answered(&[T0 + S * 49], now);
                 }
                 _ => {}
             }
@@ -217,7 +253,7 @@ mod tests {
     fn a_lease_is_silent_only_once_the_results_seen_after_its_end_were_handled() {
         let start = Instant::now();
         let silence = Silence::new(Duration::ZERO, start);
-        silence.answered(T0, start);
+        silence.answered(&[T0], start);
         let (end, asked) = (T0, T0 + S);
         assert!(silence.unproven_until(end, asked, start).is_some(), "nobody has asked the bus yet");
         silence.results(&mark(100, 90), asked);
@@ -233,7 +269,7 @@ mod tests {
     fn an_idle_consumer_has_handled_everything() {
         let start = Instant::now();
         let silence = Silence::new(Duration::ZERO, start);
-        silence.answered(T0, start);
+        silence.answered(&[T0], start);
         silence.results(&ResultsMark { idle: true, ..mark(100, 3) }, T0 + S);
         assert_eq!(silence.unproven_until(T0 + S, T0 + S, start), None);
     }
@@ -242,9 +278,9 @@ mod tests {
     fn a_stream_made_anew_voids_the_target() {
         let start = Instant::now();
         let silence = Silence::new(Duration::ZERO, start);
-        silence.answered(T0, start);
+        silence.answered(&[T0], start);
         silence.results(&mark(100, 90), T0 + S);
-        let anew = |last, floor| ResultsMark { stream_created: 2, ..mark(last, floor) };
+        let anew = |last, floor| ResultsMark { stream_created: "second".into(), ..mark(last, floor) };
         silence.results(&anew(200, 150), T0 + S * 2);
         assert!(silence.unproven_until(T0, T0 + S * 2, start).is_some(), "sequence 150 is of another stream");
         silence.results(&anew(300, 200), T0 + S * 3);
@@ -259,7 +295,7 @@ mod tests {
         silence.results(&mark(5, 5), T0 + S * 3);
         assert_eq!(silence.unproven_until(T0, T0 + S * 3, start + S * 3), None);
         silence.failed(start + S * 3);
-        silence.answered(T0 + S * 5, start + S * 5);
+        silence.answered(&[T0 + S * 5], start + S * 5);
         assert!(silence.unproven_until(T0, T0 + S * 5, start + S * 5).is_some());
     }
 }

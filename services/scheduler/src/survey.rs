@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use crate::{desk::Desk, lanes::Lane};
@@ -41,7 +41,11 @@ pub(crate) async fn unknown<'a>(desk: &Desk, lanes: impl Iterator<Item = &'a Arc
 /// Measures these lanes, and asks for a release where jobs wait and there is room. Returns how
 /// many jobs wait in all of them.
 pub(crate) async fn measure(desk: &Desk, lanes: &[Arc<Lane>]) -> u64 {
-    let counts = stream::iter(lanes).for_each_concurrent(AT_ONCE, |lane| count(desk, lane));
+    let counts = async {
+        for chunk in lanes.chunks(AT_ONCE) {
+            join_all(chunk.iter().map(|lane| count(desk, lane))).await;
+        }
+    };
     let lengths = async {
         for chunk in lanes.chunks(CHUNK) {
             lengths(desk, chunk).await;
@@ -91,7 +95,9 @@ pub(crate) async fn run(desk: &Desk, stop: &CancellationToken) {
         if last_full.elapsed() >= OCCUPIED {
             last_full = Instant::now();
             let more = desk.lanes.occupied();
-            lanes.extend(more.into_iter().filter(|lane| lanes.iter().all(|known| !Arc::ptr_eq(known, lane))).collect::<Vec<_>>());
+            lanes.extend(
+                more.into_iter().filter(|lane| lanes.iter().all(|known| !Arc::ptr_eq(known, lane))).collect::<Vec<_>>(),
+            );
         }
         let pause = if lanes.is_empty() {
             OCCUPIED

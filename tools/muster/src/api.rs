@@ -58,8 +58,8 @@ impl Call {
     }
 
     /// Adds a query parameter.
-    pub(crate) fn query(mut self, name: impl Into<String>, value: impl ToString) -> Call {
-        self.query.push((name.into(), value.to_string()));
+    pub(crate) fn query(mut self, name: impl Into<String>, value: impl Into<String>) -> Call {
+        self.query.push((name.into(), value.into()));
         self
     }
 
@@ -125,7 +125,8 @@ impl Problem {
         }
     }
 
-    fn words(&self) -> String {
+    /// What a person needs to read.
+    pub(crate) fn words(&self) -> String {
         let code = if self.code.is_empty() { String::new() } else { format!(", {}", self.code) };
         let mut words = format!("{} ({}{code})", self.detail, self.status);
         for error in &self.errors {
@@ -144,7 +145,9 @@ impl From<CallError> for Failure {
             }
             CallError::Refused(problem) => match problem.status {
                 401 => Failure::new(words).hint("give a valid key by --api-key or MUSTER_API_KEY"),
-                403 => Failure::new(words).hint("use a key that has this scope; `muster key create --scope …` makes one"),
+                403 => {
+                    Failure::new(words).hint("use a key that has this scope; `muster key create --scope …` makes one")
+                }
                 404 => Failure::new(words).with_code(Code::NotFound),
                 429 => Failure::new(words).hint("slow down, or raise API_RATE_LIMIT_RPS on the gateways"),
                 503 => Failure::new(words).hint("a store is away; `muster status` and the gateway's /readyz say which"),

@@ -31,7 +31,7 @@ pub(crate) fn line(text: impl std::fmt::Display) {
 /// Prints rows under their headings.
 pub(crate) fn rows(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(headings);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(headings);
     for row in rows {
         table.add_row(row);
     }
@@ -41,7 +41,7 @@ pub(crate) fn rows(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>
 /// Prints the facts about one thing, one a line; empty ones are left out.
 pub(crate) fn facts(pairs: &[(&str, String)]) {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
         table.add_row([*name, value.as_str()]);
     }

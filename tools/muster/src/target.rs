@@ -44,7 +44,9 @@ impl Target {
         let stack = Stack::read(&path)?;
         if stack.is_none() && self.state_file.is_some() {
             let failure = Failure::new(format!("there is no state file {}", path.display()));
-            return Err(failure.hint("`muster dev` writes it once the stack is up, and removes it when it stops").into());
+            return Err(failure
+                .hint("`muster dev` writes it once the stack is up, and removes it when it stops")
+                .into());
         }
         Ok(stack)
     }

@@ -102,11 +102,14 @@ fn adopt(inner: &Inner, map: SlotMap) {
         inner.topology.send_modify(|version| *version += 1);
     }
     let serving = |node: &Arc<Node>| map.primaries().iter().any(|primary| Arc::ptr_eq(primary, node));
-    inner.nodes().retain(|_, node| {
-        if serving(node) || node.idle() < FORGET {
+    inner.nodes().retain(|addr, node| {
+        if serving(node) {
             return true;
         }
-        node.close();
-        false
+        // Replicas are connected to only for the map. Somebody unknown is being given its first slots.
+        if node.idle() > FORGET || map.replicas.contains(addr) {
+            node.close();
+        }
+        node.idle() <= FORGET
     });
 }

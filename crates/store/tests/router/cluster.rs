@@ -35,7 +35,10 @@ async fn a_pipeline_reaches_keys_on_every_shard() {
         }
     }
     assert!(keys >= 3000, "{keys}");
-    assert_eq!(router.connections().shared, 3);
+    until(Duration::from_secs(15), "one connection per primary", async || {
+        (router.connections().shared == 3).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -153,7 +156,7 @@ async fn a_killed_primary_stalls_no_other_shard_and_its_own_recovers() {
     tokio::time::timeout(Duration::from_secs(20), all).await.expect("no task is wedged");
     for (shard, seen) in seen.iter().enumerate() {
         let gap = seen.longest_gap.load(Ordering::SeqCst);
-        println!("shard {shard}: {} calls, longest gap {gap} ms", seen.done.load(Ordering::SeqCst));
+        eprintln!("shard {shard}: {} calls, longest gap {gap} ms", seen.done.load(Ordering::SeqCst));
         assert!(shard == 0 || gap < 1000, "shard {shard}, which is healthy, was silent for {gap} ms");
     }
 

@@ -77,10 +77,7 @@ pub(super) fn start(bus: Bus, worker: String, asks: Vec<(Offered, v1::StartAsk)>
 }
 
 /// Finds each ask's answer: usually in the same place, else by its job. What has none is asked again.
-fn match_answers(
-    offered: Vec<Offered>,
-    mut items: Vec<v1::StartAnswer>,
-) -> Vec<(Offered, Verdict, v1::StartAnswer)> {
+fn match_answers(offered: Vec<Offered>, mut items: Vec<v1::StartAnswer>) -> Vec<(Offered, Verdict, v1::StartAnswer)> {
     let in_order = items.len() == offered.len()
         && items.iter().zip(&offered).all(|(answer, offered)| answer.job_id[..] == offered.job.as_bytes()[..]);
     let with_verdict = |offered, answer: v1::StartAnswer| (offered, verdict(&answer), answer);

@@ -115,7 +115,13 @@ impl Leases {
     }
 
     /// One attempt's line in a request.
-    pub(super) fn ask(&self, attempt: Attempt, tenant: &str, topic: &str, progress: Option<v1::Progress>) -> v1::ExtendAsk {
+    pub(super) fn ask(
+        &self,
+        attempt: Attempt,
+        tenant: &str,
+        topic: &str,
+        progress: Option<v1::Progress>,
+    ) -> v1::ExtendAsk {
         v1::ExtendAsk {
             job_id: Bytes::copy_from_slice(attempt.job.as_bytes()),
             fence: attempt.fence,

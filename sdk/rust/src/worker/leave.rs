@@ -7,12 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    Order,
-    context::StopReason,
-    running::Fate,
-    turn::Turn,
-};
+use super::{Order, context::StopReason, running::Fate, turn::Turn};
 
 /// How long handlers may take to stop once the time for draining is over.
 const LEAVE_GRACE: Duration = Duration::from_secs(2);
@@ -89,7 +84,7 @@ impl Turn {
                 self.settle(now)
             }
             Phase::Leaving { .. } => false,
-            Phase::Settling { .. } if self.results.is_empty() && self.starts.is_empty() => true,
+            Phase::Settling { .. } if self.nothing_open() => true,
             Phase::Settling { until } => {
                 let over = until <= now;
                 if over {
@@ -103,7 +98,12 @@ impl Turn {
 
     fn settle(&mut self, now: Instant) -> bool {
         self.phase = Phase::Settling { until: now + SETTLE_WAIT };
-        self.results.is_empty() && self.starts.is_empty()
+        self.nothing_open()
+    }
+
+    /// Whether everything was said, and heard.
+    fn nothing_open(&self) -> bool {
+        self.results.is_empty() && self.starts.is_empty() && self.all_told()
     }
 
     /// Whether no handler runs whose outcome counts.

@@ -128,13 +128,7 @@ impl Results {
 }
 
 /// A result of an attempt as it travels.
-pub(super) fn result(
-    attempt: Attempt,
-    worker: &str,
-    tenant: &str,
-    topic: &str,
-    kind: v1::result::Kind,
-) -> v1::Result {
+pub(super) fn result(attempt: Attempt, worker: &str, tenant: &str, topic: &str, kind: v1::result::Kind) -> v1::Result {
     v1::Result {
         job_id: Bytes::copy_from_slice(attempt.job.as_bytes()),
         fence: attempt.fence,

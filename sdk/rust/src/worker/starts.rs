@@ -137,8 +137,7 @@ impl<D> Starts<D> {
                 open.parcels.push(id);
                 continue;
             }
-            let ask =
-                Ask { offer, start_id: StartId::random(), stage: Stage::Waiting, tries: 0, parcels: vec![id] };
+            let ask = Ask { offer, start_id: StartId::random(), stage: Stage::Waiting, tries: 0, parcels: vec![id] };
             self.asks.insert(offered, ask);
             self.waiting.push_back(offered);
         }
@@ -297,6 +296,11 @@ impl<D> Starts<D> {
     /// What the bus has to be told.
     pub(super) fn take_handbacks(&mut self) -> Vec<(D, Handback)> {
         std::mem::take(&mut self.handbacks)
+    }
+
+    /// Whether there is something to tell.
+    pub(super) fn has_handbacks(&self) -> bool {
+        !self.handbacks.is_empty()
     }
 
     /// How many offers wait for a slot.

@@ -65,6 +65,8 @@ pub(super) struct Turn {
     news: (mpsc::UnboundedSender<Attempt>, mpsc::UnboundedReceiver<Attempt>),
     early_cancels: HashMap<Attempt, (StopReason, Instant)>,
     sweep_at: Instant,
+    /// Errands under way that end in [`Done::Sent`].
+    sending: usize,
 }
 
 impl Turn {
@@ -92,12 +94,15 @@ impl Turn {
             news: mpsc::unbounded_channel(),
             early_cancels: HashMap::new(),
             sweep_at: now,
+            sending: 0,
             plan,
         }
     }
 
     /// Turns until the worker was told to stop and has done so.
     pub(super) async fn run(mut self, mut ctl: Subscription, mut orders: watch::Receiver<Order>) -> Summary {
+        let order = *orders.borrow_and_update();
+        self.ordered(order);
         loop {
             self.send(Instant::now());
             let wake = self.next_wake();
@@ -170,8 +175,19 @@ impl Turn {
                     self.results.published(attempt, acked, now);
                 }
             }
-            Done::Sent => {}
+            Done::Sent => self.sending -= 1,
         }
+    }
+
+    /// Sends something that nobody waits for, except whoever leaves.
+    fn tell(&mut self, errand: Errand) {
+        self.sending += 1;
+        self.errands.push(errand);
+    }
+
+    /// Whether everything that was to be told is told.
+    pub(super) fn all_told(&self) -> bool {
+        self.sending == 0 && !self.starts.has_handbacks()
     }
 
     fn pulled(&mut self, topic: usize, deliveries: Vec<Delivery>) {
@@ -179,7 +195,7 @@ impl Turn {
         for delivery in deliveries {
             let Delivery { body, receipt, .. } = delivery;
             let Body::Offer(v1::OfferGroup { items }) = body else {
-                self.errands.push(errands::reject(receipt));
+                self.tell(errands::reject(receipt));
                 continue;
             };
             offers += items.len();
@@ -227,7 +243,11 @@ impl Turn {
             _ => {
                 let error = HandlerError::retryable("this worker has no handler for the offer it got");
                 let kind = Kind::Failed(failed(error));
-                self.results.add(attempt, result(attempt, self.plan.worker.as_str(), &offer.tenant, &offer.topic, kind), sent);
+                self.results.add(
+                    attempt,
+                    result(attempt, self.plan.worker.as_str(), &offer.tenant, &offer.topic, kind),
+                    sent,
+                );
                 self.slots.give(1);
             }
         }
@@ -342,14 +362,15 @@ impl Turn {
         self.early_cancels.retain(|_, (_, since)| now.duration_since(*since) < EARLY_CANCEL);
         let old: Vec<_> = self.starts.keep_alive(now).map(Arc::clone).collect();
         if !old.is_empty() {
-            self.errands.push(errands::keep(old));
+            self.tell(errands::keep(old));
         }
     }
 
     /// An attempt took longer than it may, by our own clock. The scheduler will have noticed too; if
     /// it was first, this report is stale and nobody minds.
     fn timed_out(&mut self, attempt: Attempt) {
-        let Some((context, confirmed)) = self.running.get(attempt).map(|job| (job.context.clone(), job.confirmed)) else {
+        let Some((context, confirmed)) = self.running.get(attempt).map(|job| (job.context.clone(), job.confirmed))
+        else {
             return;
         };
         self.running.stop(attempt, StopReason::TimedOut);
@@ -372,7 +393,7 @@ impl Turn {
         }
         let handbacks = self.starts.take_handbacks();
         if !handbacks.is_empty() {
-            self.errands.push(errands::hand_back(handbacks));
+            self.tell(errands::hand_back(handbacks));
         }
         self.extend(now);
         self.pull();

@@ -23,9 +23,6 @@ pub(crate) enum Job {
     Get {
         /// The job's id
         id: String,
-        /// Leave payload and result out
-        #[arg(long)]
-        brief: bool,
     },
     List(list::List),
     /// End a job before its time
@@ -54,10 +51,8 @@ impl Job {
     pub(crate) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
         match self {
             Job::Submit(submit) => submit.run(caller).await,
-            Job::Get { id, brief } => {
-                let call = Call::get(format!("/jobs/{}", checked(&id)?));
-                let call = if brief { call } else { call.query("include", "payload,result") };
-                shown(caller, &ask(caller, &call).await?);
+            Job::Get { id } => {
+                shown(caller, &ask(caller, &Call::get(format!("/jobs/{}", checked(&id)?))).await?);
                 Ok(())
             }
             Job::List(list) => list.run(caller).await,

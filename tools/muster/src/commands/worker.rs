@@ -52,6 +52,10 @@ pub(crate) struct Run {
     #[arg(long, env = "NATS_URL", value_name = "URL")]
     nats_url: Option<String>,
 
+    /// Copies of the streams, should this worker be the first to need them
+    #[arg(long, env = "NATS_REPLICAS", default_value_t = 1, value_name = "N")]
+    nats_replicas: usize,
+
     /// Speak HTTP even if NATS is known
     #[arg(long)]
     http: bool,
@@ -98,6 +102,7 @@ struct Settings {
     concurrency: usize,
     drain: Duration,
     lease: Duration,
+    stream_replicas: usize,
 }
 
 impl Worker {
@@ -147,6 +152,7 @@ impl Run {
             concurrency: self.concurrency as usize,
             drain: self.drain,
             lease: self.lease,
+            stream_replicas: self.nats_replicas,
         })
     }
 
@@ -163,9 +169,9 @@ impl Run {
 
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = spans::parse(text)?;
-    match (Duration::from_secs(5)..=Duration::from_secs(900)).contains(&lease) {
+    match (Duration::from_secs(1)..=Duration::from_secs(900)).contains(&lease) {
         true => Ok(lease),
-        false => Err("a lease lasts 5s to 15m".to_owned()),
+        false => Err("a lease lasts 1s to 15m (over HTTP at least 5s)".to_owned()),
     }
 }
 

@@ -83,8 +83,7 @@ impl Fleet {
 
     /// Starts a process and watches over it from now on.
     pub(crate) fn start(&mut self, recipe: Recipe) -> anyhow::Result<()> {
-        let member =
-            Member { recipe, pid: None, started: Instant::now(), deaths: 0, restart_at: None, proven: false };
+        let member = Member { recipe, pid: None, started: Instant::now(), deaths: 0, restart_at: None, proven: false };
         self.members.push(member);
         let index = self.members.len() - 1;
         self.spawn(index).with_context(|| format!("cannot start {}", self.members[index].recipe.shown.name))
@@ -300,7 +299,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut fleet = Fleet::new(dir.path().to_owned());
         for (name, wave) in [("store", Wave::Store), ("worker", Wave::Worker), ("service", Wave::Service)] {
-            let script = format!("trap 'echo {name} >> order; exit' TERM; echo > {name}.up; while :; do sleep 0.01; done");
+            let script =
+                format!("trap 'echo {name} >> order; exit' TERM; echo > {name}.up; while :; do sleep 0.01; done");
             fleet.start(recipe(name, wave, &script, dir.path())).unwrap();
         }
         while !["store", "worker", "service"].iter().all(|n| dir.path().join(format!("{n}.up")).exists()) {

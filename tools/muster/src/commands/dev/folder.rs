@@ -41,7 +41,9 @@ impl Folder {
         let owner = dir.join("dev.pid");
         if let Some(pid) = fs::read_to_string(&owner).ok().and_then(|text| living(text.trim())) {
             let failure = Failure::new(format!("a stack runs in {} already (pid {pid})", dir.display()));
-            return Err(failure.hint("stop it with Ctrl-C, or give this one another folder by --dir and --port 0").into());
+            return Err(failure
+                .hint("stop it with Ctrl-C, or give this one another folder by --dir and --port 0")
+                .into());
         }
         replace_private(&owner, identity(std::process::id()).unwrap_or_default().as_bytes())?;
         let folder = Folder { dir, state_file };
@@ -96,7 +98,8 @@ impl Folder {
         let limit = Instant::now() + ORPHANS;
         while let Some(orphan) = stack.processes.iter().find(|p| is_ours(p)) {
             if Instant::now() >= limit {
-                let failure = Failure::new(format!("{} (pid {}) of an earlier stack still runs", orphan.name, orphan.pid));
+                let failure =
+                    Failure::new(format!("{} (pid {}) of an earlier stack still runs", orphan.name, orphan.pid));
                 return Err(failure.hint(format!("stop it first: kill {}", orphan.pid)).into());
             }
             sleep(Duration::from_millis(100)).await;

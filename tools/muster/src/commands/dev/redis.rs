@@ -133,7 +133,9 @@ impl Redis {
         }
         let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
         let failure = Failure::new(format!("redis-cli could not form the cluster:\n{said}"));
-        Err(failure.hint("a start that was cut short may have left half a cluster: remove the data and try again").into())
+        Err(failure
+            .hint("a start that was cut short may have left half a cluster: remove the data and try again")
+            .into())
     }
 }
 

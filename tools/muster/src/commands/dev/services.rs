@@ -101,7 +101,7 @@ pub(crate) fn demo_worker(around: &Surroundings<'_>) -> anyhow::Result<Recipe> {
         shown: Process { name: "worker-1".into(), service: "worker".into(), ..Process::default() },
         program: std::env::current_exe()?,
         args: args.iter().map(Into::into).collect(),
-        env: vec![("NATS_URL", around.nats_url.clone())],
+        env: vec![("NATS_URL", around.nats_url.clone()), ("NATS_REPLICAS", around.nats_replicas.to_string())],
         dir: around.dir.to_owned(),
         patience: WORKER_PATIENCE,
     })

@@ -61,7 +61,7 @@ impl List {
         let mut jobs: Vec<Value> = Vec::new();
         let mut cursor: Option<String> = None;
         while jobs.len() < self.limit {
-            let mut call = self.call().query("limit", (self.limit - jobs.len()).min(PAGE));
+            let mut call = self.call().query("limit", (self.limit - jobs.len()).min(PAGE).to_string());
             if let Some(cursor) = &cursor {
                 call = call.query("cursor", cursor);
             }

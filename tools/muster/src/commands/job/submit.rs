@@ -3,12 +3,7 @@
 
 mod ndjson;
 
-use std::{
-    collections::BTreeMap,
-    io::Read,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io::Read, path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use clap::Args;

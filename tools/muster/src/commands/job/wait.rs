@@ -41,10 +41,7 @@ pub(super) async fn until_done(caller: &Caller, id: &str, timeout: Option<Durati
     let limit = timeout.map(|timeout| Instant::now() + timeout);
     loop {
         let left = limit.map_or(POLL, |limit| limit.saturating_duration_since(Instant::now()).min(POLL));
-        let call = Call::get(format!("/jobs/{id}"))
-            .query("wait_ms", spans::millis(left))
-            .query("include", "payload,result")
-            .waits(left);
+        let call = Call::get(format!("/jobs/{id}")).query("wait_ms", spans::millis(left).to_string()).waits(left);
         let answer = ask(caller, &call).await?;
         let state = answer.value["state"].as_str().unwrap_or_default().to_owned();
         if answer.value["done"] == Value::Bool(true) {

@@ -42,11 +42,13 @@ pub(super) async fn submit(caller: &Caller, file: &Path) -> anyhow::Result<()> {
         for (item, said) in batch.iter().zip(said) {
             if said["job"].is_object() {
                 accepted += 1;
-                let shown = if caller.format == Format::Json { said["job"].to_string() } else { cell(&said["job"]["id"]) };
+                let shown =
+                    if caller.format == Format::Json { said["job"].to_string() } else { cell(&said["job"]["id"]) };
                 bar.suspend(|| output::line(shown));
             } else {
                 refused += 1;
-                let why = cell(if said["error"]["detail"].is_string() { &said["error"]["detail"] } else { &said["error"] });
+                let why =
+                    cell(if said["error"]["detail"].is_string() { &said["error"]["detail"] } else { &said["error"] });
                 bar.suspend(|| eprintln!("line {}: {why}", item.line));
             }
             bar.inc(1);

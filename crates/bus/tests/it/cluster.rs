@@ -1,0 +1,51 @@
+//! Three nodes, three copies: the death of any one is ridden out.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use muster_bus::{Bus, BusSettings, ConsumerSpec, subjects};
+use muster_testkit::{NatsCluster, until};
+use serde_json::Value;
+
+use crate::fixture::{fetched, js, number, numbered, plain};
+
+#[tokio::test]
+async fn the_death_of_the_streams_leader_loses_nothing_that_was_acked() {
+    let cluster = NatsCluster::start().await;
+    let bus = Bus::connect(BusSettings { replicas: 3, ..BusSettings::new(cluster.url(), "test") }).await.unwrap();
+    bus.connected().await;
+    until(Duration::from_secs(30), "streams on three nodes", async || bus.ensure_streams().await.ok()).await;
+    let consumer = bus.consumer(ConsumerSpec::scheduler(subjects::submit())).await.unwrap();
+    let subject = subjects::submit();
+    for n in 0..20 {
+        bus.publish(&subject, None, None, numbered(n)).await.unwrap();
+    }
+
+    let leader = leader_of(&cluster).await;
+    cluster.kill9(leader);
+    let late = (20..40).map(|n| bus.publish(&subject, None, None, numbered(n)));
+    let sent = futures_util::future::join_all(late).await;
+    assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+
+    let mut came = BTreeSet::new();
+    until(Duration::from_secs(60), "all forty", async || {
+        for delivery in fetched(&consumer, 100).await {
+            delivery.ack().await;
+            came.insert(number(&delivery.body));
+        }
+        (came.len() == 40).then_some(())
+    })
+    .await;
+}
+
+/// The index of the node that leads `MUSTER_SYS`.
+async fn leader_of(cluster: &NatsCluster) -> usize {
+    let client = plain(&cluster.nodes[0]).await;
+    let info = js(&client, "STREAM.INFO.MUSTER_SYS", Value::Null).await;
+    let leader = info["cluster"]["leader"].as_str().expect("the stream has a leader").to_owned();
+    for (n, node) in cluster.nodes.iter().enumerate() {
+        if plain(node).await.server_info().server_name == leader {
+            return n;
+        }
+    }
+    panic!("{leader} is none of the nodes");
+}

@@ -1,0 +1,135 @@
+//! What stands on the bus: empty only when the server says so, unknown otherwise.
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::HeaderMap;
+use muster_bus::{ConsumerSpec, subjects};
+use muster_domain::{Time, job::Known};
+use muster_testkit::{NatsServer, until};
+use serde_json::Value;
+
+use crate::fixture::{SOON, bus, js, names, numbered, offer_group, offers_of, plain};
+
+#[tokio::test]
+async fn the_oldest_offer_of_a_subject_tells_its_time() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let (subject, other) = (offers_of("t"), offers_of("t.more"));
+    assert_eq!(bus.oldest(&subject).await, Known::Empty);
+    bus.publish(&other, None, None, offer_group(&[5])).await.unwrap();
+    assert_eq!(bus.oldest(&subject).await, Known::Empty, "another subject does not count");
+    bus.publish(&subject, None, None, offer_group(&[30, 20, 40])).await.unwrap();
+    bus.publish(&subject, None, None, offer_group(&[10])).await.unwrap();
+    assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(20)), "the oldest offer of the oldest message");
+    assert_eq!(bus.subject_count(&subject).await, Ok(2));
+    assert_eq!(bus.subject_count(&offers_of("none")).await, Ok(0));
+
+    let (tenant, topic) = names("t");
+    let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
+    consumer.fetch(1, SOON).await.unwrap()[0].ack().await;
+    until(SOON, "the next oldest", async || (bus.oldest(&subject).await == Known::Oldest(Time(10))).then_some(()))
+        .await;
+    consumer.fetch(1, SOON).await.unwrap()[0].ack().await;
+    until(SOON, "an empty subject", async || (bus.oldest(&subject).await == Known::Empty).then_some(())).await;
+    assert_eq!(bus.oldest(&other).await, Known::Oldest(Time(5)));
+}
+
+#[tokio::test]
+async fn nothing_is_concluded_while_nats_is_away() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    server.kill9();
+    assert_eq!(bus.oldest(&offers_of("t")).await, Known::Unknown);
+    assert_eq!(bus.oldest_unhandled_submit().await, Known::Unknown);
+    assert!(bus.results_mark().await.is_err());
+    assert!(bus.subject_count(&offers_of("t")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_stream_that_is_gone_is_made_again_and_then_truly_empty() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    bus.publish(&offers_of("t"), None, None, offer_group(&[20])).await.unwrap();
+    bus.publish(&subjects::submit(), None, None, numbered(1)).await.unwrap();
+    for stream in ["MUSTER_JOBS", "MUSTER_SYS"] {
+        assert_eq!(js(&client, &format!("STREAM.DELETE.{stream}"), Value::Null).await["success"], true);
+    }
+    assert_eq!(bus.oldest(&offers_of("t")).await, Known::Empty);
+    assert_eq!(bus.oldest_unhandled_submit().await, Known::Empty);
+    assert!(js(&client, "STREAM.INFO.MUSTER_JOBS", Value::Null).await["error"].is_null());
+}
+
+#[tokio::test]
+async fn an_unreadable_message_at_the_head_does_not_hide_the_offers_behind_it() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    let subject = offers_of("t");
+    let sent = async_nats::jetstream::new(client);
+    let sent = sent.publish_with_headers(subject.to_string(), HeaderMap::new(), "nonsense".into()).await;
+    sent.unwrap().await.unwrap();
+    assert_eq!(bus.oldest(&subject).await, Known::Unknown);
+    bus.publish(&subject, None, None, offer_group(&[20])).await.unwrap();
+    assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(20)));
+}
+
+#[tokio::test]
+async fn the_oldest_unhandled_submit_is_the_one_after_the_ack_floor() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    assert_eq!(bus.oldest_unhandled_submit().await, Known::Empty);
+    let consumer = bus.consumer(ConsumerSpec::scheduler(subjects::submit())).await.unwrap();
+    for at in [10, 20, 30] {
+        bus.set_clock(Arc::new(move || Time(at)));
+        bus.publish(&subjects::submit(), None, None, numbered(at)).await.unwrap();
+        bus.publish(&subjects::cancel(), None, None, numbered(at)).await.unwrap();
+    }
+    assert_eq!(bus.oldest_unhandled_submit().await, Known::Oldest(Time(10)));
+    let mut got = Vec::new();
+    until(SOON, "all three", async || {
+        got.extend(consumer.fetch(3, Duration::from_millis(500)).await.unwrap());
+        (got.len() == 3).then_some(())
+    })
+    .await;
+    assert_eq!(bus.oldest_unhandled_submit().await, Known::Oldest(Time(10)), "delivered is not handled");
+    got[0].ack().await;
+    let oldest = async |wanted| (bus.oldest_unhandled_submit().await == wanted).then_some(());
+    until(SOON, "the second", async || oldest(Known::Oldest(Time(20))).await).await;
+    // Out of order: the floor waits for the oldest.
+    got[2].ack().await;
+    until(SOON, "one unacked", async || {
+        (bus.consumer_state(consumer.spec()).await.unwrap().unacked == 1).then_some(())
+    })
+    .await;
+    assert_eq!(bus.oldest_unhandled_submit().await, Known::Oldest(Time(20)));
+    got[1].ack().await;
+    until(SOON, "all handled", async || oldest(Known::Empty).await).await;
+}
+
+#[tokio::test]
+async fn the_mark_of_results_is_the_last_result_and_how_far_they_were_handled() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let empty = bus.results_mark().await.unwrap();
+    assert_eq!((empty.last_result_seq, empty.ack_floor, empty.idle), (0, 0, true));
+
+    bus.publish(&subjects::submit(), None, None, numbered(1)).await.unwrap();
+    bus.publish(&subjects::result(), None, None, numbered(2)).await.unwrap();
+    bus.publish(&subjects::submit(), None, None, numbered(3)).await.unwrap();
+    let before = bus.results_mark().await.unwrap();
+    assert_eq!((before.last_result_seq, before.idle), (2, false));
+    assert!(before.ack_floor < 2);
+    assert_eq!(before.stream_created, empty.stream_created);
+
+    let consumer = bus.consumer(ConsumerSpec::scheduler(subjects::result())).await.unwrap();
+    consumer.fetch(1, SOON).await.unwrap()[0].ack().await;
+    until(SOON, "a floor that has reached the result", async || {
+        let mark = bus.results_mark().await.unwrap();
+        (mark.ack_floor >= before.last_result_seq && mark.idle).then_some(())
+    })
+    .await;
+
+    server.restart_empty().await;
+    bus.connected().await;
+    let anew = until(SOON, "a mark", async || bus.results_mark().await.ok()).await;
+    assert_ne!(anew.stream_created, empty.stream_created, "another stream: the old target is void");
+}

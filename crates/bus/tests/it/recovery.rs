@@ -1,0 +1,183 @@
+//! Consumers and publishers through restarts, wipes and deletions: they heal by themselves.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use muster_bus::{Bus, Consumer, ConsumerSpec, subjects};
+use muster_testkit::{NatsServer, Proxy, until};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::fixture::{SOON, bus, fetched, js, loose_bus, names, number, numbered, plain, take};
+
+/// Both kinds: with a standing request, and exact.
+async fn consumers(bus: &Bus) -> [Consumer; 2] {
+    let (tenant, topic) = names("t");
+    let specs = [ConsumerSpec::scheduler(subjects::submit()), ConsumerSpec::offers(&tenant, &topic)];
+    [bus.consumer(specs[0].clone()).await.unwrap(), bus.consumer(specs[1].clone()).await.unwrap()]
+}
+
+/// A fetch stands while `fault` happens; what is published afterwards comes through it, or
+/// through the next ones.
+async fn survives(bus: &Bus, fault: impl Future<Output = ()>) {
+    let [standing, exact] = consumers(bus).await;
+    for (n, consumer) in [&standing, &exact].into_iter().enumerate() {
+        bus.publish(&consumer.spec().filter, None, None, numbered(n as u64)).await.unwrap();
+        assert_eq!(take(consumer, 1).await, [n as u64]);
+    }
+    let waiting = async {
+        let got = tokio::join!(wait_for(&standing, 100), wait_for(&exact, 101));
+        (got.0, got.1)
+    };
+    let publishing = async {
+        fault.await;
+        for (n, consumer) in [(100, &standing), (101, &exact)] {
+            bus.publish(&consumer.spec().filter, None, None, numbered(n)).await.unwrap();
+        }
+        Instant::now()
+    };
+    let (got, published) = tokio::join!(waiting, publishing);
+    for got in [got.0, got.1] {
+        let took = got.saturating_duration_since(published);
+        assert!(took < Duration::from_secs(5), "a consumer stood still for {took:?}");
+    }
+}
+
+/// When the message of that number came.
+async fn wait_for(consumer: &Consumer, wanted: u64) -> Instant {
+    until(Duration::from_secs(30), "a message after the fault", async || {
+        // Longer than the fault, so that recovery happens inside one fetch.
+        let got = consumer.fetch(10, Duration::from_secs(10)).await.unwrap_or_default();
+        for delivery in &got {
+            delivery.ack().await;
+        }
+        got.iter().any(|d| number(&d.body) == wanted).then(Instant::now)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_restart_of_nats_is_survived() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    survives(&bus, async {
+        server.kill9();
+        server.restart().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_came_back_empty_is_survived() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    survives(&bus, server.restart_empty()).await;
+}
+
+#[tokio::test]
+async fn deleted_consumers_are_made_again() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    let [standing, exact] = consumers(&bus).await;
+    survives(&bus, async {
+        // Give both time to be waiting when it happens.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for (stream, consumer) in [("MUSTER_SYS", &standing), ("MUSTER_JOBS", &exact)] {
+            let gone = js(&client, &format!("CONSUMER.DELETE.{stream}.{}", consumer.spec().name), Value::Null).await;
+            assert_eq!(gone["success"], true, "{gone}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn deleted_streams_are_made_again() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    survives(&bus, async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for stream in ["MUSTER_SYS", "MUSTER_JOBS", "MUSTER_EVENTS"] {
+            let gone = js(&client, &format!("STREAM.DELETE.{stream}"), Value::Null).await;
+            assert_eq!(gone["success"], true, "{gone}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_that_hangs_and_then_breaks_is_survived() {
+    let server = NatsServer::start().await;
+    bus(&server).await;
+    let proxy = Proxy::start(server.port()).await;
+    let bus = loose_bus(&format!("nats://127.0.0.1:{}", proxy.url_port())).await;
+    bus.connected().await;
+    survives(&bus, async {
+        proxy.stall();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        proxy.cut().await;
+        proxy.heal().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_consumer_opened_while_nats_is_away_begins_when_it_is_there() {
+    let server = NatsServer::start().await;
+    server.kill9();
+    let bus = loose_bus(&server.url()).await;
+    let consumer = bus.consumer(ConsumerSpec::scheduler(subjects::submit())).await.unwrap();
+    let began = Instant::now();
+    assert!(consumer.fetch(1, Duration::from_millis(300)).await.is_err());
+    assert!(began.elapsed() < Duration::from_secs(2));
+    server.restart().await;
+    bus.publish(&subjects::submit(), None, None, numbered(5)).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, [5]);
+}
+
+#[tokio::test]
+async fn what_was_acked_by_the_stream_survives_a_kill_in_the_middle_of_a_flood() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let [consumer, _] = consumers(&bus).await;
+    let mut acked = BTreeSet::new();
+    let flood = async {
+        for n in 0..40_u64 {
+            let subject = subjects::submit();
+            let many = (0..25).map(|m| bus.publish(&subject, None, None, numbered(n * 25 + m)));
+            for (m, sent) in futures_util::future::join_all(many).await.into_iter().enumerate() {
+                if sent.is_ok() {
+                    acked.insert(n * 25 + m as u64);
+                }
+            }
+        }
+    };
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        server.kill9();
+        server.restart().await;
+    };
+    tokio::join!(flood, kill);
+    assert_eq!(acked.len(), 1_000, "publishes ride out a restart");
+    let mut came = BTreeSet::new();
+    until(Duration::from_secs(40), "every acked message", async || {
+        for delivery in fetched(&consumer, 100).await {
+            delivery.ack().await;
+            came.insert(number(&delivery.body));
+        }
+        acked.is_subset(&came).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_state_of_the_connection_can_be_watched() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let mut state = bus.watch_state();
+    state.wait_for(|up| *up).await.unwrap();
+    server.kill9();
+    tokio::time::timeout(SOON, state.wait_for(|up| !*up)).await.unwrap().unwrap();
+    assert!(!bus.is_connected());
+    server.restart().await;
+    tokio::time::timeout(SOON, state.wait_for(|up| *up)).await.unwrap().unwrap();
+    assert!(bus.is_connected());
+}

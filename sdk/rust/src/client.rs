@@ -1,0 +1,315 @@
+//! A client of the gateways' HTTP API.
+//!
+//! Knows: where the gateways are, and what to do when one does not answer. Promises: a call that was
+//! repeated had its effect once, because every submit carries an idempotency key, given or made up;
+//! `Retry-After` is honoured; nothing waits longer than was allowed. Leaves to others: everything
+//! about jobs but asking.
+
+mod account;
+mod error;
+mod history;
+mod job;
+mod pages;
+mod request;
+mod transport;
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use muster_domain::JobId;
+use reqwest::{Method, Url};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+pub use account::{ApiKey, Identity, NewKey, Status};
+pub use error::{ClientError, FieldError, Problem};
+pub use history::{AttemptRecord, History, HistoryEntry};
+pub use job::{Job, JobFailure, JobProgress};
+pub use pages::{JobFilter, Pages};
+pub use request::{JobRequest, RetryRequest};
+use transport::{Answer, Call, Transport};
+
+/// Longest that a gateway lets one call wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Describes a [`Client`].
+#[must_use]
+pub struct ClientBuilder {
+    urls: Vec<String>,
+    api_key: Option<String>,
+    tenant: Option<String>,
+    timeout: Duration,
+    connect_timeout: Duration,
+    retry_for: Duration,
+}
+
+impl ClientBuilder {
+    /// One more gateway.
+    pub fn gateway(mut self, url: impl Into<String>) -> Self {
+        self.urls.push(url.into());
+        self
+    }
+
+    /// The key to show.
+    pub fn api_key(mut self, key: impl Into<String>) -> Self {
+        self.api_key = Some(key.into());
+        self
+    }
+
+    /// The tenant to act for, with a key for all of them.
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// How long one try may take, waiting on purpose aside; 10 s if nobody says.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// How long connecting may take; 2 s if nobody says.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// How long to go on trying when gateways are away or busy; 30 s if nobody says, zero for never.
+    pub fn retry_for(mut self, span: Duration) -> Self {
+        self.retry_for = span;
+        self
+    }
+
+    /// The client, or what is wrong with its description.
+    pub fn build(self) -> Result<Client, ClientError> {
+        let mut gateways = Vec::new();
+        for text in self.urls.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|text| !text.is_empty()) {
+            let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+            let mut url =
+                url.ok_or_else(|| ClientError::Invalid(format!("{text:?} is not a URL like http://host:8081")))?;
+            if let Ok(mut path) = url.path_segments_mut() {
+                path.pop_if_empty().extend(["api", "v1"]);
+            }
+            gateways.push(url);
+        }
+        if gateways.is_empty() {
+            return Err(ClientError::Invalid("no gateway was given".to_owned()));
+        }
+        // Installed by another part of the process already: just as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut http = reqwest::Client::builder()
+            .connect_timeout(self.connect_timeout)
+            .user_agent(concat!("muster-sdk/", env!("CARGO_PKG_VERSION")));
+        if gateways.iter().all(|url| url.scheme() == "http") {
+            // Without TLS there is nothing to verify, and a machine without certificates is fine.
+            http = http.tls_certs_only([]);
+        }
+        let local = |url: &Url| matches!(url.host_str(), Some("127.0.0.1" | "localhost" | "[::1]"));
+        if gateways.iter().all(local) {
+            http = http.no_proxy();
+        }
+        let transport = Transport {
+            http: http.build().map_err(|e| ClientError::Invalid(e.to_string()))?,
+            gateways,
+            api_key: self.api_key,
+            tenant: self.tenant,
+            timeout: self.timeout,
+            retry_for: self.retry_for,
+            current: AtomicUsize::new(0),
+        };
+        Ok(Client { transport: Arc::new(transport) })
+    }
+}
+
+/// Submits jobs and asks about them. Cheap to clone; clones share connections.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use muster_sdk::{Client, JobRequest};
+///
+/// # async fn example() -> Result<(), muster_sdk::ClientError> {
+/// let client = Client::new(["http://127.0.0.1:8081", "http://127.0.0.1:8083"], "mst_key")?;
+/// let job = client.submit(JobRequest::new("mail.send").payload(&"ada@example.org")).await?.job;
+/// let job = client.wait(job.id, Duration::from_secs(60)).await?;
+/// println!("{}: {:?}", job.state, job.result);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<Transport>,
+}
+
+/// A submit that was accepted.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Submitted {
+    /// The job as it was when the gateway answered.
+    pub job: Job,
+    /// The job was there already: this key had been used with the same request.
+    pub replayed: bool,
+    /// Only Redis holds it so far; it is offered as soon as NATS is back.
+    pub bus_deferred: bool,
+}
+
+impl Submitted {
+    fn read(answer: &Answer) -> Result<Submitted, ClientError> {
+        Ok(Submitted { job: answer.json()?, replayed: answer.replayed, bus_deferred: answer.bus_deferred })
+    }
+}
+
+#[derive(Serialize)]
+struct Batch<'a> {
+    items: &'a [JobRequest],
+}
+
+#[derive(Deserialize)]
+struct BatchAnswer {
+    items: Vec<job::BatchItem>,
+}
+
+#[derive(Serialize)]
+struct Cancel<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl Client {
+    /// A client of these gateways, with every default.
+    pub fn new<U: Into<String>>(
+        gateways: impl IntoIterator<Item = U>,
+        api_key: impl Into<String>,
+    ) -> Result<Client, ClientError> {
+        gateways.into_iter().fold(Client::builder(), ClientBuilder::gateway).api_key(api_key).build()
+    }
+
+    /// Describes a client.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder {
+            urls: Vec::new(),
+            api_key: None,
+            tenant: None,
+            timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(2),
+            retry_for: Duration::from_secs(30),
+        }
+    }
+
+    /// Submits a job. Once this returns, it will reach exactly one end.
+    pub async fn submit(&self, request: JobRequest) -> Result<Submitted, ClientError> {
+        self.submit_call(request, Duration::ZERO).await
+    }
+
+    /// Submits a job and gives it up to `wait` (at most 30 s) to end. Look at `job.done`.
+    pub async fn submit_wait(&self, request: JobRequest, wait: Duration) -> Result<Submitted, ClientError> {
+        self.submit_call(request, wait).await
+    }
+
+    async fn submit_call(&self, request: JobRequest, wait: Duration) -> Result<Submitted, ClientError> {
+        let mut request = request.ready()?;
+        let key = request.idempotency_key.take();
+        let mut call = Call::new(Method::POST, ["jobs"]).body(&request)?.idempotency_key(key);
+        if !wait.is_zero() {
+            call = call.wait(wait.min(LONGEST_WAIT));
+        }
+        Submitted::read(&self.transport.call(&call).await?)
+    }
+
+    /// Submits up to 1,000 jobs at once. Each has its own answer, in order; an error of the whole means
+    /// that nothing was accepted, or nobody knows.
+    pub async fn batch(
+        &self,
+        requests: impl IntoIterator<Item = JobRequest>,
+    ) -> Result<Vec<Result<Job, ClientError>>, ClientError> {
+        let items = requests.into_iter().map(JobRequest::ready).collect::<Result<Vec<_>, _>>()?;
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let call = Call::new(Method::POST, ["jobs", "batch"]).body(&Batch { items: &items })?;
+        let answer: BatchAnswer = self.transport.call(&call).await?.json()?;
+        if answer.items.len() != items.len() {
+            let what = format!("{} answers to {} jobs", answer.items.len(), items.len());
+            return Err(ClientError::Unexpected(what));
+        }
+        Ok(answer.items.into_iter().map(job::BatchItem::outcome).collect())
+    }
+
+    /// A job as it is now, with payload and result.
+    pub async fn get(&self, id: JobId) -> Result<Job, ClientError> {
+        self.transport.call(&Call::new(Method::GET, ["jobs".to_owned(), id.to_string()])).await?.json()
+    }
+
+    /// A job as soon as it has ended, or as it is after `wait` (at most 30 s).
+    pub async fn get_wait(&self, id: JobId, wait: Duration) -> Result<Job, ClientError> {
+        let call = Call::new(Method::GET, ["jobs".to_owned(), id.to_string()]).wait(wait.min(LONGEST_WAIT));
+        self.transport.call(&call).await?.json()
+    }
+
+    /// Waits until a job has ended. [`ClientError::NotDone`] when `limit` has passed.
+    pub async fn wait(&self, id: JobId, limit: Duration) -> Result<Job, ClientError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let asked = Instant::now();
+            let job = self.get_wait(id, left).await?;
+            if job.done {
+                return Ok(job);
+            }
+            if Instant::now() >= deadline {
+                return Err(ClientError::NotDone(limit));
+            }
+            // A gateway that shuts down answers at once; do not ask it as fast as it answers.
+            if asked.elapsed() < Duration::from_millis(100) {
+                tokio::time::sleep(Duration::from_millis(100).min(left)).await;
+            }
+        }
+    }
+
+    /// Cancels a job. Doing it again is fine; a job that ended otherwise is refused with `job_done`.
+    pub async fn cancel(&self, id: JobId, reason: Option<&str>) -> Result<Job, ClientError> {
+        let path = ["jobs".to_owned(), id.to_string(), "cancel".to_owned()];
+        self.transport.call(&Call::new(Method::POST, path).body(&Cancel { reason })?).await?.json()
+    }
+
+    /// Does an ended job again, as a new one that names it in `retry_of`. Doing it again gives the same.
+    pub async fn retry(&self, id: JobId, changes: &RetryRequest) -> Result<Submitted, ClientError> {
+        let path = ["jobs".to_owned(), id.to_string(), "retry".to_owned()];
+        Submitted::read(&self.transport.call(&Call::new(Method::POST, path).body(changes)?).await?)
+    }
+
+    /// Deletes an ended job. Deleting one that is gone is fine.
+    pub async fn delete(&self, id: JobId) -> Result<(), ClientError> {
+        match self.transport.call(&Call::new(Method::DELETE, ["jobs".to_owned(), id.to_string()])).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Jobs, newest first, page by page.
+    pub fn list(&self, filter: JobFilter) -> Pages {
+        Pages::new(self.clone(), filter)
+    }
+
+    /// The story of a job: every transition, every attempt.
+    pub async fn history(&self, id: JobId) -> Result<History, ClientError> {
+        let path = ["jobs".to_owned(), id.to_string(), "history".to_owned()];
+        self.transport.call(&Call::new(Method::GET, path)).await?.json()
+    }
+
+    /// Any `GET` below `/api/v1`, as the JSON it answers.
+    pub async fn get_json(&self, path: &str) -> Result<Box<RawValue>, ClientError> {
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        self.transport.call(&Call::new(Method::GET, parts)).await?.json()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gateways: Vec<_> = self.transport.gateways.iter().map(Url::as_str).collect();
+        f.debug_struct("Client").field("gateways", &gateways).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,145 @@
+//! What can go wrong between a program and the gateways, and whether asking again makes sense.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// A field that the gateway found fault with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct FieldError {
+    /// Which: a JSON pointer into the request.
+    pub pointer: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// Why the gateway refused, in its own words (RFC 9457).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: u16,
+    /// What to match on, like `not_found`; empty if something in between answered.
+    pub code: String,
+    /// In a few words.
+    pub title: String,
+    /// What is wrong this time.
+    pub detail: String,
+    /// Every field at fault.
+    pub errors: Vec<FieldError>,
+    /// The request, for whoever looks into the logs.
+    pub request_id: Option<String>,
+    /// The trace, for whoever looks into the traces.
+    pub trace_id: Option<String>,
+    /// Whether the same request may succeed later; `None` if nobody says.
+    pub retryable: Option<bool>,
+    /// How long to wait before that, where the gateway says so.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.detail.is_empty() { &self.title } else { &self.detail };
+        write!(f, "{what}")?;
+        for error in &self.errors {
+            write!(f, "; {}: {}", error.pointer, error.detail)?;
+        }
+        if self.code.is_empty() {
+            return write!(f, " (status {})", self.status);
+        }
+        write!(f, " ({}, status {})", self.code, self.status)
+    }
+}
+
+impl Problem {
+    /// Reads an error's body; one that is no problem document becomes one.
+    pub(super) fn read(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Problem {
+        let mut problem = serde_json::from_slice::<Problem>(body).unwrap_or_else(|_| Problem {
+            detail: String::from_utf8_lossy(&body[..body.len().min(500)]).trim().to_owned(),
+            ..Problem::default()
+        });
+        problem.status = status;
+        problem.retry_after = retry_after;
+        if problem.detail.is_empty() && problem.title.is_empty() {
+            problem.title = "the gateway refused without saying why".to_owned();
+        }
+        problem
+    }
+}
+
+/// Why a call did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The gateway refused.
+    #[error("{0}")]
+    Refused(Problem),
+    /// No gateway could be reached, or the answer was lost. The request may have had its effect.
+    #[error("no gateway answered: {0}")]
+    Unreachable(String),
+    /// What was to be sent makes no sense; nothing was sent.
+    #[error("{0}")]
+    Invalid(String),
+    /// The answer could not be read.
+    #[error("unexpected answer: {0}")]
+    Unexpected(String),
+    /// The job had not ended when the time for waiting was over.
+    #[error("the job has not ended within {} ms", .0.as_millis())]
+    NotDone(Duration),
+}
+
+impl ClientError {
+    /// The gateway's code, like `not_found`.
+    pub fn code(&self) -> Option<&str> {
+        self.problem().map(|problem| problem.code.as_str()).filter(|code| !code.is_empty())
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> Option<u16> {
+        self.problem().map(|problem| problem.status)
+    }
+
+    /// The refusal, if it is one.
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            ClientError::Refused(problem) => Some(problem),
+            _ => None,
+        }
+    }
+
+    /// Whether there is no such thing.
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(404)
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            ClientError::Refused(problem) => {
+                problem.retryable.unwrap_or(matches!(problem.status, 429 | 502 | 503 | 504))
+            }
+            ClientError::Unreachable(_) | ClientError::NotDone(_) => true,
+            ClientError::Invalid(_) | ClientError::Unexpected(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_read_and_anything_else_becomes_one() {
+        let body = br#"{"type":"x","title":"Bad","status":422,"detail":"no","code":"invalid_request",
+            "errors":[{"pointer":"/topic","detail":"bad topic","more":1}],"retryable":false,"new":{}}"#;
+        let error = ClientError::Refused(Problem::read(422, None, body));
+        assert_eq!((error.code(), error.status(), error.is_retryable()), (Some("invalid_request"), Some(422), false));
+        assert_eq!(error.to_string(), "no; /topic: bad topic (invalid_request, status 422)");
+
+        let error = ClientError::Refused(Problem::read(502, None, b"<html>bad gateway</html>"));
+        assert_eq!((error.code(), error.is_retryable()), (None, true));
+        assert!(error.to_string().contains("bad gateway"));
+        assert!(!Problem::read(500, None, b"").to_string().is_empty());
+    }
+}

@@ -1,0 +1,243 @@
+//! A job as the gateways show it. Fields and states that are not known here are ignored, so a newer
+//! gateway breaks nobody; payloads and results are kept as the text they came as.
+
+use std::collections::BTreeMap;
+
+use muster_domain::{JobId, State, Time};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use super::error::{ClientError, Problem};
+
+/// A job.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Job {
+    /// Its id.
+    #[serde(with = "as_text")]
+    pub id: JobId,
+    /// Whose it is.
+    #[serde(default)]
+    pub tenant: String,
+    /// What kind of work it is.
+    #[serde(default)]
+    pub topic: String,
+    /// Where it stands, as the gateway says; see [`Job::known_state`].
+    pub state: String,
+    /// Whether it has ended. Loop on this, not on states.
+    #[serde(default)]
+    pub done: bool,
+    /// Attempts begun; 0 until the first start.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Attempts there may be.
+    #[serde(default)]
+    pub max_attempts: u32,
+    /// Who goes first.
+    #[serde(default)]
+    pub priority: String,
+    /// What it is tagged with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// What its handler got, exactly as it was sent. Lists have it only when asked.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Box<RawValue>>,
+    /// What its handler gave, exactly as it was sent. Lists have it only when asked.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// The result was too large to be kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub result_truncated: bool,
+    /// How large it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_size: Option<u64>,
+    /// How it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_preview: Option<String>,
+    /// Why it, or its last attempt, failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<JobFailure>,
+    /// How far it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<JobProgress>,
+    /// Who runs it, or ran it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// Until when its worker's lease holds.
+    #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<Time>,
+    /// When it was accepted.
+    #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+    /// When its last attempt began.
+    #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When it ended.
+    #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// How long its last attempt took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// When it will be tried again.
+    #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
+    pub next_retry_at: Option<Time>,
+    /// Before when it will not run.
+    #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Time>,
+    /// When it has to be over.
+    #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// How well the submit was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<String>,
+    /// The run that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// The job that it retries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<String>,
+    /// The job that retries it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retried_as: Option<String>,
+}
+
+impl Job {
+    /// The state, if this release knows it.
+    pub fn known_state(&self) -> Option<State> {
+        State::parse(&self.state)
+    }
+
+    /// Whether it ended well.
+    pub fn succeeded(&self) -> bool {
+        self.known_state() == Some(State::Succeeded)
+    }
+
+    /// The result as a value.
+    pub fn result_as<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        read(self.result.as_deref(), "result")
+    }
+
+    /// The payload as a value.
+    pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        read(self.payload.as_deref(), "payload")
+    }
+}
+
+fn read<T: DeserializeOwned>(json: Option<&RawValue>, what: &str) -> Result<T, ClientError> {
+    serde_json::from_str(json.map_or("null", RawValue::get))
+        .map_err(|error| ClientError::Unexpected(format!("the job's {what} does not fit: {error}")))
+}
+
+/// Why a job or an attempt failed.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct JobFailure {
+    /// What to match on.
+    #[serde(default)]
+    pub code: String,
+    /// For people.
+    #[serde(default)]
+    pub message: String,
+    /// Whatever the handler added.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub details: Option<Box<RawValue>>,
+    /// Whether another attempt made sense.
+    #[serde(default)]
+    pub retryable: bool,
+}
+
+/// How far a job is.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct JobProgress {
+    /// 0 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Whatever the handler added.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub data: Option<Box<RawValue>>,
+}
+
+/// One answer of a batch.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct BatchItem {
+    #[serde(default)]
+    status: u16,
+    #[serde(default)]
+    job: Option<Job>,
+    #[serde(default)]
+    error: Option<Problem>,
+}
+
+impl BatchItem {
+    pub(super) fn outcome(self) -> Result<Job, ClientError> {
+        match (self.job, self.error) {
+            (Some(job), None) => Ok(job),
+            (_, Some(mut problem)) => {
+                problem.status = self.status;
+                Err(ClientError::Refused(problem))
+            }
+            (None, None) => Err(ClientError::Unexpected("an item of the batch has neither job nor error".to_owned())),
+        }
+    }
+}
+
+/// A field that is there, even if it is `null`: a result may be just that.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
+}
+
+mod as_text {
+    use super::{Deserialize, Deserializer, JobId, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(id: &JobId, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(id)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<JobId, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+mod moment {
+    use super::{Deserialize, Deserializer, Serializer, Time};
+
+    pub(super) fn serialize<S: Serializer>(moment: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
+        match moment {
+            Some(moment) => to.serialize_str(&moment.rfc3339()),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Time>, D::Error> {
+        // A moment that cannot be read is none, rather than a job that cannot be read.
+        Ok(Option::<String>::deserialize(from)?.as_deref().and_then(Time::parse_rfc3339))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_read_whatever_else_it_says_and_its_result_stays_as_it_was() {
+        let text = r#"{"id":"0198c0de-0000-7000-8000-000000000001","state":"hibernating","done":false,"topic":"t",
+            "result":{"n": 123456789012345678901234567890,"f":1.10},"payload":null,"shape":{"new":[1]},
+            "created_at":"2026-01-02T03:04:05.678Z","error":{"code":"x","message":"y","details":[1, 2]}}"#;
+        let job: Job = serde_json::from_str(text).unwrap();
+        assert_eq!((job.known_state(), job.done, job.attempt), (None, false, 0));
+        assert_eq!(job.result.as_ref().unwrap().get(), r#"{"n": 123456789012345678901234567890,"f":1.10}"#);
+        assert_eq!(job.payload.as_ref().unwrap().get(), "null");
+        assert_eq!(job.created_at.unwrap().rfc3339(), "2026-01-02T03:04:05.678Z");
+        assert_eq!(job.error.as_ref().unwrap().details.as_ref().unwrap().get(), "[1, 2]");
+        assert_eq!(job.payload_as::<Option<u8>>().unwrap(), None);
+        assert!(job.result_as::<u8>().is_err());
+
+        let again: Job = serde_json::from_str(&serde_json::to_string(&job).unwrap()).unwrap();
+        assert_eq!(again.result.unwrap().get(), job.result.unwrap().get());
+        assert!(again.started_at.is_none());
+    }
+}

@@ -1,0 +1,168 @@
+//! Lists: what to look for, and one page after the other.
+
+use muster_domain::{State, Time};
+use reqwest::Method;
+use serde::Deserialize;
+
+use super::{Client, error::ClientError, job::Job, transport::Call};
+
+/// Which jobs to list; all of them by default.
+///
+/// ```
+/// use muster_sdk::{JobFilter, State};
+/// let filter = JobFilter::new().state(State::Failed).topic("mail.send").label("campaign", "spring");
+/// # drop(filter);
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct JobFilter {
+    states: Vec<&'static str>,
+    include: Vec<&'static str>,
+    query: Vec<(String, String)>,
+}
+
+impl JobFilter {
+    /// All jobs.
+    pub fn new() -> JobFilter {
+        JobFilter::default()
+    }
+
+    fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.query.push((key.into(), value.into()));
+        self
+    }
+
+    /// In this state; several of them mean any.
+    pub fn state(mut self, state: State) -> Self {
+        self.states.push(state.as_str());
+        self
+    }
+
+    /// Of this topic.
+    pub fn topic(self, topic: impl Into<String>) -> Self {
+        self.with("topic", topic)
+    }
+
+    /// With this label.
+    pub fn label(self, key: &str, value: impl Into<String>) -> Self {
+        self.with(format!("label.{key}"), value)
+    }
+
+    /// That failed with this code.
+    pub fn error_code(self, code: impl Into<String>) -> Self {
+        self.with("error_code", code)
+    }
+
+    /// Of this run.
+    pub fn run_id(self, run: impl Into<String>) -> Self {
+        self.with("run_id", run)
+    }
+
+    /// Run by this worker.
+    pub fn worker(self, worker: impl Into<String>) -> Self {
+        self.with("worker", worker)
+    }
+
+    /// Accepted after this moment.
+    pub fn created_after(self, moment: Time) -> Self {
+        self.with("created_after", moment.rfc3339())
+    }
+
+    /// Accepted before this moment.
+    pub fn created_before(self, moment: Time) -> Self {
+        self.with("created_before", moment.rfc3339())
+    }
+
+    /// Ended after this moment.
+    pub fn finished_after(self, moment: Time) -> Self {
+        self.with("finished_after", moment.rfc3339())
+    }
+
+    /// Ended before this moment.
+    pub fn finished_before(self, moment: Time) -> Self {
+        self.with("finished_before", moment.rfc3339())
+    }
+
+    /// At most so many a page.
+    pub fn limit(self, jobs: usize) -> Self {
+        self.with("limit", jobs.to_string())
+    }
+
+    /// With their payloads.
+    pub fn include_payload(mut self) -> Self {
+        self.include.push("payload");
+        self
+    }
+
+    /// With their results.
+    pub fn include_result(mut self) -> Self {
+        self.include.push("result");
+        self
+    }
+}
+
+/// A list that is read page by page, newest first.
+#[derive(Debug)]
+pub struct Pages {
+    client: Client,
+    filter: JobFilter,
+    cursor: Option<String>,
+    over: bool,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    items: Vec<Job>,
+    #[serde(default)]
+    next_cursor: Option<String>,
+}
+
+impl Pages {
+    pub(super) fn new(client: Client, filter: JobFilter) -> Pages {
+        Pages { client, filter, cursor: None, over: false }
+    }
+
+    /// Begins where another list's [`Pages::cursor`] was.
+    #[must_use]
+    pub fn from_cursor(mut self, cursor: impl Into<String>) -> Pages {
+        self.cursor = Some(cursor.into());
+        self
+    }
+
+    /// Where the next page begins; `None` before the first and after the last.
+    pub fn cursor(&self) -> Option<&str> {
+        self.cursor.as_deref()
+    }
+
+    /// The next page; `None` after the last. A page may be short, or even empty: the list goes on.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<Job>>, ClientError> {
+        if self.over {
+            return Ok(None);
+        }
+        let mut call = Call::new(Method::GET, ["jobs"]);
+        for (name, list) in [("state", &self.filter.states), ("include", &self.filter.include)] {
+            if !list.is_empty() {
+                call = call.query(name, list.join(","));
+            }
+        }
+        for (key, value) in &self.filter.query {
+            call = call.query(key.as_str(), value);
+        }
+        if let Some(cursor) = &self.cursor {
+            call = call.query("cursor", cursor);
+        }
+        let page: Page = self.client.transport.call(&call).await?.json()?;
+        self.over = page.next_cursor.is_none();
+        self.cursor = page.next_cursor;
+        Ok(Some(page.items))
+    }
+
+    /// All that is left, in one. Mind how much that may be.
+    pub async fn all(mut self) -> Result<Vec<Job>, ClientError> {
+        let mut jobs = Vec::new();
+        while let Some(page) = self.next_page().await? {
+            jobs.extend(page);
+        }
+        Ok(jobs)
+    }
+}

@@ -1,0 +1,153 @@
+//! The front door: what happens to every request, whatever its route.
+//!
+//! Promises: each request has an id, echoed or minted, and a trace; each that is not open has a
+//! known caller with the route's scope before any of its body is read; each refusal, unknown path
+//! and panic is a problem document; each answer is measured by its route's pattern. Requests are
+//! logged at `debug` only: at tens of thousands a second a line each is a load of its own.
+
+use std::{panic::AssertUnwindSafe, time::Instant};
+
+use axum::{
+    extract::{MatchedPath, Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures_util::FutureExt;
+use http::{HeaderName, HeaderValue, Uri};
+use muster_domain::{ProblemCode, TraceParent};
+use muster_telemetry::{Emit, Histogram, events::TaskPanicked, observe, trace};
+use tracing::Instrument;
+
+use crate::{
+    Gateway,
+    access::{Access, needed},
+    problem::{Carried, Problem},
+};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// How metrics name a path that is not ours.
+const NOWHERE: &str = "unmatched";
+
+/// The trace of a request that came with one.
+#[derive(Clone, Copy)]
+pub(crate) struct Traced(pub(crate) TraceParent);
+
+/// Wraps every route, the unknown ones too.
+pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let pattern = route.as_ref().map(MatchedPath::as_str);
+    let uri = request.uri().clone();
+    let request_id = request_id(&request);
+    let context = trace_of(&mut request);
+
+    let access = needed(request.method(), pattern);
+    let entered = enter(&gateway, &mut request, access).await;
+    let outcome = match entered {
+        Ok(()) => {
+            let work = AssertUnwindSafe(next.run(request)).catch_unwind();
+            // The span is of level debug: at the usual level it costs nothing.
+            work.instrument(trace::span("http", &context)).await.unwrap_or_else(|panic| panicked(panic.as_ref()))
+        }
+        Err(problem) => problem.into_response(),
+    };
+    let mut response = complete(outcome, &uri, &request_id, &context);
+    if let Ok(value) = HeaderValue::try_from(request_id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let took = began.elapsed();
+    let status = response.status();
+    observe(
+        Histogram::HttpRequestDuration,
+        &[("route", pattern.unwrap_or(NOWHERE)), ("status", status.as_str())],
+        took.as_secs_f64(),
+    );
+    tracing::debug!(path = uri.path(), status = status.as_u16(), took_us = took.as_micros(), "answered");
+    response
+}
+
+/// Lets the request in, or says why not.
+async fn enter(gateway: &Gateway, request: &mut Request, access: Access) -> Result<(), Problem> {
+    if access == Access::Open {
+        return Ok(());
+    }
+    let caller = gateway.keys.identify(request.headers()).await?;
+    caller.may(access)?;
+    request.extensions_mut().insert(caller);
+    Ok(())
+}
+
+/// The client's id for this request, if it can be echoed; otherwise one of ours.
+fn request_id(request: &Request) -> String {
+    let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    match given.filter(|id| !id.is_empty() && id.len() <= 128 && id.bytes().all(|b| b.is_ascii_graphic())) {
+        Some(id) => id.to_owned(),
+        None => format!("{:016x}", fastrand::u64(..)),
+    }
+}
+
+fn trace_of(request: &mut Request) -> TraceParent {
+    let given = request.headers().get(trace::HEADER).and_then(|value| value.to_str().ok());
+    match given.and_then(TraceParent::parse) {
+        Some(parent) => {
+            let context = parent.child();
+            request.extensions_mut().insert(Traced(context));
+            context
+        }
+        None => TraceParent::fresh(),
+    }
+}
+
+/// Writes the problem that a handler carries, with what only the front door knows.
+fn complete(mut response: Response, uri: &Uri, request_id: &str, context: &TraceParent) -> Response {
+    let Some(Carried(problem)) = response.extensions_mut().remove::<Carried>() else { return response };
+    problem.render(uri.path(), request_id, &context.trace_hex())
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let detail = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
+    TaskPanicked { task: "http request", detail }.emit();
+    Problem::new(ProblemCode::Internal, "the request hit a fault of ours; the log has the reason").into_response()
+}
+
+/// A path that nobody knows.
+pub(crate) async fn nowhere(uri: Uri) -> Problem {
+    Problem::new(ProblemCode::NotFound, format!("there is nothing at {}", uri.path()))
+}
+
+/// A path that is known, under a method that is not.
+pub(crate) async fn wrong_method(method: http::Method, uri: Uri) -> Problem {
+    Problem::new(ProblemCode::MethodNotAllowed, format!("{} does not know {method}", uri.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    fn with_id(id: &str) -> Request {
+        Request::builder().header(REQUEST_ID, id).body(Body::empty()).unwrap()
+    }
+
+    #[test]
+    fn request_ids_are_echoed_or_minted() {
+        assert_eq!(request_id(&with_id("abc-1")), "abc-1");
+        for odd in ["", "a b", &"x".repeat(129)] {
+            assert_eq!(request_id(&with_id(odd)).len(), 16, "{odd:?}");
+        }
+        assert_ne!(request_id(&with_id("")), request_id(&with_id("")));
+    }
+
+    #[test]
+    fn a_given_trace_goes_on() {
+        let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let mut request = Request::builder().header("traceparent", text).body(Body::empty()).unwrap();
+        assert_eq!(trace_of(&mut request).trace_hex(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert!(request.extensions().get::<Traced>().is_some());
+        let mut plain = Request::new(Body::empty());
+        trace_of(&mut plain);
+        assert!(plain.extensions().get::<Traced>().is_none(), "a trace of our own is not put on jobs");
+    }
+}

@@ -1,0 +1,345 @@
+//! Group commit: whoever asks while a commit is under way is in the next one.
+//!
+//! Knows: the queue of submits and the committers that empty it. Promises: no timer while few
+//! wait, so an idle system pays no delay; with [`LINGER_FROM`] or more waiting, one millisecond
+//! more makes the group larger and the whole cheaper. Every item is answered for itself. The
+//! queue is bounded: past it the answer is `overloaded` at once. Nobody waits longer than
+//! [`ANSWERED_WITHIN`]. Leaves to others: the commit itself (`flow`), and what was asked
+//! (`submit`).
+//!
+//! Submits that wait for a replica have committers of their own: they take longer, and would
+//! hold up the rest.
+
+mod commit;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use muster_chassis::Tasks;
+use muster_domain::{Durability, JobId, JobSpec, ProblemCode};
+use muster_flow::{Accepted, Flow};
+use muster_store::StoreError;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use crate::{limits::Limits, problem::Problem};
+pub(crate) use commit::Committer;
+
+/// Requests that may wait for a commit.
+const QUEUE: usize = 4096;
+/// Items in one group.
+pub(crate) const GROUP_ITEMS: usize = 256;
+/// Bytes in one group, give or take its last entry.
+pub(crate) const GROUP_BYTES: usize = 2 * 1024 * 1024;
+/// Commits under way at one time, of each kind.
+const COMMITTERS: usize = 2;
+/// From so many waiting on, waiting a little longer pays.
+const LINGER_FROM: usize = 4;
+const LINGER: Duration = Duration::from_millis(1);
+/// A store that is away has to be answered for within two seconds.
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_millis(1_800);
+
+/// One job on its way in.
+#[derive(Debug)]
+pub(crate) struct Item {
+    /// Derived from what the client named; none: minted with its group.
+    pub(crate) id: Option<JobId>,
+    pub(crate) spec: JobSpec,
+    pub(crate) payload: Bytes,
+    /// Of the request, where the id was derived.
+    pub(crate) hash: Option<[u8; 16]>,
+    /// Its rate token has been taken already.
+    pub(crate) paid: bool,
+}
+
+impl Item {
+    fn size(&self) -> usize {
+        self.payload.len() + 256
+    }
+}
+
+/// Why an item was not taken in.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Refused {
+    /// Its id belongs to another request.
+    Mismatch,
+    /// Over the tenant's rate; come back after this.
+    RateLimited(Duration),
+    /// Redis did not answer.
+    Store(StoreError),
+    /// It never came to a commit.
+    NotTried(Box<Problem>),
+}
+
+impl Refused {
+    /// As the client sees it. `mismatch` is what a taken id means here.
+    pub(crate) fn into_problem(self, mismatch: ProblemCode) -> Problem {
+        match self {
+            Refused::Mismatch if mismatch == ProblemCode::AlreadyRetried => {
+                Problem::new(mismatch, "this job was retried before, with other overrides")
+            }
+            Refused::Mismatch => Problem::new(mismatch, "this idempotency key was used with another body"),
+            Refused::RateLimited(wait) => Problem::rate_limited(wait),
+            Refused::Store(error) => error.into(),
+            Refused::NotTried(problem) => *problem,
+        }
+    }
+}
+
+/// What became of an item.
+pub(crate) type Answer = Result<(JobId, Accepted), Refused>;
+
+/// Items that came together and are answered together.
+pub(crate) struct Entry {
+    items: Vec<Item>,
+    reply: oneshot::Sender<Vec<Answer>>,
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        self.items.iter().map(Item::size).sum()
+    }
+}
+
+/// The way into the queue.
+#[derive(Clone)]
+pub(crate) struct Group {
+    plain: mpsc::Sender<Entry>,
+    durable: mpsc::Sender<Entry>,
+}
+
+impl Group {
+    /// Starts the committers. They end after `tasks` was told to stop and the queue is empty.
+    pub(crate) fn start(tasks: &Tasks, flow: &Flow, limits: &Arc<Limits>) -> Group {
+        let queue = |name: &'static str| {
+            let (sender, receiver) = mpsc::channel(QUEUE);
+            let receiver = Arc::new(Mutex::new(receiver));
+            for _ in 0..COMMITTERS {
+                let committer = Committer::new(flow.clone(), limits.clone());
+                let (receiver, stop) = (receiver.clone(), tasks.stopping());
+                tasks.supervise(name, move || {
+                    let (receiver, committer, stop) = (receiver.clone(), committer.clone(), stop.clone());
+                    async move {
+                        let stopped = async move { stop.cancelled().await };
+                        serve(&receiver, stopped, |group| committer.commit(group)).await;
+                        Ok(())
+                    }
+                });
+            }
+            sender
+        };
+        Group { plain: queue("commit"), durable: queue("durable commit") }
+    }
+
+    /// Hands one job in and waits for its answer.
+    pub(crate) async fn submit(&self, item: Item) -> Result<Answer, Problem> {
+        let mut answers = self.enqueue(vec![item]).await?;
+        answers.pop().ok_or_else(lost)
+    }
+
+    /// Hands several in, in groups of their own size; answered in order, each for itself.
+    pub(crate) async fn submit_all(&self, items: Vec<Item>) -> Vec<Answer> {
+        let parts = chunks(items).into_iter().map(|chunk| async move {
+            let n = chunk.len();
+            match self.enqueue(chunk).await {
+                Ok(answers) => answers,
+                Err(problem) => vec![Err(Refused::NotTried(Box::new(problem))); n],
+            }
+        });
+        futures_util::future::join_all(parts).await.into_iter().flatten().collect()
+    }
+
+    async fn enqueue(&self, items: Vec<Item>) -> Result<Vec<Answer>, Problem> {
+        let durable = items.iter().any(|item| item.spec.durability != Durability::Memory);
+        let queue = if durable { &self.durable } else { &self.plain };
+        let (reply, answer) = oneshot::channel();
+        queue.try_send(Entry { items, reply }).map_err(|_| {
+            Problem::new(ProblemCode::Overloaded, "too many submits wait already; nothing was stored")
+        })?;
+        match tokio::time::timeout(ANSWERED_WITHIN, answer).await {
+            Ok(Ok(answers)) => Ok(answers),
+            Ok(Err(_)) => Err(lost()),
+            Err(_) => Err(Problem::store_away()),
+        }
+    }
+}
+
+fn lost() -> Problem {
+    Problem::new(ProblemCode::Internal, "the commit broke off; the log has the reason")
+}
+
+/// Cuts a batch into entries that each fit a group. Items that wait for a replica are kept apart.
+fn chunks(items: Vec<Item>) -> Vec<Vec<Item>> {
+    let mut chunks: Vec<Vec<Item>> = Vec::new();
+    let mut size = 0;
+    for item in items {
+        let alike = |chunk: &Vec<Item>| {
+            chunk.len() < GROUP_ITEMS
+                && size + item.size() <= GROUP_BYTES
+                && chunk.first().is_none_or(|first| first.spec.durability == item.spec.durability)
+        };
+        match chunks.last_mut().filter(|chunk| alike(chunk)) {
+            Some(chunk) => {
+                size += item.size();
+                chunk.push(item);
+            }
+            None => {
+                size = item.size();
+                chunks.push(vec![item]);
+            }
+        }
+    }
+    chunks
+}
+
+/// One committer: gathers a group, commits it, again. Only one of them gathers at a time, so that
+/// what waits becomes one group and not several halves.
+async fn serve<F: Future<Output = ()>>(
+    queue: &Mutex<mpsc::Receiver<Entry>>,
+    stopped: impl Future<Output = ()>,
+    mut commit: impl FnMut(Vec<Entry>) -> F,
+) {
+    tokio::pin!(stopped);
+    loop {
+        let group = {
+            let mut queue = queue.lock().await;
+            let first = tokio::select! {
+                biased;
+                first = queue.recv() => first,
+                () = &mut stopped => queue.try_recv().ok(),
+            };
+            let Some(first) = first else { return };
+            gather(first, &mut queue).await
+        };
+        commit(group).await;
+    }
+}
+
+/// Everything that waits behind `first`, within the bounds of a group.
+async fn gather(first: Entry, queue: &mut mpsc::Receiver<Entry>) -> Vec<Entry> {
+    let mut room = Room { items: first.items.len(), bytes: first.size() };
+    let mut group = vec![first];
+    room.fill(&mut group, queue);
+    if group.len() >= LINGER_FROM && room.left() {
+        tokio::time::sleep(LINGER).await;
+        room.fill(&mut group, queue);
+    }
+    group
+}
+
+struct Room {
+    items: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn left(&self) -> bool {
+        self.items < GROUP_ITEMS && self.bytes < GROUP_BYTES
+    }
+
+    fn fill(&mut self, group: &mut Vec<Entry>, queue: &mut mpsc::Receiver<Entry>) {
+        while self.left()
+            && let Ok(entry) = queue.try_recv()
+        {
+            self.items += entry.items.len();
+            self.bytes += entry.size();
+            group.push(entry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::{Tenant, Topic};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    fn item(bytes: usize) -> Item {
+        let spec = JobSpec::new(Tenant::default(), Topic::parse("t").unwrap());
+        Item { id: None, spec, payload: Bytes::from(vec![b'1'; bytes]), hash: None, paid: false }
+    }
+
+    fn entry(bytes: usize) -> Entry {
+        Entry { items: vec![item(bytes)], reply: oneshot::channel().0 }
+    }
+
+    /// Runs one committer over a queue; each commit needs a permit and reports its group's size.
+    async fn committed(queued_before: usize, queued_during: usize) -> Vec<usize> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sizes, mut seen) = mpsc::unbounded_channel();
+        let permits = Arc::new(Semaphore::new(0));
+        for _ in 0..queued_before {
+            sender.try_send(entry(1)).ok().unwrap();
+        }
+        let receiver = Mutex::new(receiver);
+        let committer = serve(&receiver, std::future::pending(), |group| {
+            let (sizes, permits) = (sizes.clone(), permits.clone());
+            async move {
+                sizes.send(group.len()).unwrap();
+                permits.acquire().await.unwrap().forget();
+            }
+        });
+        let script = async {
+            let first = seen.recv().await.unwrap();
+            for _ in 0..queued_during {
+                sender.try_send(entry(1)).ok().unwrap();
+            }
+            permits.add_permits(usize::from(u16::MAX));
+            drop(sender);
+            let mut groups = vec![first];
+            while groups.iter().sum::<usize>() < queued_before + queued_during {
+                groups.push(seen.recv().await.unwrap());
+            }
+            groups
+        };
+        tokio::join!(committer, script).1
+    }
+
+    #[tokio::test]
+    async fn what_arrives_during_a_commit_is_the_next_group() {
+        assert_eq!(committed(1, 3).await, [1, 3]);
+        assert_eq!(committed(2, 40).await, [2, 40]);
+    }
+
+    #[tokio::test]
+    async fn groups_are_bounded_by_count() {
+        assert_eq!(committed(1, 600).await, [1, 256, 256, 88]);
+    }
+
+    #[tokio::test]
+    async fn groups_are_bounded_by_bytes() {
+        let (sender, mut receiver) = mpsc::channel(QUEUE);
+        for _ in 0..20 {
+            sender.try_send(entry(500 * 1024)).ok().unwrap();
+        }
+        let first = receiver.recv().await.unwrap();
+        assert_eq!(gather(first, &mut receiver).await.len(), 5);
+    }
+
+    #[tokio::test]
+    async fn a_stop_leaves_nobody_in_the_queue() {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        for _ in 0..300 {
+            sender.try_send(entry(1)).ok().unwrap();
+        }
+        let receiver = Mutex::new(receiver);
+        let mut done = 0;
+        serve(&receiver, std::future::ready(()), |group| {
+            done += group.len();
+            std::future::ready(())
+        })
+        .await;
+        assert_eq!(done, 300);
+    }
+
+    #[test]
+    fn a_batch_is_cut_into_groups_in_its_order() {
+        let sizes = |chunks: Vec<Vec<Item>>| chunks.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(sizes(chunks((0..600).map(|_| item(1)).collect())), [256, 256, 88]);
+        assert_eq!(sizes(chunks((0..6).map(|_| item(500 * 1024)).collect())), [4, 2]);
+        let mut mixed: Vec<Item> = (0..3).map(|_| item(1)).collect();
+        mixed[1].spec.durability = Durability::Replicated;
+        assert_eq!(sizes(chunks(mixed)), [1, 1, 1]);
+        assert!(chunks(Vec::new()).is_empty());
+    }
+}

@@ -1,0 +1,147 @@
+//! The routes: one file per resource, merged here.
+//!
+//! Promises: every route is in the OpenAPI document and in the table of `access`, and in neither
+//! is anything else. Leaves to others: what happens to every request (`front`).
+
+mod batch;
+mod control;
+mod jobs;
+mod keys;
+mod lists;
+mod operations;
+mod pages;
+mod retry;
+mod workers;
+
+use axum::{Router, extract::FromRequestParts, middleware};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header, request::Parts};
+use muster_domain::{JobId, ProblemCode, TraceParent};
+use utoipa::OpenApi;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{Gateway, auth::Caller, front, problem::Problem, schema, submit::read_key};
+
+/// All routes with their document.
+fn documented() -> OpenApiRouter<Gateway> {
+    OpenApiRouter::with_openapi(schema::Api::openapi())
+        .routes(routes!(jobs::submit, lists::list))
+        .routes(routes!(batch::submit))
+        .routes(routes!(jobs::get, control::delete))
+        .routes(routes!(jobs::history))
+        .routes(routes!(control::cancel))
+        .routes(routes!(retry::retry))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::delete))
+        .routes(routes!(operations::whoami))
+        .routes(routes!(operations::status))
+        .routes(routes!(workers::lease))
+        .routes(routes!(workers::extend))
+        .routes(routes!(workers::complete))
+        .routes(routes!(workers::fail))
+        .routes(routes!(workers::release))
+        .routes(routes!(pages::landing))
+        .routes(routes!(pages::livez))
+        .routes(routes!(pages::readyz))
+        .routes(routes!(pages::openapi))
+        .routes(routes!(pages::docs))
+}
+
+/// The document that `/openapi.json` shows.
+pub(crate) fn document(public_url: Option<&str>) -> Bytes {
+    let mut openapi = documented().into_openapi();
+    if let Some(url) = public_url {
+        openapi.servers = Some(vec![utoipa::openapi::Server::new(url.trim_end_matches('/'))]);
+    }
+    openapi.to_json().unwrap_or_default().into()
+}
+
+/// Everything that the public port serves.
+pub(crate) fn app(gateway: Gateway) -> Router {
+    let (router, _) = documented().split_for_parts();
+    router
+        .fallback(front::nowhere)
+        .method_not_allowed_fallback(front::wrong_method)
+        .layer(middleware::from_fn_with_state(gateway.clone(), front::door))
+        .with_state(gateway)
+}
+
+/// A JSON answer that is written already.
+pub(crate) fn json(status: StatusCode, body: Bytes) -> axum::response::Response {
+    let mut response = axum::response::Response::new(axum::body::Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The job that a path names. What is no id names nothing.
+pub(crate) struct Id(pub(crate) JobId);
+
+impl FromRequestParts<Gateway> for Id {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Id, Problem> {
+        let none = || Problem::new(ProblemCode::NotFound, "there is no such job");
+        let path = axum::extract::Path::<String>::from_request_parts(parts, gateway).await.map_err(|_| none())?;
+        path.0.parse().map(Id).map_err(|_| none())
+    }
+}
+
+/// Who submits: the caller, its idempotency key and its trace.
+pub(crate) struct Submitter {
+    pub(crate) caller: Caller,
+    pub(crate) key: Option<String>,
+    pub(crate) trace: Option<TraceParent>,
+}
+
+impl FromRequestParts<Gateway> for Submitter {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Submitter, Problem> {
+        let caller = Caller::from_request_parts(parts, gateway).await?;
+        let wrong = |why: &str| Problem::field(ProblemCode::InvalidRequest, "/header/Idempotency-Key", why);
+        let key = match parts.headers.get("idempotency-key") {
+            None => None,
+            Some(value) => {
+                let text = value.to_str().map_err(|_| wrong("must be visible ASCII"))?;
+                Some(read_key(text).map_err(wrong)?.to_owned())
+            }
+        };
+        let trace = parts.extensions.get::<front::Traced>().map(|traced| traced.0);
+        Ok(Submitter { caller, key, trace })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::access::TABLE;
+
+    #[test]
+    fn routes_document_and_access_table_are_the_same() {
+        let document: serde_json::Value = serde_json::from_slice(&document(None)).unwrap();
+        assert_eq!(document["openapi"], "3.1.0");
+        let mut documented = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys() {
+                documented.insert((method.to_uppercase(), path.clone()));
+            }
+        }
+        let table: BTreeSet<_> = TABLE.iter().map(|(m, p, _)| (m.to_string(), (*p).to_owned())).collect();
+        assert_eq!(documented, table);
+    }
+
+    #[test]
+    fn every_schema_that_is_named_is_there() {
+        let text = String::from_utf8(document(Some("https://muster.example/")).to_vec()).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["servers"][0]["url"], "https://muster.example");
+        let known = document["components"]["schemas"].as_object().unwrap();
+        for part in text.split("#/components/schemas/").skip(1) {
+            let name = part.split('"').next().unwrap();
+            assert!(known.contains_key(name), "{name} is not described");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Many jobs in one request, each answered for itself.
+
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use http::StatusCode;
+use muster_domain::{JobId, JobSpec, ProblemCode};
+use muster_flow::Accepted;
+use muster_store::Want;
+
+use super::{Submitter, json};
+use crate::{
+    Gateway,
+    auth::Caller,
+    body::{BATCH, Posted},
+    group::Item,
+    json::{Faults, Object, join},
+    limits::Bucket,
+    problem::Problem,
+    query::Params,
+    schema,
+    submit::{Asked, Place, read_job},
+    view::{self, JobView},
+};
+
+/// Jobs in one batch.
+const MOST_ITEMS: usize = 1000;
+
+/// Submit up to 1,000 jobs. Each is answered for itself, in order; over the rate limit nothing is
+/// stored. Items may carry an `idempotency_key` each, or the request one for all of them.
+#[utoipa::path(
+    post, path = "/api/v1/jobs/batch", tag = "jobs",
+    params(("Idempotency-Key" = Option<String>, Header, description = "For the items that carry none")),
+    request_body = schema::BatchRequest,
+    responses(
+        (status = 200, description = "What became of each", body = schema::BatchAnswer),
+        (status = "4XX", description = "Refused as a whole", body = schema::Problem),
+        (status = 503, description = "Overloaded, or a store is away", body = schema::Problem),
+    )
+)]
+pub(super) async fn submit(
+    State(gateway): State<Gateway>,
+    Submitter { caller, key, trace }: Submitter,
+    params: Params,
+    body: Posted<BATCH>,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let mut asked = read_items(&body.bytes, &caller, key.is_some())?;
+    for job in asked.iter_mut().flatten() {
+        job.spec.principal.clone_from(&caller.key.id);
+        job.spec.trace = job.spec.trace.or(trace);
+    }
+    let good = u32::try_from(asked.iter().flatten().count()).unwrap_or(u32::MAX);
+    if good > 0 {
+        let taken = gateway.limits.take(&caller.tenant, Bucket::Submit, good, Want::All).await;
+        if taken.granted < good {
+            return Err(Problem::rate_limited(taken.retry_after));
+        }
+    }
+    let items = asked.iter().enumerate().filter_map(|(place, job)| {
+        let job = job.as_ref().ok()?;
+        let id = match (&job.key, &key) {
+            (Some(own), _) => Some(JobId::derive("job", &caller.tenant, own)),
+            (None, Some(shared)) => Some(JobId::derive("batch", &caller.tenant, &format!("{place}\0{shared}"))),
+            (None, None) => None,
+        };
+        let hash = id.is_some().then_some(job.hash);
+        Some(Item { id, spec: job.spec.clone(), payload: job.payload.clone(), hash, paid: true })
+    });
+    let mut answers = gateway.group.submit_all(items.collect()).await.into_iter();
+    let lost = || Problem::new(ProblemCode::Internal, "no answer for this item");
+    let outcomes: Vec<Outcome> = asked
+        .into_iter()
+        .map(|job| {
+            let job = job?;
+            let answer = answers.next().ok_or_else(lost)?;
+            let (id, accepted) = answer.map_err(|r| r.into_problem(ProblemCode::IdempotencyMismatch))?;
+            Ok((id, job.spec, accepted))
+        })
+        .collect();
+    // When nothing got in because a store is away, the whole request may be repeated as it is.
+    if let Some(Err(first)) = outcomes.first()
+        && outcomes.iter().all(|o| matches!(o, Err(p) if p.code == first.code && p.status().as_u16() == 503))
+    {
+        return Err(first.clone());
+    }
+    Ok(json(StatusCode::OK, answer(&outcomes)))
+}
+
+type Outcome = Result<(JobId, JobSpec, Accepted), Problem>;
+
+fn read_items(body: &Bytes, caller: &Caller, keyed: bool) -> Result<Vec<Result<Asked, Problem>>, Problem> {
+    let mut faults = Faults::default();
+    let mut whole = Object::from_body(body)?;
+    whole.require("items", &mut faults);
+    let items = whole.list("items", &mut faults).unwrap_or_default();
+    whole.finish(&mut faults);
+    if items.len() > MOST_ITEMS {
+        faults.invalid("", "items", format_args!("has {} items; at most {MOST_ITEMS}", items.len()));
+    }
+    faults.into_result()?;
+    let read = |(place, raw): (usize, _)| {
+        let mut faults = Faults::default();
+        let object = Object::from_value(raw, join("/items", &place.to_string()), &mut faults);
+        let job = object.and_then(|o| read_job(body, o, &caller.tenant, Place::InBatch, keyed, &mut faults));
+        faults.into_result()?;
+        let job = job.ok_or_else(|| Problem::new(ProblemCode::Internal, "a job was lost while it was read"))?;
+        caller.may_touch(&job.spec.topic)?;
+        Ok(job)
+    };
+    Ok(items.into_iter().enumerate().map(read).collect())
+}
+
+fn answer(outcomes: &[Outcome]) -> Bytes {
+    let one = |json: &mut view::Json, outcome: &Outcome| match outcome {
+        Ok((id, spec, accepted)) => {
+            json.integer("status", 202);
+            if accepted.replayed {
+                json.boolean("replayed", true);
+            }
+            let view = JobView { durability: accepted.durability, ..JobView::accepted(*id, spec, &accepted.head) };
+            json.object(Some("job"), |json| view.write(json));
+        }
+        Err(problem) => {
+            json.integer("status", problem.status().as_u16().into());
+            let document = serde_json::to_vec(&problem.document("", "", "")).unwrap_or_else(|_| b"{}".to_vec());
+            json.raw("error", &document);
+        }
+    };
+    view::document(|json| {
+        json.list("items", |json| {
+            outcomes.iter().for_each(|outcome| json.object(None, |json| one(json, outcome)));
+        });
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use muster_domain::Tenant;
+
+    use super::*;
+    use crate::{access::Scopes, auth::Key};
+
+    fn caller(topics: &[&str]) -> Caller {
+        let key = Key {
+            id: "k".into(),
+            name: String::new(),
+            tenant: None,
+            scopes: Scopes::all(),
+            topics: topics.iter().map(|t| (*t).to_owned()).collect(),
+            expires_at: None,
+        };
+        Caller { tenant: Tenant::default(), key: Arc::new(key) }
+    }
+
+    fn read(body: &str, topics: &[&str]) -> Result<Vec<Result<Asked, Problem>>, Problem> {
+        read_items(&Bytes::from(body.to_owned()), &caller(topics), false)
+    }
+
+    #[test]
+    fn one_bad_item_never_harms_its_neighbours() {
+        let body = r#"{"items":[{"topic":"a","payload":1},{"topic":"A"},7,{"topic":"b","idempotency_key":"k"},{"topic":"c","x":1}]}"#;
+        let items = read(body, &[]).unwrap();
+        let pointers: Vec<Option<&str>> =
+            items.iter().map(|item| item.as_ref().err().map(|p| p.errors[0].pointer.as_str())).collect();
+        assert_eq!(pointers, [None, Some("/items/1/topic"), Some("/items/2"), None, Some("/items/4/x")]);
+        assert_eq!(&items[0].as_ref().unwrap().payload[..], b"1");
+        assert_eq!(items[3].as_ref().unwrap().key.as_deref(), Some("k"));
+    }
+
+    #[test]
+    fn a_batch_that_is_wrong_as_a_whole_is_refused_as_a_whole() {
+        let pointer = |body: &str| read(body, &[]).unwrap_err().errors[0].pointer.clone();
+        assert_eq!(pointer("{}"), "/items");
+        assert_eq!(pointer(r#"{"items":{}}"#), "/items");
+        assert_eq!(pointer(r#"{"items":[],"x":1}"#), "/x");
+        let many = format!(r#"{{"items":[{}]}}"#, vec![r#"{"topic":"t"}"#; 1001].join(","));
+        assert_eq!(pointer(&many), "/items");
+    }
+
+    #[test]
+    fn a_key_for_some_topics_submits_to_those_only() {
+        let items = read(r#"{"items":[{"topic":"mail.send"},{"topic":"pay"}]}"#, &["mail.*"]).unwrap();
+        assert!(items[0].is_ok());
+        assert_eq!(items[1].as_ref().unwrap_err().status(), 403);
+    }
+}

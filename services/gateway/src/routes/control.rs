@@ -1,0 +1,94 @@
+//! What one does to a job from outside: cancel it, delete it.
+
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use http::StatusCode;
+use muster_domain::ProblemCode;
+use muster_flow::Cancelled;
+use muster_store::{Deleted, Fields};
+
+use super::{Id, jobs::find, json};
+use crate::{
+    Gateway,
+    auth::Caller,
+    body::{Posted, SINGLE},
+    json::Faults,
+    problem::Problem,
+    query::Params,
+    schema,
+    submit::read_reason,
+    view::JobView,
+};
+
+/// Cancel a job. Repeating it is fine; a job that ended otherwise is a conflict.
+#[utoipa::path(
+    post, path = "/api/v1/jobs/{id}/cancel", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    request_body = schema::CancelRequest,
+    responses(
+        (status = 200, description = "Cancelled, now or before", body = schema::Job),
+        (status = 404, description = "No such job, or not yours", body = schema::Problem),
+        (status = 409, description = "It ended otherwise: `job_done`", body = schema::Problem),
+    )
+)]
+pub(super) async fn cancel(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Id(id): Id,
+    params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let mut faults = Faults::default();
+    let reason = read_reason(&body.bytes, &mut faults)?;
+    faults.into_result()?;
+    if !caller.key.topics.is_empty() {
+        find(&gateway, &caller, id, Fields::NONE).await?;
+    }
+    match gateway.flow.cancel(&caller.tenant, id, &reason).await? {
+        Cancelled::Now(record) | Cancelled::Before(record) => {
+            Ok(json(StatusCode::OK, JobView::of(&record).document()))
+        }
+        Cancelled::EndedOtherwise(record) => Err(Problem::new(
+            ProblemCode::JobDone,
+            format!("job {id} ended before, as {}", record.head.state()),
+        )),
+        Cancelled::NotFound => Err(Problem::no_job(id)),
+    }
+}
+
+/// Delete an ended job. Its idempotency key stays taken for a while.
+#[utoipa::path(
+    delete, path = "/api/v1/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 404, description = "No such job, or not yours", body = schema::Problem),
+        (status = 409, description = "It has not ended: `job_not_done`", body = schema::Problem),
+    )
+)]
+pub(super) async fn delete(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Id(id): Id,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let record = find(&gateway, &caller, id, Fields::NONE).await?;
+    let store = &gateway.flow.store;
+    match store.delete_ended(id).await? {
+        Deleted::Deleted => {
+            if record.head.state().is_bad_end() {
+                store.drop_dead_letter(&caller.tenant, id).await?;
+            }
+            Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
+        }
+        Deleted::Alive => Err(not_done(&record)),
+        Deleted::Missing => Err(Problem::no_job(id)),
+    }
+}
+
+/// The job has not ended yet.
+pub(super) fn not_done(record: &muster_store::Record) -> Problem {
+    Problem::new(ProblemCode::JobNotDone, format!("job {} is {}", record.id, record.head.state()))
+}

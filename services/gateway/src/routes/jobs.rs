@@ -1,0 +1,214 @@
+//! One job: submit it, read it, wait for it, read its story.
+
+use std::time::Duration;
+
+use axum::{extract::State, response::Response};
+use http::{HeaderValue, StatusCode, header};
+use muster_domain::{JobId, ProblemCode};
+use muster_flow::Accepted;
+use muster_store::{Fields, Record};
+
+use super::{Id, Submitter, json};
+use crate::{
+    Gateway,
+    access::{Access, Scope},
+    auth::Caller,
+    body::{Posted, SINGLE},
+    group::Item,
+    json::{Faults, Object},
+    problem::{MUSTER_BUS, Problem},
+    query::Params,
+    schema,
+    submit::{Place, read_job},
+    view::{JobView, history as story},
+};
+
+/// Submit a job. With an `Idempotency-Key` a repeat finds the same job; with `wait_ms` the answer
+/// waits for the job's end.
+#[utoipa::path(
+    post, path = "/api/v1/jobs", tag = "jobs",
+    params(
+        ("wait_ms" = Option<u64>, Query, description = "Wait so long for the end, at most 30,000"),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 256 visible characters, bare or quoted"),
+    ),
+    request_body = schema::Submit,
+    responses(
+        (status = 202, description = "Accepted", body = schema::Job),
+        (status = 200, description = "It ended within wait_ms", body = schema::Job),
+        (status = "4XX", description = "Refused", body = schema::Problem),
+        (status = 503, description = "Overloaded, or a store is away", body = schema::Problem),
+    )
+)]
+pub(super) async fn submit(
+    State(gateway): State<Gateway>,
+    Submitter { caller, key, trace }: Submitter,
+    mut params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    let mut faults = Faults::default();
+    let wait = params.wait(&mut faults);
+    params.finish(faults)?;
+
+    let mut faults = Faults::default();
+    let object = Object::from_body(&body.bytes)?;
+    let asked = read_job(&body.bytes, object, &caller.tenant, Place::Alone, key.is_some(), &mut faults);
+    faults.into_result()?;
+    let Some(asked) = asked else { return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read")) };
+    caller.may_touch(&asked.spec.topic)?;
+
+    let mut spec = asked.spec;
+    spec.principal.clone_from(&caller.key.id);
+    spec.trace = spec.trace.or(trace);
+    let item = Item {
+        id: key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key)),
+        spec: spec.clone(),
+        payload: asked.payload,
+        hash: key.is_some().then_some(asked.hash),
+        paid: false,
+    };
+    let answer = gateway.group.submit(item).await?;
+    let (id, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
+    let mut response = match wait {
+        None => {
+            let view = JobView { durability: accepted.durability, ..JobView::accepted(id, &spec, &accepted.head) };
+            json(StatusCode::ACCEPTED, view.document())
+        }
+        Some(wait) => {
+            let record = wait_for(&gateway, &caller, id, visible(&caller), wait).await?;
+            let status = if record.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
+            json(status, JobView { durability: accepted.durability, ..JobView::of(&record) }.document())
+        }
+    };
+    note_acceptance(&mut response, id, &accepted);
+    Ok(response)
+}
+
+/// The headers of an accepted job.
+pub(super) fn note_acceptance(response: &mut Response, id: JobId, accepted: &Accepted) {
+    let headers = response.headers_mut();
+    if let Ok(place) = HeaderValue::try_from(format!("/api/v1/jobs/{id}")) {
+        headers.insert(header::LOCATION, place);
+    }
+    if accepted.replayed {
+        headers.insert("idempotency-replayed", HeaderValue::from_static("true"));
+    }
+    if accepted.bus_deferred {
+        headers.insert(MUSTER_BUS, HeaderValue::from_static("deferred"));
+    }
+}
+
+/// Read a job. With `wait_ms` the answer waits for its end. Payload and result need the scope
+/// `payloads`; without it they are left out.
+#[utoipa::path(
+    get, path = "/api/v1/jobs/{id}", tag = "jobs",
+    params(
+        ("id" = String, Path, description = "The job"),
+        ("wait_ms" = Option<u64>, Query, description = "Wait so long for the end, at most 30,000"),
+        ("include" = Option<String>, Query, description = "`payload`, `result`, or both with a comma; both unless given"),
+    ),
+    responses(
+        (status = 200, description = "The job", body = schema::Job),
+        (status = 404, description = "No such job, or not yours", body = schema::Problem),
+    )
+)]
+pub(super) async fn get(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Id(id): Id,
+    mut params: Params,
+) -> Result<Response, Problem> {
+    let mut faults = Faults::default();
+    let wait = params.wait(&mut faults);
+    let include = params.read("include", &mut faults, read_include);
+    params.finish(faults)?;
+    let fields = match include {
+        Some(fields) => included(&caller, fields)?,
+        None => visible(&caller),
+    };
+    gateway.take_read(&caller).await?;
+    let record = match wait {
+        Some(wait) => wait_for(&gateway, &caller, id, fields, wait).await?,
+        None => find(&gateway, &caller, id, fields).await?,
+    };
+    Ok(json(StatusCode::OK, JobView::of(&record).document()))
+}
+
+/// Read a job's story: every transition that is kept, and each attempt with its worker, times and error.
+#[utoipa::path(
+    get, path = "/api/v1/jobs/{id}/history", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 200, description = "Its story", body = schema::History),
+        (status = 404, description = "No such job, or not yours", body = schema::Problem),
+    )
+)]
+pub(super) async fn history(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Id(id): Id,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    let record = find(&gateway, &caller, id, Fields::NONE).await?;
+    Ok(json(StatusCode::OK, story(id, &record.history)))
+}
+
+/// The large fields that the caller may see.
+pub(super) fn visible(caller: &Caller) -> Fields {
+    if caller.has(Scope::Payloads) { Fields::ALL } else { Fields::NONE }
+}
+
+/// The large fields that the caller asks for by name: then it must have the scope.
+pub(super) fn included(caller: &Caller, asked: Fields) -> Result<Fields, Problem> {
+    if asked != Fields::NONE {
+        caller.may(Access::Scope(Scope::Payloads))?;
+    }
+    Ok(asked)
+}
+
+/// Reads `include=payload,result`.
+pub(super) fn read_include(given: &str) -> Result<Fields, &'static str> {
+    let mut fields = Fields::NONE;
+    for word in given.split(',').filter(|word| !word.is_empty()) {
+        match word {
+            "payload" => fields.payload = true,
+            "result" => fields.result = true,
+            _ => return Err("names `payload` and `result` only"),
+        }
+    }
+    Ok(fields)
+}
+
+/// A job that the caller may know of.
+pub(super) async fn find(gateway: &Gateway, caller: &Caller, id: JobId, fields: Fields) -> Result<Record, Problem> {
+    let found = gateway.flow.store.read_one(id, fields).await?;
+    let theirs = |record: &Record| {
+        !record.deleted && record.spec.tenant == caller.tenant && caller.may_touch(&record.spec.topic).is_ok()
+    };
+    found.filter(theirs).ok_or_else(|| Problem::no_job(id))
+}
+
+/// The job once it has ended, or as it stands when the time is up or this gateway stops.
+async fn wait_for(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: JobId,
+    fields: Fields,
+    limit: Duration,
+) -> Result<Record, Problem> {
+    let deadline = tokio::time::Instant::now() + limit;
+    let waiting = gateway.waits.enter(id);
+    loop {
+        let record = find(gateway, caller, id, fields).await?;
+        if record.head.state().is_end() {
+            return Ok(record);
+        }
+        tokio::select! {
+            () = waiting.woken() => {}
+            () = tokio::time::sleep_until(deadline) => break,
+            () = gateway.stop.cancelled() => break,
+        }
+    }
+    find(gateway, caller, id, fields).await
+}

@@ -1,0 +1,103 @@
+//! Retry by hand: a new job with the old one's spec. An ended job never moves again.
+
+use axum::{extract::State, response::Response};
+use http::StatusCode;
+use muster_domain::{JobId, JobSpec, ProblemCode, Time, job::When};
+use muster_store::Fields;
+
+use super::{
+    Id, Submitter,
+    control::not_done,
+    jobs::{find, note_acceptance},
+    json,
+};
+use crate::{
+    Gateway,
+    body::{Posted, SINGLE},
+    group::Item,
+    json::Faults,
+    problem::Problem,
+    query::Params,
+    schema,
+    submit::read_overrides,
+    view::JobView,
+};
+
+/// Retry an ended job as a new one, perhaps with another payload, topic or priority. The new id is
+/// derived from the old one, so that a double click makes one job.
+#[utoipa::path(
+    post, path = "/api/v1/jobs/{id}/retry", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    request_body = schema::RetryRequest,
+    responses(
+        (status = 202, description = "The new job", body = schema::Job),
+        (status = 404, description = "No such job, or not yours", body = schema::Problem),
+        (status = 409, description = "`job_not_done`, or `already_retried` with other overrides", body = schema::Problem),
+    )
+)]
+pub(super) async fn retry(
+    State(gateway): State<Gateway>,
+    Submitter { caller, trace, .. }: Submitter,
+    Id(id): Id,
+    params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let mut faults = Faults::default();
+    let overrides = read_overrides(&body.bytes, &mut faults)?;
+    faults.into_result()?;
+    let old = find(&gateway, &caller, id, Fields::PAYLOAD).await?;
+    if !old.head.state().is_end() {
+        return Err(not_done(&old));
+    }
+    let mut spec = again(&old.spec, gateway.flow.store.now());
+    spec.retry_of = Some(id);
+    spec.principal.clone_from(&caller.key.id);
+    spec.trace = trace.or(spec.trace);
+    spec.topic = overrides.topic.unwrap_or(spec.topic);
+    spec.priority = overrides.priority.unwrap_or(spec.priority);
+    caller.may_touch(&spec.topic)?;
+
+    let new = JobId::derive("retry", &caller.tenant, &id.to_string());
+    let item = Item {
+        id: Some(new),
+        spec: spec.clone(),
+        payload: overrides.payload.or(old.payload).unwrap_or_default(),
+        hash: Some(overrides.hash),
+        paid: false,
+    };
+    let answer = gateway.group.submit(item).await?;
+    let (new, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
+    // After the new job: a crash in between is mended by the next click.
+    gateway.flow.store.mark_retried(id, new).await?;
+    let view = JobView { durability: accepted.durability, ..JobView::accepted(new, &spec, &accepted.head) };
+    let mut response = json(StatusCode::ACCEPTED, view.document());
+    note_acceptance(&mut response, new, &accepted);
+    Ok(response)
+}
+
+/// The same wishes, less those moments that have passed: they would end the new job at once.
+fn again(old: &JobSpec, now: Time) -> JobSpec {
+    let ahead = |when: Option<When>| when.filter(|when| !matches!(when, When::At(at) if at.reached(now)));
+    JobSpec { run_at: ahead(old.run_at), start_by: ahead(old.start_by), deadline: ahead(old.deadline), ..old.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_domain::{Tenant, Topic};
+
+    use super::*;
+
+    #[test]
+    fn moments_that_have_passed_are_not_copied() {
+        let mut old = JobSpec::new(Tenant::default(), Topic::parse("t").unwrap());
+        old.run_at = Some(When::At(Time(5)));
+        old.deadline = Some(When::At(Time(50)));
+        old.start_by = Some(When::In(Duration::from_secs(1)));
+        let new = again(&old, Time(10));
+        assert_eq!((new.run_at, new.deadline, new.start_by), (None, old.deadline, old.start_by));
+        assert_eq!(again(&old, Time(50)).deadline, None);
+    }
+}

@@ -1,0 +1,84 @@
+//! Keeps leases alive, and passes progress on.
+//!
+//! Promises: one pipeline for all requests that wait; a worker hears how each of its attempts
+//! stands, and `again` where the store did not answer. Leaves to others: ending attempts.
+
+use std::sync::Arc;
+
+use muster_bus::{Received, subjects};
+use muster_domain::{JobId, Progress};
+use muster_store::{Extended, Extension, StoreError};
+use muster_telemetry::{Emit, events::StaleWrite};
+use muster_wire::{
+    Body, job_id, standing_of,
+    v1::{ExtendAnswer, ExtendAsk, ExtendReply, ProgressNotice, Standing},
+};
+
+use crate::{desk::Desk, start::lease_of};
+
+/// Answers a group of requests with one pipeline.
+pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
+    let (mut asks, mut items, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+    for request in requests {
+        let (_, body, reply) = request.into_parts();
+        // Nothing else is asked on this subject; whoever did gets no answer.
+        let Body::Extend(request) = body else { continue };
+        replies.push((reply, request.items.len()));
+        for ask in request.items {
+            let id = job_id(&ask.job_id).ok();
+            if let Some(job) = id {
+                let progress = ask.progress.clone().map(Progress::from);
+                items.push(Extension { job, fence: ask.fence, lease: lease_of(ask.lease_ms), progress });
+            }
+            asks.push((id, ask));
+        }
+    }
+    let mut extended = desk.store().extend(items).await.into_iter();
+    let (mut answers, mut notices) = (Vec::with_capacity(asks.len()), Vec::new());
+    for (id, ask) in asks {
+        let answer = match id.and_then(|id| extended.next().map(|done| (id, done))) {
+            None => told(&ask, Standing::UnknownJob, 0),
+            Some((id, done)) => stands(id, &ask, done),
+        };
+        if answer.standing() == Standing::Ok && answer.lease_us > 0 {
+            notices.extend(progress(ask));
+        }
+        answers.push(answer);
+    }
+    let mut answers = answers.into_iter();
+    for (reply, n) in replies {
+        let items = answers.by_ref().take(n).collect();
+        // A lost answer is asked for again.
+        let _ = reply.send(Body::Extended(ExtendReply { items })).await;
+    }
+    for notice in notices {
+        // Watchers see the stored progress when they read.
+        let _ = desk.bus().broadcast(&subjects::progress(), Body::Progress(notice)).await;
+    }
+}
+
+fn told(ask: &ExtendAsk, standing: Standing, lease_us: u64) -> ExtendAnswer {
+    ExtendAnswer { job_id: ask.job_id.clone(), standing: standing.into(), lease_us }
+}
+
+fn stands(id: JobId, ask: &ExtendAsk, done: Result<Extended, StoreError>) -> ExtendAnswer {
+    match done {
+        Err(_) => told(ask, Standing::Again, 0),
+        Ok(Extended { held: true, remaining, .. }) => {
+            told(ask, Standing::Ok, u64::try_from(remaining.as_micros()).unwrap_or(u64::MAX))
+        }
+        Ok(Extended { head: None, .. }) => told(ask, Standing::UnknownJob, 0),
+        Ok(Extended { head: Some(head), .. }) => {
+            let standing = standing_of(&head, ask.fence);
+            if standing != Standing::Ok {
+                StaleWrite { event: "extend", job: &id }.emit();
+            }
+            told(ask, standing, 0)
+        }
+    }
+}
+
+fn progress(ask: ExtendAsk) -> Option<ProgressNotice> {
+    let ExtendAsk { job_id, tenant, topic, progress, .. } = ask;
+    progress.map(|progress| ProgressNotice { job_id, tenant, topic, progress: Some(progress) })
+}

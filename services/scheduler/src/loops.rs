@@ -1,0 +1,32 @@
+//! The scheduler's periodic loops: one file each, and the list that starts them.
+
+mod backlog;
+mod reconciler;
+mod streams;
+
+use std::{sync::Arc, time::Duration};
+
+use muster_chassis::{Chassis, Everyone};
+use muster_store::{LeaderLock, LeaseKeeper};
+
+use crate::{desk::Desk, leaders::Leader};
+
+/// How often the loops look when nothing wakes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Intervals {
+    pub(crate) reconciler: Duration,
+    pub(crate) streams: Duration,
+    pub(crate) backlog: Duration,
+}
+
+/// Registers and starts all of them. Returns who asks for which lock, to be nudged when one is free.
+pub(crate) fn start(chassis: &Chassis, desk: &Arc<Desk>, every: Intervals) -> Vec<(LeaderLock, Arc<LeaseKeeper>)> {
+    let loops = &chassis.loops;
+    let lead = |lock| Leader::campaign(&chassis.tasks, desk.store(), desk.bus(), lock, &chassis.instance);
+    let (reconciler, streams) = (lead(LeaderLock::Reconciler), lead(LeaderLock::Streams));
+    let keepers = vec![(LeaderLock::Reconciler, reconciler.keeper()), (LeaderLock::Streams, streams.keeper())];
+    loops.register(every.reconciler).start(reconciler::Reconciler::new(desk.clone()), reconciler);
+    loops.register(every.streams).start(streams::Streams::new(desk.clone()), streams);
+    loops.register(every.backlog).start(backlog::Backlog::new(desk.clone()), Everyone);
+    keepers
+}

@@ -1,0 +1,245 @@
+//! Looks at every job that is due, and does what the look says.
+//!
+//! Knows: the homes. Promises: whoever is read is re-scored, by compare, and nobody alive is
+//! dropped; an entry without a record leaves only when it is due and no outage may have hidden
+//! the record; each write compares the version that was read, so a leader that was paused and
+//! wakes up changes nothing. Goes on until nothing is due, then sleeps until something is. Leaves
+//! to others: what a job needs (`domain`'s look), how it is done (`acts`), what the bus holds
+//! (`view`).
+
+mod acts;
+mod view;
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{bail, ensure};
+use futures_util::future::join_all;
+use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_domain::{
+    Head, JobId, Phase, Time,
+    ids::SHARDS,
+    job::{QUEUED_LOOK, look, next_look},
+};
+use muster_store::{DueHomes, Fields, LeaderLock, Lease, Record, Rescore};
+use muster_telemetry::{Counter, count};
+
+use crate::{desk::Desk, hints::RECONCILER};
+use acts::Plan;
+use view::View;
+
+/// Homes read at once from a shard.
+const BATCH: usize = 500;
+/// When a job is looked at again for which something could not be done.
+const AFTER_A_FAULT: Duration = Duration::from_secs(1);
+/// The least wait before a job that did not move is looked at again.
+const SOON: Duration = Duration::from_millis(50);
+
+/// The loop.
+pub(super) struct Reconciler {
+    desk: Arc<Desk>,
+}
+
+impl Reconciler {
+    pub(super) fn new(desk: Arc<Desk>) -> Reconciler {
+        Reconciler { desk }
+    }
+}
+
+impl Loop for Reconciler {
+    const NAME: &'static str = RECONCILER;
+    const SAFE: Safety = Safety::Leader {
+        lock: LeaderLock::Reconciler.as_str(),
+        duplicate_costs: "a second look at the same jobs; each write compares what was read",
+    };
+    type Lease = Lease;
+
+    async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
+        let mut pass = Pass { desk: &self.desk, lease, view: View::new(&self.desk), counts: Counts::none(), faults: 0 };
+        let mut shards: Vec<u8> = (0..SHARDS).collect();
+        while !shards.is_empty() {
+            if budget.spent() {
+                pass.counts.due_in(Duration::ZERO);
+                break;
+            }
+            let store = self.desk.store();
+            let dues = join_all(shards.iter().map(|shard| store.due_homes(*shard, BATCH))).await;
+            let mut again = Vec::new();
+            for (shard, due) in shards.into_iter().zip(dues) {
+                let Ok(due) = due else {
+                    pass.faults += 1;
+                    continue;
+                };
+                if pass.shard(due).await? {
+                    again.push(shard);
+                }
+            }
+            shards = again;
+        }
+        let Pass { mut counts, faults, .. } = pass;
+        if faults > 0 {
+            counts.add("faults", faults);
+            counts.due_in(AFTER_A_FAULT);
+        }
+        Ok(counts)
+    }
+}
+
+/// One job that is due.
+struct Item {
+    /// The score of its home, as read.
+    read: u64,
+    record: Record,
+    /// When to look again if nothing changes.
+    next: Time,
+}
+
+/// One pass over the shards.
+struct Pass<'a> {
+    desk: &'a Arc<Desk>,
+    lease: &'a Lease,
+    view: View<'a>,
+    counts: Counts,
+    faults: u64,
+}
+
+impl Pass<'_> {
+    /// Looks at what is due in one shard. True if more may be due now.
+    async fn shard(&mut self, due: DueHomes) -> anyhow::Result<bool> {
+        let DueHomes { entries, now, next } = due;
+        if let Some(next) = next {
+            self.counts.due_in(next.remaining(now));
+        }
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        self.check()?;
+        let full = entries.len() == BATCH;
+        let ids: Vec<JobId> = entries.iter().map(|(id, _)| *id).collect();
+        let records = self.desk.store().read(&ids, Fields::NONE).await;
+        let (mut plan, mut orphans, mut unread) = (Plan::default(), Vec::new(), 0);
+        for ((id, read), record) in entries.into_iter().zip(records) {
+            match record {
+                Err(_) => unread += 1,
+                Ok(None) => orphans.push((id, read)),
+                Ok(Some(record)) => {
+                    let view = self.view.of(&record, now).await;
+                    let looked = look(id, &record.head, &record.spec, now, &view);
+                    plan.add(Item { read, record, next: looked.next }, looked.action);
+                }
+            }
+        }
+        self.faults += unread;
+        let moved = self.act(plan, now).await?;
+        let dropped = self.drop_orphans(orphans, now).await?;
+        Ok(moved || ((full || dropped) && unread == 0))
+    }
+
+    /// Does what was planned, and re-scores. True if a job moved: it may be due again at once.
+    async fn act(&mut self, plan: Plan, now: Time) -> anyhow::Result<bool> {
+        let done = acts::carry_out(self.desk, self.lease, plan, now).await?;
+        for (action, n) in &done.counts {
+            self.counts.add(action, *n);
+            count(Counter::Reconciled, &[("action", action)], *n);
+        }
+        self.faults += done.faults;
+        self.check()?;
+        let soonest = done.rescores.iter().map(|rescore| rescore.after).min();
+        if let Some(after) = soonest {
+            self.desk.store().rescore_homes(&done.rescores).await?;
+            self.counts.due_in(after);
+        }
+        Ok(done.moved)
+    }
+
+    /// Entries without a record. While an outage may have hidden records, they only wait.
+    async fn drop_orphans(&mut self, orphans: Vec<(JobId, u64)>, now: Time) -> anyhow::Result<bool> {
+        if orphans.is_empty() {
+            return Ok(false);
+        }
+        self.check()?;
+        let disturbed = self.desk.silence.disturbed_for(Instant::now());
+        if !disturbed.is_zero() {
+            let wait = |(job, read)| Rescore { job, read, after: disturbed };
+            self.desk.store().rescore_homes(&orphans.into_iter().map(wait).collect::<Vec<_>>()).await?;
+            self.counts.due_in(disturbed);
+            return Ok(false);
+        }
+        let store = self.desk.store();
+        let dropped = join_all(orphans.iter().map(|(id, read)| store.drop_orphan_home(*id, *read))).await;
+        let n = dropped.iter().filter(|done| matches!(done, Ok(true))).count() as u64;
+        self.counts.add("orphan", n);
+        count(Counter::Reconciled, &[("action", "orphan")], n);
+        ensure!(dropped.iter().all(Result::is_ok), "orphaned homes at {now:?} could not all be dropped");
+        Ok(n > 0)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        if self.lease.is_held() {
+            return Ok(());
+        }
+        bail!("the lease is lost")
+    }
+}
+
+/// When a job that stands like this is looked at next, from now.
+fn wait_of(head: &Head, now: Time) -> Duration {
+    let wait = next_look(head, now).remaining(now);
+    match head.phase {
+        // A backlog that came at once must not be looked at, at once, for ever.
+        Phase::Queued if wait == QUEUED_LOOK => {
+            let spread = QUEUED_LOOK.mul_f64(0.5 + fastrand::f64());
+            let start_by = head.start_by.filter(|_| !head.was_started());
+            let bounds = [head.deadline, start_by].into_iter().flatten();
+            bounds.fold(spread, |wait, bound| wait.min(bound.remaining(now)))
+        }
+        _ => wait,
+    }
+}
+
+/// Ids of jobs for which something could not be done.
+type Faulty = HashSet<JobId>;
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::State;
+
+    use super::*;
+
+    const NOW: Time = Time(1_800_000_000_000_000);
+
+    fn queued() -> Head {
+        Head {
+            version: 2,
+            attempt: 0,
+            max_attempts: 1,
+            lost: 0,
+            released: 0,
+            timeout: None,
+            fence: 0,
+            since: NOW,
+            deadline: None,
+            start_by: None,
+            started_at: None,
+            created_at: NOW,
+            last_event: None,
+            attempt_ended_by: None,
+            last_worker: None,
+            phase: Phase::Queued,
+        }
+    }
+
+    #[test]
+    fn looks_at_a_backlog_are_spread_and_never_past_a_deadline() {
+        let waits: Vec<Duration> = (0..200).map(|_| wait_of(&queued(), NOW)).collect();
+        assert!(waits.iter().all(|w| (QUEUED_LOOK / 2..=QUEUED_LOOK * 3 / 2).contains(w)));
+        assert!(waits.iter().any(|w| *w < QUEUED_LOOK) && waits.iter().any(|w| *w > QUEUED_LOOK));
+        let mut bound = queued();
+        bound.deadline = Some(NOW + QUEUED_LOOK + Duration::from_secs(1));
+        assert!((0..200).all(|_| wait_of(&bound, NOW) <= QUEUED_LOOK + Duration::from_secs(1)));
+        assert_eq!(bound.state(), State::Queued);
+    }
+}

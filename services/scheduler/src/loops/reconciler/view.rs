@@ -1,0 +1,75 @@
+//! What is known of the bus during one pass: asked only when a job depends on it, once per
+//! subject. "Unknown" is an answer too, and from it nothing is concluded.
+
+use std::{collections::HashMap, time::Instant};
+
+use muster_bus::subjects;
+use muster_domain::{
+    Phase, Tenant, Time, Topic,
+    job::{BusView, DISPATCHED_LOOK, Known, PENDING_LOOK},
+};
+use muster_store::Record;
+
+use crate::desk::Desk;
+
+/// One pass's knowledge.
+pub(super) struct View<'a> {
+    desk: &'a Desk,
+    submits: Option<Known>,
+    offers: HashMap<(Tenant, Topic), Known>,
+    asked_results: bool,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(desk: &'a Desk) -> View<'a> {
+        View { desk, submits: None, offers: HashMap::new(), asked_results: false }
+    }
+
+    /// What matters to this job.
+    pub(super) async fn of(&mut self, record: &Record, now: Time) -> BusView {
+        let mut view = BusView { submits: Known::Unknown, offers: Known::Unknown, silence_unproven_until: None };
+        let head = &record.head;
+        match &head.phase {
+            Phase::Pending { .. } if (head.since + PENDING_LOOK).reached(now) => view.submits = self.submits().await,
+            Phase::Dispatched if (head.since + DISPATCHED_LOOK).reached(now) => {
+                view.offers = self.offers(&record.spec.tenant, &record.spec.topic).await;
+            }
+            Phase::Running { lease, .. } if lease.until.reached(now) => {
+                view.silence_unproven_until = self.silence(lease.until, now).await;
+            }
+            _ => {}
+        }
+        view
+    }
+
+    async fn submits(&mut self) -> Known {
+        match self.submits {
+            Some(known) => known,
+            None => *self.submits.insert(self.desk.bus().oldest_unhandled_submit().await),
+        }
+    }
+
+    async fn offers(&mut self, tenant: &Tenant, topic: &Topic) -> Known {
+        let key = (tenant.clone(), topic.clone());
+        if let Some(known) = self.offers.get(&key) {
+            return *known;
+        }
+        let known = self.desk.bus().oldest(&subjects::offer(tenant, topic)).await;
+        self.offers.insert(key, known);
+        known
+    }
+
+    async fn silence(&mut self, lease_end: Time, now: Time) -> Option<Time> {
+        let silence = &self.desk.silence;
+        let undisturbed = silence.disturbed_for(Instant::now()).is_zero();
+        if undisturbed && !self.asked_results {
+            self.asked_results = true;
+            // `now` was read before the question, so whatever stood there then is in the answer.
+            match self.desk.bus().results_mark().await {
+                Ok(mark) => silence.results(&mark, now),
+                Err(_) => silence.failed(Instant::now()),
+            }
+        }
+        silence.unproven_until(lease_end, now, Instant::now())
+    }
+}

@@ -1,0 +1,40 @@
+//! Keeps the streams and the schedulers' consumers as they should be.
+//!
+//! Making one is idempotent, so a second leader costs a second look. What a vanished stream held
+//! is put back by the reconciler and by workers that still hold results.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_bus::{ConsumerSpec, subjects};
+use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_store::{LeaderLock, Lease};
+
+use crate::desk::Desk;
+
+/// The loop.
+pub(super) struct Streams {
+    desk: Arc<Desk>,
+}
+
+impl Streams {
+    pub(super) fn new(desk: Arc<Desk>) -> Streams {
+        Streams { desk }
+    }
+}
+
+impl Loop for Streams {
+    const NAME: &'static str = "streams";
+    const SAFE: Safety = Safety::Leader { lock: LeaderLock::Streams.as_str(), duplicate_costs: "a second look" };
+    const BUDGET: Duration = Duration::from_secs(20);
+    type Lease = Lease;
+
+    async fn run_once(&mut self, _lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
+        let bus = self.desk.bus();
+        bus.ensure_streams().await?;
+        for subject in [subjects::submit(), subjects::result(), subjects::cancel()] {
+            // Asking after a consumer makes it if it is missing.
+            bus.consumer_state(&ConsumerSpec::scheduler(subject)).await?;
+        }
+        Ok(Counts::none())
+    }
+}

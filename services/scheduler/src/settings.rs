@@ -1,0 +1,51 @@
+//! What the scheduler can be told, besides what every service can.
+
+use std::time::Duration;
+
+use muster_bus::BusSettings;
+use muster_chassis::{
+    Kind, Setting, Values,
+    settings::{admin_addr, loop_interval},
+};
+use muster_store::RedisSettings;
+
+use crate::loops::Intervals;
+
+/// The scheduler's own settings.
+pub const SETTINGS: &[Setting] = &[
+    admin_addr("0.0.0.0:9090"),
+    loop_interval("loop_reconciler_interval", "MUSTER_LOOP_RECONCILER_INTERVAL", "5s"),
+    loop_interval("loop_streams_interval", "MUSTER_LOOP_STREAMS_INTERVAL", "5s"),
+    loop_interval("loop_backlog_interval", "MUSTER_LOOP_BACKLOG_INTERVAL", "5s"),
+    Setting::new(
+        "outage_wait",
+        "MUSTER_OUTAGE_WAIT",
+        Kind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(900) },
+        "How long after an outage, or after its start, this replica ends no lease for silence. One usual lease.",
+    )
+    .or("30s"),
+];
+
+pub(crate) fn redis(values: &Values) -> RedisSettings {
+    RedisSettings {
+        pool_size: values.count("redis_pool_size"),
+        min_idle: values.count("redis_min_idle_conns"),
+        ..RedisSettings::new(values.text("redis_url"))
+    }
+}
+
+pub(crate) fn nats(values: &Values, instance: &str) -> BusSettings {
+    BusSettings { replicas: values.count("nats_replicas"), ..BusSettings::new(values.text("nats_url"), instance) }
+}
+
+pub(crate) fn intervals(values: &Values) -> Intervals {
+    Intervals {
+        reconciler: values.duration("loop_reconciler_interval"),
+        streams: values.duration("loop_streams_interval"),
+        backlog: values.duration("loop_backlog_interval"),
+    }
+}
+
+pub(crate) fn outage_wait(values: &Values) -> Duration {
+    values.duration("outage_wait")
+}

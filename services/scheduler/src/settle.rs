@@ -1,0 +1,231 @@
+//! Settles attempts: what their workers report becomes the job's next state, under their fence.
+//!
+//! Knows: what follows from each report. Promises: one event per report, all of a batch in one
+//! pipeline, without a read where the worker succeeded; a report under an old fence changes
+//! nothing, is counted, and its worker is told how it stands; one that comes twice repeats the
+//! effects of the first. A worker hears `settled` only after everything is done. Leaves to others:
+//! the effects of an end (`flow`), what a failure leads to (`domain`).
+
+mod report;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures_util::future::join_all;
+use muster_bus::{Subject, subjects};
+use muster_domain::{Event, JobId, Outcome, State, WorkerId};
+use muster_flow::End;
+use muster_store::{Fields, Moved, StoreError};
+use muster_telemetry::{Counter, Emit, count, events::StaleWrite};
+use muster_wire::{
+    Body, standing_of,
+    v1::{Control, JobEvent, Result as Report, ResultGroup, Settled, Standing},
+};
+
+use crate::{
+    desk::{Desk, forward_of},
+    events,
+    intake::{Work, bury},
+};
+use report::{Kind, Read, step_after, succeed};
+
+/// Notices to one worker that share a message.
+const NOTICES: usize = 1_000;
+
+/// Groups of results.
+pub(crate) struct Settle;
+
+impl Work for Settle {
+    type Item = Report;
+    const NAME: &'static str = "settle";
+
+    fn subject() -> Subject {
+        subjects::result()
+    }
+
+    fn open(body: Body) -> Option<Vec<Report>> {
+        match body {
+            Body::Result(group) => Some(group.items),
+            _ => None,
+        }
+    }
+
+    fn close(items: Vec<Report>) -> Body {
+        Body::Result(ResultGroup { items })
+    }
+
+    async fn handle(desk: &Desk, items: Vec<Report>, _again: bool) -> Vec<usize> {
+        let (reads, mut failed) = read(desk, items).await;
+        let answered = apply(desk, reads).await;
+        muster_flow::failpoint!("settle.after_apply");
+        let mut todo = Consequences::default();
+        for (read, event, moved) in answered {
+            todo.add(read, event, moved);
+        }
+        failed.extend(carry_out(desk, todo).await);
+        failed
+    }
+}
+
+/// Reads ids and names. What cannot be read becomes a dead letter.
+async fn read(desk: &Desk, items: Vec<Report>) -> (Vec<Read>, Vec<usize>) {
+    let (mut reads, mut failed) = (Vec::with_capacity(items.len()), Vec::new());
+    for (place, item) in items.into_iter().enumerate() {
+        match Read::new(&desk.lanes, place, item) {
+            Ok(read) => reads.push(read),
+            Err((item, reason)) => {
+                if !bury::<Settle>(desk, *item, &reason).await {
+                    failed.push(place);
+                }
+            }
+        }
+    }
+    (reads, failed)
+}
+
+type Answered = (Read, Event, Result<Moved, StoreError>);
+
+/// One pipeline for successes, and one for the others once their records were read.
+async fn apply(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
+    let (mut well, mut steps, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    for mut read in reads {
+        match std::mem::take(&mut read.kind) {
+            Kind::Success(success) => {
+                steps.push(succeed(&read, success));
+                well.push(read);
+            }
+            kind => {
+                read.kind = kind;
+                other.push(read);
+            }
+        }
+    }
+    let successes = async {
+        let moved = if steps.is_empty() { Vec::new() } else { desk.store().apply(steps).await };
+        well.into_iter().zip(moved).map(|(read, moved)| (read, Event::Succeed, moved)).collect::<Vec<_>>()
+    };
+    let (mut answered, others) = tokio::join!(successes, apply_read(desk, other));
+    answered.extend(others);
+    answered
+}
+
+/// Failures and releases: what they lead to depends on the record.
+async fn apply_read(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
+    if reads.is_empty() {
+        return Vec::new();
+    }
+    let ids: Vec<JobId> = reads.iter().map(|read| read.id).collect();
+    let records = desk.store().read(&ids, Fields::NONE).await;
+    let (mut asked, mut steps, mut answered) = (Vec::new(), Vec::new(), Vec::new());
+    for (mut read, record) in reads.into_iter().zip(records) {
+        match record {
+            Ok(Some(record)) => {
+                let step = step_after(&mut read, &record);
+                asked.push((read, step.event));
+                steps.push(step);
+            }
+            Ok(None) => answered.push((read, Event::Fail, Ok(missing(desk)))),
+            Err(fault) => answered.push((read, Event::Fail, Err(fault))),
+        }
+    }
+    let moved = if steps.is_empty() { Vec::new() } else { desk.store().apply(steps).await };
+    answered.extend(asked.into_iter().zip(moved).map(|((read, event), moved)| (read, event, moved)));
+    answered
+}
+
+fn missing(desk: &Desk) -> Moved {
+    Moved { outcome: Outcome::Missing, head: None, now: desk.store().now(), forward: None }
+}
+
+/// What follows from a batch of reports.
+#[derive(Default)]
+struct Consequences {
+    ends: Vec<(usize, End)>,
+    homes: Vec<(usize, JobId, Duration)>,
+    events: Vec<JobEvent>,
+    notices: Vec<(usize, String, Settled)>,
+    failed: Vec<usize>,
+}
+
+impl Consequences {
+    fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
+        let Read { place, id, lane, fence, worker, error_code, .. } = read;
+        let Ok(moved) = moved else {
+            self.failed.push(place);
+            return;
+        };
+        let standing = match (&moved.head, moved.done()) {
+            (None, _) => Standing::UnknownJob,
+            (Some(_), Some(_)) => Standing::Ok,
+            (Some(head), None) => {
+                StaleWrite { event: event.as_str(), job: &id }.emit();
+                standing_of(head, fence)
+            }
+        };
+        let raw_id = events::raw(id);
+        self.notices.push((place, worker, Settled { job_id: raw_id, fence, standing: standing.into() }));
+        let Some(head) = moved.done() else { return };
+        let first = moved.outcome == Outcome::Applied;
+        if first {
+            count(Counter::JobAttempts, &[("topic", lane.topic.as_str()), ("outcome", outcome_of(event))], 1);
+        }
+        if let Some(after) = forward_of(&moved, head) {
+            self.homes.push((place, id, after));
+        }
+        if head.state().is_end() {
+            let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
+            let error_code = error_code.filter(|_| head.state() != State::Succeeded);
+            self.ends.push((place, End { id, tenant, topic, head: head.clone(), error_code, first, tell: None }));
+        } else {
+            self.events.push(events::moved(id, &lane, head));
+        }
+    }
+}
+
+/// What became of an attempt, as a metric says it.
+fn outcome_of(event: Event) -> &'static str {
+    match event {
+        Event::Succeed => "succeeded",
+        Event::Release => "released",
+        Event::Quarantine => "quarantined",
+        _ => "failed",
+    }
+}
+
+async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
+    let Consequences { ends, homes, events, mut notices, mut failed } = todo;
+    let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
+    let (ended, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
+    let (forwarded, finished) = tokio::join!(desk.forward(&due), desk.flow.finish(ends));
+    if forwarded.is_err() {
+        failed.extend(homes.into_iter().map(|(place, ..)| place));
+    }
+    if finished.is_err() {
+        failed.extend(ended);
+    }
+    muster_flow::failpoint!("settle.after_finish");
+    // Who is not finished is not told: the worker keeps its result until it is.
+    if !failed.is_empty() {
+        notices.retain(|(place, ..)| !failed.contains(place));
+    }
+    tokio::join!(notify(desk, notices), events::tell(desk.bus(), events));
+    failed
+}
+
+/// Tells workers what became of their reports, one message per worker.
+async fn notify(desk: &Desk, notices: Vec<(usize, String, Settled)>) {
+    let mut workers: BTreeMap<String, Vec<Settled>> = BTreeMap::new();
+    for (_, worker, notice) in notices {
+        workers.entry(worker).or_default().push(notice);
+    }
+    let tells = workers.into_iter().map(|(worker, mut settled)| async move {
+        let subject = subjects::worker_ctl(&WorkerId::trusted(worker));
+        while !settled.is_empty() {
+            let rest = settled.split_off(settled.len().min(NOTICES));
+            // One that is lost is made up for: the worker reports again, and is told again.
+            let control = Control { settled, ..Default::default() };
+            let _ = desk.bus().broadcast(&subject, Body::Control(control)).await;
+            settled = rest;
+        }
+    });
+    join_all(tells).await;
+}

@@ -1,0 +1,155 @@
+//! One worker's report, read, and the step that it leads to.
+//!
+//! Promises: a result over its limit is a success with a flag, its size and a preview; a repeat
+//! of a report that was applied before leads to the same event, so that the script recognises it.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_domain::{
+    Event, JobError, JobErrorCode, JobId,
+    job::{FailedAttempt, MAX_RELEASES, after_failure},
+};
+use muster_store::{Record, Step, StoredResult};
+use muster_wire::{
+    job_id,
+    v1::{Failed, Release, Result as Report, Success, result},
+};
+
+use crate::lanes::{Lane, Lanes};
+
+/// Results beyond this are not kept.
+const MAX_RESULT: usize = 256 * 1024;
+/// What is kept of them instead.
+const PREVIEW: usize = 4 * 1024;
+
+/// What the worker says about its attempt.
+#[derive(Default)]
+pub(super) enum Kind {
+    /// It has a result.
+    Success(Success),
+    /// It failed.
+    Failed(Failed),
+    /// It gives the attempt back.
+    Release(Release),
+    /// Taken out already.
+    #[default]
+    Taken,
+}
+
+/// A report whose names and ids make sense.
+pub(super) struct Read {
+    /// Its place in the batch.
+    pub(super) place: usize,
+    pub(super) id: JobId,
+    pub(super) lane: Arc<Lane>,
+    pub(super) fence: u64,
+    pub(super) worker: String,
+    pub(super) kind: Kind,
+    /// Of a failure, for whoever watches the end.
+    pub(super) error_code: Option<String>,
+}
+
+impl Read {
+    /// Reads it, or gives it back with the reason.
+    pub(super) fn new(lanes: &Lanes, place: usize, item: Report) -> Result<Read, (Box<Report>, String)> {
+        let id = match job_id(&item.job_id) {
+            Ok(id) => id,
+            Err(fault) => return Err((Box::new(item), fault.to_string())),
+        };
+        let lane = match lanes.lane(&item.tenant, &item.topic) {
+            Ok(lane) => lane,
+            Err(fault) => return Err((Box::new(item), fault.to_string())),
+        };
+        let kind = match item.kind {
+            Some(result::Kind::Success(success)) => Kind::Success(success),
+            Some(result::Kind::Failed(failed)) => Kind::Failed(failed),
+            Some(result::Kind::Release(release)) => Kind::Release(release),
+            None => return Err((Box::new(item), "a result that says nothing".to_owned())),
+        };
+        Ok(Read { place, id, lane, fence: item.fence, worker: item.worker, kind, error_code: None })
+    }
+}
+
+/// The step of a success.
+pub(super) fn succeed(read: &Read, success: Success) -> Step {
+    Step { result: stored(success), ..Step::new(read.id, Event::Succeed, read.fence) }
+}
+
+/// The step of a failure or a release, given the job's record.
+pub(super) fn step_after(read: &mut Read, record: &Record) -> Step {
+    let head = &record.head;
+    let before = head.attempt_ended_by.filter(|_| head.fence == read.fence && head.lease().is_none());
+    let after = match std::mem::take(&mut read.kind) {
+        Kind::Release(release) if before == Some(Event::Release) || head.released < MAX_RELEASES => {
+            let wait = Duration::from_millis(release.delay_ms);
+            return Step { wait, ..Step::new(read.id, Event::Release, read.fence) };
+        }
+        Kind::Release(_) => {
+            let error = JobError::new(JobErrorCode::HandlerError.as_str(), "the job was given back too often", true);
+            after_failure(read.id, head, &record.spec.retry, error, None)
+        }
+        Kind::Failed(failed) => {
+            let error = failed.failure.map_or_else(unsaid, JobError::from);
+            let wish = failed.retry_in_ms.map(Duration::from_millis);
+            after_failure(read.id, head, &record.spec.retry, error, wish)
+        }
+        // Successes need no record.
+        Kind::Success(_) | Kind::Taken => FailedAttempt { event: Event::Fail, wait: Duration::ZERO, error: unsaid() },
+    };
+    read.error_code = Some(after.error.code.clone());
+    let event = before.filter(|event| matches!(event, Event::Retry | Event::Fail)).unwrap_or(after.event);
+    Step { wait: after.wait, ..Step::new(read.id, event, read.fence) }.with_error(after.error)
+}
+
+fn unsaid() -> JobError {
+    JobError::new(JobErrorCode::HandlerError.as_str(), "", true)
+}
+
+/// What is kept of a result; a worker should have cut it, a careless one is helped.
+fn stored(success: Success) -> Option<StoredResult> {
+    let Success { result, truncated, size, preview } = success;
+    if result.len() > MAX_RESULT {
+        let preview = beginning(&result).to_owned();
+        return Some(StoredResult { json: Default::default(), truncated: true, size: result.len() as u64, preview });
+    }
+    if truncated {
+        let preview = beginning(preview.as_bytes()).to_owned();
+        return Some(StoredResult { json: Default::default(), truncated, size, preview });
+    }
+    (!result.is_empty()).then(|| StoredResult { json: result, ..Default::default() })
+}
+
+/// The first 4 KiB, less a character that was cut.
+fn beginning(bytes: &[u8]) -> &str {
+    let head = &bytes[..bytes.len().min(PREVIEW)];
+    match std::str::from_utf8(head) {
+        Ok(text) => text,
+        Err(fault) => std::str::from_utf8(&head[..fault.valid_up_to()]).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_over_the_limit_is_kept_as_its_beginning() {
+        let whole = "ä".repeat(MAX_RESULT);
+        let kept = stored(Success { result: whole.clone().into(), ..Default::default() }).unwrap();
+        assert!(kept.truncated && kept.json.is_empty());
+        assert_eq!(kept.size, whole.len() as u64);
+        assert!(kept.preview.len() <= PREVIEW && whole.starts_with(&kept.preview));
+        let odd = format!("a{whole}");
+        let kept = stored(Success { result: odd.clone().into(), ..Default::default() }).unwrap();
+        assert_eq!(kept.preview.len(), PREVIEW - 1, "a character that was cut is left out");
+        assert!(odd.starts_with(&kept.preview));
+    }
+
+    #[test]
+    fn a_result_within_the_limit_is_kept_verbatim() {
+        let json = bytes::Bytes::from_static(b"{\"n\": 12345678901234567890}");
+        let kept = stored(Success { result: json.clone(), ..Default::default() }).unwrap();
+        assert_eq!((kept.json, kept.truncated), (json, false));
+        assert_eq!(stored(Success::default()), None);
+    }
+}

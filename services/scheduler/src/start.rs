@@ -1,0 +1,249 @@
+//! The gate before any run: a worker asks, one script answers.
+//!
+//! Knows: what each outcome of a start means to the worker that asked. Promises: only the holder
+//! of the offer's version becomes the job's runner, and only the same `start_id` hears `go` again;
+//! an answer is given after the home was forwarded. Leaves to others: counting the attempt and
+//! minting the fence (the script), the next offer (`backlog`, which is poked from here).
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use muster_bus::Received;
+use muster_domain::{Event, Head, JobError, JobErrorCode, JobId, Outcome, StartId, Time, WorkerId, job::Lease};
+use muster_flow::End;
+use muster_store::{Moved, Step, StoreError};
+use muster_telemetry::{Histogram, observe};
+use muster_wire::{
+    Body, job_id,
+    v1::{JobEvent, StartAnswer, StartAsk, StartReply, start_answer::Verdict},
+};
+
+use crate::{
+    desk::{Desk, forward_of},
+    events,
+    lanes::Lane,
+};
+
+/// Leases are granted within these bounds. The contract's least is 5 s; below that only tests go.
+pub(crate) const LEAST_LEASE: Duration = Duration::from_secs(1);
+/// The longest lease that is granted.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(900);
+/// What a worker gets that asks for nothing.
+const USUAL_LEASE: Duration = Duration::from_secs(30);
+/// How long an offer without a record may be younger than its record's replica.
+const UNKNOWN_FOR: Duration = Duration::from_secs(20 * 60);
+
+/// The lease for what a worker asked.
+pub(crate) fn lease_of(ms: u32) -> Duration {
+    match ms {
+        0 => USUAL_LEASE,
+        ms => Duration::from_millis(ms.into()).clamp(LEAST_LEASE, LONGEST_LEASE),
+    }
+}
+
+/// One ask, read; none if it makes no sense.
+struct Read {
+    ask: StartAsk,
+    job: Option<(JobId, Arc<Lane>)>,
+}
+
+/// Answers a group of requests with one pipeline.
+pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
+    let (mut reads, mut steps, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+    for request in requests {
+        let (_, body, reply) = request.into_parts();
+        // Nothing else is asked on this subject; whoever did gets no answer.
+        let Body::Start(request) = body else { continue };
+        let worker = WorkerId::trusted(request.worker);
+        replies.push((reply, request.items.len()));
+        for ask in request.items {
+            let job = read(&desk, &ask);
+            if let Some((id, _)) = &job {
+                steps.push(step(*id, &ask, &worker));
+            }
+            reads.push(Read { ask, job });
+        }
+    }
+    let mut moved = desk.store().apply(steps).await.into_iter();
+    muster_flow::failpoint!("start.after_apply");
+    let mut outcome = Outcomes::default();
+    for Read { ask, job } in reads {
+        let moved = if job.is_some() { moved.next() } else { None };
+        outcome.add(ask, job, moved);
+    }
+    let Outcomes { mut answers, homes, events, ends, .. } = outcome;
+    let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
+    if desk.forward(&due).await.is_err() {
+        // Not answered as started: the worker asks again, and hears `go` once its home is near.
+        for (place, ..) in homes {
+            answers[place].verdict = Verdict::Retry.into();
+        }
+    }
+    finish(&desk, ends, &mut answers).await;
+    let mut answers = answers.into_iter();
+    for (reply, n) in replies {
+        let items = answers.by_ref().take(n).collect();
+        // A lost answer is asked for again.
+        let _ = reply.send(Body::Started(StartReply { items })).await;
+    }
+    events::tell(desk.bus(), events).await;
+    for lane in outcome.lanes {
+        if lane.can_release() {
+            desk.lanes.poke(&lane);
+        }
+    }
+}
+
+fn read(desk: &Desk, ask: &StartAsk) -> Option<(JobId, Arc<Lane>)> {
+    Some((job_id(&ask.job_id).ok()?, desk.lanes.lane(&ask.tenant, &ask.topic).ok()?))
+}
+
+fn step(id: JobId, ask: &StartAsk, worker: &WorkerId) -> Step {
+    if ask.undecodable {
+        let text = "the worker could not read the offer";
+        let error = JobError::new(JobErrorCode::Undecodable.as_str(), text, false);
+        return Step::new(id, Event::Reject, ask.version.into()).with_error(error);
+    }
+    let mut start_id = [0; 8];
+    let given = ask.start_id.len().min(8);
+    start_id[..given].copy_from_slice(&ask.start_id[..given]);
+    Step {
+        lease: lease_of(ask.lease_ms),
+        start_id: StartId(start_id),
+        worker: Some(worker.clone()),
+        note: worker.as_str().to_owned(),
+        ..Step::new(id, Event::Start, ask.version.into())
+    }
+}
+
+/// What a group of asks led to.
+#[derive(Default)]
+struct Outcomes {
+    answers: Vec<StartAnswer>,
+    /// With the place of the answer that waits for it.
+    homes: Vec<(usize, JobId, Duration)>,
+    events: Vec<JobEvent>,
+    ends: Vec<(usize, End)>,
+    lanes: Vec<Arc<Lane>>,
+}
+
+impl Outcomes {
+    fn add(&mut self, ask: StartAsk, job: Option<(JobId, Arc<Lane>)>, moved: Option<Result<Moved, StoreError>>) {
+        let place = self.answers.len();
+        let (Some((id, lane)), Some(moved)) = (job, moved) else {
+            self.answers.push(verdict(&ask, Verdict::Gone, "unreadable"));
+            return;
+        };
+        let answer = match moved {
+            Err(_) => verdict(&ask, Verdict::Retry, ""),
+            Ok(moved) => {
+                self.note(place, id, &lane, &ask, &moved);
+                judge(&ask, &moved)
+            }
+        };
+        self.answers.push(answer);
+        if !self.lanes.iter().any(|known| Arc::ptr_eq(known, &lane)) {
+            self.lanes.push(lane);
+        }
+    }
+
+    /// What follows from an outcome besides its answer.
+    fn note(&mut self, place: usize, id: JobId, lane: &Lane, ask: &StartAsk, moved: &Moved) {
+        // Whatever a worker drops or starts has left the stream; what it asks again has not.
+        let repeated = moved.outcome == Outcome::Already && !ask.undecodable;
+        if moved.outcome != Outcome::Missing && !repeated {
+            lane.window().consumed(1, Instant::now());
+        }
+        let Some(head) = moved.done() else { return };
+        if let Some(after) = forward_of(moved, head) {
+            self.homes.push((place, id, after));
+        }
+        if head.state().is_end() {
+            let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
+            let error_code = Some(JobErrorCode::Undecodable.as_str().to_owned());
+            let first = moved.outcome == Outcome::Applied;
+            self.ends.push((place, End { id, tenant, topic, head: head.clone(), error_code, first, tell: None }));
+            return;
+        }
+        self.events.push(events::moved(id, lane, head));
+        if moved.outcome == Outcome::Applied {
+            lane.window().aged(Time(ask.dispatched_at), head.since);
+            let waited = head.since.since(runnable_since(ask, head));
+            observe(Histogram::JobWait, &[("topic", lane.topic.as_str())], waited.as_secs_f64());
+        }
+    }
+}
+
+/// Since when a job that has just started could have: since its submit, unless it has been
+/// scheduled, retried or offered anew, which takes more than the four versions of a plain way.
+fn runnable_since(ask: &StartAsk, head: &Head) -> Time {
+    if head.version <= 4 { head.created_at } else { Time(ask.dispatched_at) }
+}
+
+/// Performs the effects of jobs that were ended here; who cannot be finished is asked about again.
+async fn finish(desk: &Desk, ends: Vec<(usize, End)>, answers: &mut [StartAnswer]) {
+    let (places, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
+    if desk.flow.finish(ends).await.is_err() {
+        for place in places {
+            answers[place].verdict = Verdict::Retry.into();
+        }
+    }
+}
+
+fn verdict(ask: &StartAsk, verdict: Verdict, reason: &str) -> StartAnswer {
+    StartAnswer { job_id: ask.job_id.clone(), verdict: verdict.into(), reason: reason.to_owned(), ..Default::default() }
+}
+
+/// What a worker hears.
+fn judge(ask: &StartAsk, moved: &Moved) -> StartAnswer {
+    let Some(head) = &moved.head else {
+        // A record that a failover lost may yet be put back from the stream.
+        let young = (Time(ask.dispatched_at) + UNKNOWN_FOR) > moved.now;
+        return verdict(ask, if young { Verdict::Unknown } else { Verdict::Gone }, "no such job");
+    };
+    let granted = moved.done().and_then(Head::lease).filter(|_| !ask.undecodable);
+    match granted {
+        Some(lease) => go(ask, head, lease, moved.now),
+        None if ask.undecodable => verdict(ask, Verdict::Gone, JobErrorCode::Undecodable.as_str()),
+        None => verdict(ask, Verdict::Gone, head.state().as_str()),
+    }
+}
+
+fn go(ask: &StartAsk, head: &Head, lease: &Lease, now: Time) -> StartAnswer {
+    StartAnswer {
+        job_id: ask.job_id.clone(),
+        verdict: Verdict::Go.into(),
+        fence: head.fence,
+        attempt: head.attempt.into(),
+        max_attempts: head.max_attempts.into(),
+        lease_us: u64::try_from(lease.until.remaining(now).as_micros()).unwrap_or(u64::MAX),
+        reason: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_bounded() {
+        assert_eq!(lease_of(0), USUAL_LEASE);
+        assert_eq!(lease_of(1), LEAST_LEASE);
+        assert_eq!(lease_of(7_000), Duration::from_secs(7));
+        assert_eq!(lease_of(u32::MAX), LONGEST_LEASE);
+    }
+
+    #[test]
+    fn an_offer_without_a_record_is_unknown_for_a_while_and_then_gone() {
+        let now = Time(1_800_000_000_000_000);
+        let moved = Moved { outcome: Outcome::Missing, head: None, now, forward: None };
+        let verdict_at = |age| {
+            let ask = StartAsk { dispatched_at: now.before(age).0, ..Default::default() };
+            judge(&ask, &moved).verdict()
+        };
+        assert_eq!(verdict_at(Duration::from_secs(60)), Verdict::Unknown);
+        assert_eq!(verdict_at(UNKNOWN_FOR), Verdict::Gone);
+    }
+}

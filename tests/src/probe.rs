@@ -1,0 +1,171 @@
+//! A client that shows everything: raw status, headers and JSON of one gateway. The SDK's client
+//! hides retries and errors, which is what these tests look at.
+
+use std::{sync::OnceLock, time::Duration};
+
+use muster_testkit::until;
+use reqwest::{Method, StatusCode, header::HeaderMap};
+use serde_json::{Value, json};
+
+/// The HTTP client that all tests share.
+pub(crate) fn http() -> &'static reqwest::Client {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    CLIENT.get_or_init(|| {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        reqwest::Client::builder().timeout(Duration::from_secs(60)).pool_max_idle_per_host(0).build().expect("a client")
+    })
+}
+
+/// What a gateway answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body; null if it is not JSON.
+    pub body: Value,
+    /// Its body as it came.
+    pub text: String,
+}
+
+impl Answer {
+    /// The job's or problem's field.
+    pub fn field(&self, name: &str) -> &Value {
+        &self.body[name]
+    }
+
+    /// The id of the job.
+    pub fn id(&self) -> String {
+        self.body["id"].as_str().unwrap_or_else(|| panic!("no id in {}", self.text)).to_owned()
+    }
+
+    /// A header as text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// One gateway, seen with one key.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    base: String,
+    key: Option<String>,
+    tenant: Option<String>,
+}
+
+impl Probe {
+    /// A gateway at this address.
+    pub fn new(base: String, key: String) -> Probe {
+        Probe { base, key: Some(key), tenant: None }
+    }
+
+    /// The same gateway with another key, or none.
+    pub fn with_key(&self, key: Option<&str>) -> Probe {
+        Probe { key: key.map(str::to_owned), ..self.clone() }
+    }
+
+    /// The same gateway, acting for a tenant.
+    pub fn for_tenant(&self, tenant: &str) -> Probe {
+        Probe { tenant: Some(tenant.to_owned()), ..self.clone() }
+    }
+
+    /// Any request; `path` from the root. `Err` if no answer came at all.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<Vec<u8>>,
+    ) -> Result<Answer, reqwest::Error> {
+        let mut request = http().request(method, format!("{}{path}", self.base));
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
+        if let Some(tenant) = &self.tenant {
+            request = request.header("Muster-Tenant", tenant);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(body) = body {
+            request = request.header("Content-Type", "application/json").body(body);
+        }
+        let answer = request.send().await?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let text = answer.text().await?;
+        Ok(Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::Null), text })
+    }
+
+    /// GET below `/api/v1`.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, &format!("/api/v1{path}"), &[], None).await.expect("an answer")
+    }
+
+    /// POST below `/api/v1`.
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        let body = Some(body.to_string().into_bytes());
+        self.send(Method::POST, &format!("/api/v1{path}"), &[], body).await.expect("an answer")
+    }
+
+    /// Submits a job that must be accepted; its id.
+    pub async fn submit(&self, body: Value) -> String {
+        let answer = self.post("/jobs", &body).await;
+        assert!(answer.status.is_success(), "{} {}", answer.status, answer.text);
+        answer.id()
+    }
+
+    /// Submits `n` jobs of the same kind in batches; their ids.
+    pub async fn submit_many(&self, n: usize, job: &Value) -> Vec<String> {
+        let mut ids = Vec::with_capacity(n);
+        while ids.len() < n {
+            let items: Vec<&Value> = (ids.len()..n.min(ids.len() + 500)).map(|_| job).collect();
+            let answer = self.post("/jobs/batch", &json!({ "items": items })).await;
+            assert!(answer.status.is_success(), "{} {}", answer.status, answer.text);
+            for item in answer.body["items"].as_array().expect("items") {
+                let id = item["job"]["id"].as_str();
+                ids.push(id.unwrap_or_else(|| panic!("not accepted: {item}")).to_owned());
+            }
+        }
+        ids
+    }
+
+    /// The job as it is now.
+    pub async fn job(&self, id: &str) -> Value {
+        self.get(&format!("/jobs/{id}")).await.body
+    }
+
+    /// The job once it is in this state.
+    pub async fn reaches(&self, id: &str, state: &str, within: Duration) -> Value {
+        until(within, &format!("{id} to be {state}"), async || {
+            let job = self.job(id).await;
+            let now = job["state"].as_str().unwrap_or_default().to_owned();
+            assert!(now == state || job["done"] != json!(true), "{id} ended {now} instead of {state}: {job}");
+            (now == state).then_some(job)
+        })
+        .await
+    }
+
+    /// The job once it has ended, however.
+    pub async fn ended(&self, id: &str, within: Duration) -> Value {
+        until(within, &format!("{id} to end"), async || {
+            let job = self.get(&format!("/jobs/{id}?wait_ms=5000")).await.body;
+            (job["done"] == json!(true)).then_some(job)
+        })
+        .await
+    }
+
+    /// The job's transitions.
+    pub async fn history(&self, id: &str) -> Value {
+        self.get(&format!("/jobs/{id}/history")).await.body
+    }
+}
+
+/// The sum of all series of a metric in a scrape.
+pub fn metric_sum(scrape: &str, name: &str) -> f64 {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        (rest.starts_with('{') || rest.starts_with(' ')).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+    };
+    scrape.lines().filter_map(value).sum()
+}

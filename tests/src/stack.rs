@@ -1,0 +1,255 @@
+//! One stack: `muster dev` in a folder of its own, read through its state file.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
+
+use muster_store::{RedisSettings, Store};
+use muster_testkit::{bin, until};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::Probe;
+
+/// What kind of stack.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many of each service.
+    pub replicas: usize,
+    /// Six Redis nodes and three NATS nodes.
+    pub cluster: bool,
+    /// Settings and failpoints for every process.
+    pub env: Vec<(String, String)>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { replicas: 1, cluster: false, env: Vec::new() }
+    }
+}
+
+impl Options {
+    /// Two of each service.
+    pub fn two() -> Options {
+        Options { replicas: 2, ..Options::default() }
+    }
+
+    /// With a setting.
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Options {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+}
+
+/// What the state file says.
+#[derive(Clone, Debug, Deserialize)]
+pub struct State {
+    /// The bootstrap key.
+    pub api_key: String,
+    /// Where Redis is.
+    pub redis_url: String,
+    /// Where NATS is.
+    pub nats_url: String,
+    /// Who runs.
+    pub processes: Vec<ProcessState>,
+}
+
+/// One process of the stack.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProcessState {
+    /// `gateway-1` and so on.
+    pub name: String,
+    /// What it is.
+    pub service: String,
+    /// Its process id.
+    pub pid: i32,
+    /// Where its API is.
+    pub http: Option<String>,
+    /// Where its metrics are.
+    pub admin: Option<String>,
+}
+
+/// A running stack.
+pub struct Stack {
+    dir: TempDir,
+    dev: Child,
+    cluster: bool,
+}
+
+impl Stack {
+    /// One of everything.
+    pub async fn start() -> Stack {
+        Stack::with(Options::default()).await
+    }
+
+    /// As asked.
+    pub async fn with(options: Options) -> Stack {
+        let dir = tempfile::Builder::new().prefix("muster-e2e-").tempdir().expect("a folder");
+        let log = File::create(dir.path().join("dev.log")).expect("a log file");
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM"]).arg(bin("muster")).args(["dev", "--no-worker", "--port", "0"]);
+        command.arg("--dir").arg(dir.path().join("data")).arg("--replicas").arg(options.replicas.to_string());
+        if options.cluster {
+            command.arg("--cluster");
+        }
+        command.envs(options.env.iter().cloned());
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
+        let stack = Stack { dir, dev: spawn_forever(command), cluster: options.cluster };
+        let within = Duration::from_secs(if options.cluster { 90 } else { 45 });
+        until(within, "the stack to be ready", async || {
+            let state = stack.read_state()?;
+            let gateways = state.processes.iter().filter(|p| p.service == "gateway").count();
+            let schedulers = state.processes.iter().filter(|p| p.service == "scheduler").count();
+            if gateways < options.replicas || schedulers < options.replicas {
+                return None;
+            }
+            for process in state.processes.iter().filter_map(|p| p.admin.as_ref()) {
+                let body = reqwest_get(&format!("{process}/readyz")).await?;
+                if !body.contains("\"ready\"") || body.contains("\"degraded\"") || body.contains("\"unready\"") {
+                    return None;
+                }
+            }
+            Some(())
+        })
+        .await;
+        stack
+    }
+
+    fn read_state(&self) -> Option<State> {
+        serde_json::from_slice(&fs::read(self.folder().join("stack.json")).ok()?).ok()
+    }
+
+    /// Where the stack keeps its data and logs.
+    pub fn folder(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// Whether both stores are clusters.
+    pub fn is_cluster(&self) -> bool {
+        self.cluster
+    }
+
+    /// The state file, as it is now.
+    pub fn state(&self) -> State {
+        self.read_state().expect("a state file")
+    }
+
+    /// One process, as it is now.
+    pub fn process(&self, name: &str) -> ProcessState {
+        let state = self.state();
+        let found = state.processes.into_iter().find(|p| p.name == name);
+        found.unwrap_or_else(|| panic!("no process {name}"))
+    }
+
+    /// A client of the n-th gateway, counted from 1.
+    pub fn gateway(&self, n: usize) -> Probe {
+        let http = self.process(&format!("gateway-{n}")).http.expect("a gateway has an address");
+        Probe::new(http, self.state().api_key)
+    }
+
+    /// Redis, for looking behind the API.
+    pub async fn store(&self) -> Store {
+        Store::connect(RedisSettings::new(self.state().redis_url)).await.expect("a store")
+    }
+
+    /// `kill -9`; returns the pid that died.
+    pub fn kill9(&self, name: &str) -> i32 {
+        self.signal(name, Signal::SIGKILL)
+    }
+
+    /// Any signal; returns the pid it went to.
+    pub fn signal(&self, name: &str, signal: Signal) -> i32 {
+        let pid = self.process(name).pid;
+        let _ = kill(Pid::from_raw(pid), signal);
+        pid
+    }
+
+    /// Waits until a process that died has a successor.
+    pub async fn replaced(&self, name: &str, old: i32) {
+        until(Duration::from_secs(30), "a successor", async || {
+            let state = self.read_state()?;
+            state.processes.iter().any(|p| p.name == name && p.pid != old).then_some(())
+        })
+        .await;
+    }
+
+    /// A process's log so far.
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.folder().join("logs").join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    /// Everything a process of this service counts in a metric, over all replicas.
+    pub async fn metric(&self, service: &str, name: &str) -> f64 {
+        let mut sum = 0.0;
+        for process in self.state().processes.iter().filter(|p| p.service == service) {
+            if let Some(admin) = &process.admin {
+                sum += crate::metric_sum(&reqwest_get(&format!("{admin}/metrics")).await.unwrap_or_default(), name);
+            }
+        }
+        sum
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            for name in ["dev.log"] {
+                eprintln!("--- {name}\n{}", tail(&fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()));
+            }
+            for entry in fs::read_dir(self.folder().join("logs")).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.starts_with("gateway") || name.starts_with("scheduler") {
+                    eprintln!("--- {name}\n{}", tail(&fs::read_to_string(entry.path()).unwrap_or_default()));
+                }
+            }
+        }
+        let pid = i32::try_from(self.dev.id()).map(Pid::from_raw);
+        if let Ok(pid) = pid {
+            let _ = kill(pid, Signal::SIGTERM);
+        }
+        for _ in 0..400 {
+            if matches!(self.dev.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.dev.kill();
+        let _ = self.dev.wait();
+    }
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(25)..].join("\n")
+}
+
+async fn reqwest_get(url: &str) -> Option<String> {
+    crate::probe::http().get(url).send().await.ok()?.text().await.ok()
+}
+
+/// Spawned by a thread that never ends, because the kernel's death signal follows the thread.
+pub(crate) fn spawn_forever(command: Command) -> Child {
+    type Order = (Command, mpsc::Sender<Child>);
+    static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                let _ = answer.send(command.spawn().expect("muster dev can be started"));
+            }
+        });
+        orders
+    });
+    let (answer, child) = mpsc::channel();
+    spawner.send((command, answer)).expect("the spawner lives");
+    child.recv().expect("a child")
+}

@@ -1,0 +1,211 @@
+//! Workers of the SDK that write down what they run, so that a test knows every execution.
+
+use std::{
+    collections::HashMap,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use muster_sdk::{Context, HandlerError, Worker};
+use muster_testkit::{bin, until};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use crate::Stack;
+
+/// One execution of a handler.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Which job.
+    pub job: String,
+    /// Which attempt.
+    pub attempt: u32,
+    /// Under which fence.
+    pub fence: u64,
+    /// On which worker.
+    pub worker: String,
+    /// When it began.
+    pub at: Instant,
+}
+
+/// Every execution of every worker that shares this.
+#[derive(Clone, Debug, Default)]
+pub struct Executions(Arc<Mutex<Vec<Run>>>);
+
+impl Executions {
+    /// Writes one down.
+    pub fn note(&self, run: Run) {
+        self.0.lock().expect("no test panics while noting").push(run);
+    }
+
+    /// All so far.
+    pub fn all(&self) -> Vec<Run> {
+        self.0.lock().expect("no test panics while noting").clone()
+    }
+
+    /// Those of one job.
+    pub fn of(&self, job: &str) -> Vec<Run> {
+        self.all().into_iter().filter(|r| r.job == job).collect()
+    }
+
+    /// How often each job was begun.
+    pub fn counts(&self) -> HashMap<String, usize> {
+        self.all().into_iter().fold(HashMap::new(), |mut counts, run| {
+            *counts.entry(run.job).or_default() += 1;
+            counts
+        })
+    }
+
+    /// Waits until this many were begun.
+    pub async fn reach(&self, n: usize, within: Duration) {
+        until(within, &format!("{n} executions"), async || (self.all().len() >= n).then_some(())).await;
+    }
+}
+
+/// A worker in this process. Dropping it is a crash: nothing is given back.
+pub struct TestWorker {
+    handle: muster_sdk::WorkerHandle,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl TestWorker {
+    /// Leaves in order.
+    pub async fn drain(self) {
+        self.handle.drain();
+        let mut this = self;
+        let _ = (&mut this.task).await;
+    }
+}
+
+impl Drop for TestWorker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// How a test's worker is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Its name.
+    pub id: String,
+    /// Whose jobs.
+    pub tenant: String,
+    /// Of which topic.
+    pub topic: String,
+    /// How many at once.
+    pub slots: usize,
+    /// How long it may be silent.
+    pub lease: Duration,
+    /// How long it drains.
+    pub drain: Duration,
+}
+
+impl Setup {
+    /// Four slots, a lease of ten seconds.
+    pub fn new(id: &str, topic: &str) -> Setup {
+        Setup {
+            id: id.into(),
+            tenant: "default".into(),
+            topic: topic.into(),
+            slots: 4,
+            lease: Duration::from_secs(10),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Executions {
+    /// Starts a worker whose every run is noted before its handler begins.
+    #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
+    pub fn worker<F, Fut>(&self, stack: &Stack, setup: Setup, handler: F) -> TestWorker
+    where
+        F: Fn(Context, Value) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Value, HandlerError>> + Send + 'static,
+    {
+        let (notes, name) = (self.clone(), setup.id.clone());
+        let worker = Worker::builder(stack.state().nats_url)
+            .id(&setup.id)
+            .tenant(&setup.tenant)
+            .concurrency(setup.slots)
+            .lease(setup.lease)
+            .drain(setup.drain)
+            .grace(Duration::from_millis(500))
+            .stream_replicas(if stack.is_cluster() { 3 } else { 1 })
+            .handle(&setup.topic, move |ctx: Context, payload: Value| {
+                notes.note(Run {
+                    job: ctx.job_id().to_string(),
+                    attempt: ctx.attempt(),
+                    fence: ctx.fence(),
+                    worker: name.clone(),
+                    at: Instant::now(),
+                });
+                handler(ctx, payload)
+            })
+            .build()
+            .expect("a worker");
+        let handle = worker.handle();
+        let task = tokio::spawn(async move {
+            worker.run().await.expect("the worker runs");
+        });
+        TestWorker { handle, task }
+    }
+
+    /// Starts a worker that returns its payload.
+    pub fn echo(&self, stack: &Stack, id: &str, topic: &str) -> TestWorker {
+        self.worker(stack, Setup::new(id, topic), |_, payload| async move { Ok(payload) })
+    }
+}
+
+/// A worker in a process of its own: `muster worker run`.
+pub struct WorkerProcess {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl WorkerProcess {
+    /// With these arguments after `worker run`.
+    pub fn start(stack: &Stack, args: &[&str]) -> WorkerProcess {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = std::fs::File::create(folder.path().join("log")).expect("a log file");
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(bin("muster")).args(["worker", "run"]).args(args);
+        command.env("NATS_URL", stack.state().nats_url);
+        if let Some(http) = stack.process("gateway-1").http {
+            command.env("MUSTER_URL", http);
+        }
+        command.env("MUSTER_API_KEY", stack.state().api_key);
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
+        WorkerProcess { child: crate::stack::spawn_forever(command), folder }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a pid")
+    }
+
+    /// Any signal.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.pid()), signal);
+    }
+
+    /// `kill -9`.
+    pub fn kill9(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// What it wrote.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        self.kill9();
+    }
+}

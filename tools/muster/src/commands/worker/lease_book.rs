@@ -1,0 +1,261 @@
+//! The jobs that an HTTP worker holds: which it runs, which it has finished but not yet heard the
+//! answer for. Pure bookkeeping; the calls are made by `http`.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use muster_sdk::HandlerError;
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+use tokio_util::sync::CancellationToken;
+
+/// Most items of one call.
+pub(super) const MAX_ITEMS: usize = 100;
+/// Most bytes of results in one call.
+const MAX_BYTES: usize = 4 * 1024 * 1024;
+
+/// How an attempt ended, to be told until it is heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    Complete(Bytes),
+    Fail(HandlerError),
+    Release,
+}
+
+/// A report about one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) job_id: String,
+    pub(super) fence: u64,
+    pub(super) report: Report,
+}
+
+impl Report {
+    /// The call that takes it.
+    pub(super) fn path(&self) -> &'static str {
+        match self {
+            Report::Complete(_) => "/worker/complete",
+            Report::Fail(_) => "/worker/fail",
+            Report::Release => "/worker/release",
+        }
+    }
+
+    fn size(&self) -> usize {
+        if let Report::Complete(result) = self { result.len() } else { 0 }
+    }
+}
+
+struct Held {
+    fence: u64,
+    stop: CancellationToken,
+    giving_back: bool,
+}
+
+/// Everything held.
+#[derive(Default)]
+pub(super) struct LeaseBook {
+    held: HashMap<String, Held>,
+    reports: VecDeque<Item>,
+}
+
+impl LeaseBook {
+    /// How many jobs are held, running or not yet settled.
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// A job was leased; `None` if it is held already (a repeated answer).
+    pub(super) fn take(&mut self, job_id: &str, fence: u64) -> Option<CancellationToken> {
+        if self.held.get(job_id).is_some_and(|held| held.fence == fence) {
+            return None;
+        }
+        let stop = CancellationToken::new();
+        self.held.insert(job_id.to_owned(), Held { fence, stop: stop.clone(), giving_back: false });
+        Some(stop)
+    }
+
+    /// The handler is done. Nothing is told about a job that is no longer ours.
+    pub(super) fn finish(&mut self, job_id: &str, fence: u64, outcome: Result<Bytes, HandlerError>) {
+        let Some(held) = self.held.get(job_id).filter(|held| held.fence == fence) else {
+            return;
+        };
+        let report = match outcome {
+            Ok(result) => Report::Complete(result),
+            Err(_) if held.giving_back => Report::Release,
+            Err(error) => Report::Fail(error),
+        };
+        self.reports.push_back(Item { job_id: job_id.to_owned(), fence, report });
+    }
+
+    /// It was never begun and goes back.
+    pub(super) fn release(&mut self, job_id: &str, fence: u64) {
+        self.reports.push_back(Item { job_id: job_id.to_owned(), fence, report: Report::Release });
+    }
+
+    /// Time to drain is over: every handler is told to stop, and what it does not finish goes back.
+    pub(super) fn give_back_all(&mut self) {
+        for held in self.held.values_mut() {
+            held.giving_back = true;
+            held.stop.cancel();
+        }
+    }
+
+    /// The items of an extension.
+    pub(super) fn extensions(&self) -> Vec<Value> {
+        let item = |(job_id, held): (&String, &Held)| json!({"job_id": job_id, "fence": held.fence});
+        self.held.iter().take(MAX_ITEMS).map(item).collect()
+    }
+
+    /// An extension was answered: whatever is not `ok` must stop, and is no longer ours.
+    pub(super) fn extended(&mut self, answer: &Value) {
+        for said in answer["items"].as_array().into_iter().flatten() {
+            let (Some(job_id), Some(status)) = (said["job_id"].as_str(), said["status"].as_str()) else {
+                continue;
+            };
+            // One that is being reported hears its answer there.
+            if status == "ok" || self.reports.iter().any(|item| item.job_id == job_id) {
+                continue;
+            }
+            if let Some(held) = self.held.remove(job_id) {
+                tracing::info!(job = job_id, reason = said["reason"].as_str().unwrap_or(status), "told to stop");
+                held.stop.cancel();
+            }
+        }
+    }
+
+    /// The next reports of one kind; they stay in the book until [`LeaseBook::reported`].
+    pub(super) fn next_reports(&self, most: usize) -> Vec<Item> {
+        let mut bytes = 0;
+        let Some(path) = self.reports.front().map(|item| item.report.path()) else {
+            return Vec::new();
+        };
+        let fits = |item: &&Item| {
+            bytes += item.report.size();
+            bytes <= MAX_BYTES || bytes == item.report.size()
+        };
+        let same = self.reports.iter().filter(|item| item.report.path() == path);
+        same.take(most.min(MAX_ITEMS)).take_while(fits).cloned().collect()
+    }
+
+    /// These reports were answered, whatever the answer: they are over.
+    pub(super) fn reported(&mut self, items: &[Item]) {
+        for item in items {
+            self.reports.retain(|waiting| (&waiting.job_id, waiting.fence) != (&item.job_id, item.fence));
+            if self.held.get(&item.job_id).is_some_and(|held| held.fence == item.fence) {
+                self.held.remove(&item.job_id);
+            }
+        }
+    }
+
+    /// The gateway refuses this report for what it says, and always will. A result becomes a
+    /// failure that says so; anything else is let go, and the lease ends by itself.
+    pub(super) fn refused(&mut self, item: &Item, why: &str) {
+        match item.report {
+            Report::Complete(_) => {
+                let error = HandlerError::permanent(format_args!("the result was refused: {why}"));
+                let place = self.reports.iter_mut().find(|w| (&w.job_id, w.fence) == (&item.job_id, item.fence));
+                if let Some(waiting) = place {
+                    waiting.report = Report::Fail(error);
+                }
+            }
+            Report::Fail(_) | Report::Release => {
+                tracing::error!(job = %item.job_id, why, "a report was refused and is dropped");
+                self.reported(std::slice::from_ref(item));
+            }
+        }
+    }
+}
+
+/// The body of the call for reports of one kind.
+pub(super) fn body(items: &[Item]) -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        job_id: &'a str,
+        fence: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<&'a RawValue>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<Value>,
+    }
+    #[derive(Serialize)]
+    struct Body<'a> {
+        items: Vec<Line<'a>>,
+    }
+    let mut lines = Vec::with_capacity(items.len());
+    for Item { job_id, fence, report } in items {
+        let (result, error) = match report {
+            Report::Complete(result) => (Some(serde_json::from_slice(result)?), None),
+            Report::Fail(error) => {
+                (None, Some(json!({"code": error.code, "message": error.message, "retryable": error.retryable})))
+            }
+            Report::Release => (None, None),
+        };
+        lines.push(Line { job_id, fence: *fence, result, error });
+    }
+    serde_json::to_string(&Body { items: lines })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ok(text: &'static str) -> Result<Bytes, HandlerError> {
+        Ok(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn a_job_is_held_until_its_report_was_heard() {
+        let mut book = LeaseBook::default();
+        assert!(book.take("a", 1).is_some());
+        assert!(book.take("a", 1).is_none(), "the same lease again is not a second run");
+        book.finish("a", 1, ok(r#"{"n": 1.50}"#));
+        let reports = book.next_reports(MAX_ITEMS);
+        assert_eq!(book.len(), 1);
+        assert_eq!(body(&reports).unwrap(), r#"{"items":[{"job_id":"a","fence":1,"result":{"n": 1.50}}]}"#);
+        book.reported(&reports);
+        assert!(book.is_empty() && book.next_reports(MAX_ITEMS).is_empty());
+    }
+
+    #[test]
+    fn a_lost_job_is_stopped_and_never_reported() {
+        let mut book = LeaseBook::default();
+        let stop = book.take("a", 1).unwrap();
+        book.extended(&json!({"items": [{"job_id": "a", "status": "stale", "reason": "cancelled"}]}));
+        assert!(stop.is_cancelled() && book.is_empty());
+        book.finish("a", 1, ok("1"));
+        assert!(book.next_reports(MAX_ITEMS).is_empty());
+    }
+
+    #[test]
+    fn what_a_drain_cuts_short_is_released_and_what_it_finishes_is_kept() {
+        let mut book = LeaseBook::default();
+        book.take("a", 1).unwrap();
+        book.take("b", 2).unwrap();
+        book.give_back_all();
+        book.finish("a", 1, Err(HandlerError::retryable("told to stop")));
+        book.finish("b", 2, ok("1"));
+        assert_eq!(book.next_reports(MAX_ITEMS)[0].report, Report::Release);
+        book.reported(&book.next_reports(MAX_ITEMS));
+        assert_eq!(book.next_reports(MAX_ITEMS)[0].report, Report::Complete(Bytes::from_static(b"1")));
+    }
+
+    #[test]
+    fn reports_of_one_kind_go_together_and_a_refused_result_becomes_a_failure() {
+        let mut book = LeaseBook::default();
+        for (n, id) in ["a", "b", "c"].into_iter().enumerate() {
+            book.take(id, n as u64).unwrap();
+        }
+        book.finish("a", 0, ok("1"));
+        book.finish("b", 1, Err(HandlerError::permanent("no")));
+        book.finish("c", 2, ok("3"));
+        let first = book.next_reports(MAX_ITEMS);
+        assert_eq!(first.iter().map(|i| i.job_id.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+        book.refused(&first[0], "too deep");
+        let fails = book.next_reports(MAX_ITEMS);
+        assert_eq!(fails.iter().map(|i| i.job_id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    }
+}

@@ -1,0 +1,65 @@
+//! The worker over NATS: the SDK does all of it, we only give it the handler and tell it to stop.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use muster_sdk::{Context, Worker};
+
+use super::{
+    Settings,
+    work::{Task, Work},
+};
+use crate::{outcome::Failure, signals::StopSignals};
+
+/// A little more than a command gets between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(7);
+
+/// Runs until told to stop, then drains; told again, gives everything back at once.
+pub(super) async fn run(settings: Settings, url: &str, work: Arc<Work>, mut stop: StopSignals) -> anyhow::Result<()> {
+    let mut builder = Worker::builder(url)
+        .id(settings.id.as_str())
+        .tenant(settings.tenant.as_str())
+        .concurrency(settings.concurrency)
+        .lease(settings.lease)
+        .drain(settings.drain)
+        .grace(GRACE)
+        .stream_replicas(settings.stream_replicas);
+    for topic in &settings.topics {
+        let work = Arc::clone(&work);
+        builder = builder.handle_raw(topic.as_str(), move |context: Context, payload: Bytes| {
+            let work = Arc::clone(&work);
+            async move { work.run(task(&context, payload)).await }
+        });
+    }
+    let worker = builder.build().map_err(|error| Failure::usage(error.to_string()))?;
+    let handle = worker.handle();
+    let mut run = std::pin::pin!(worker.run());
+    let summary = tokio::select! {
+        done = &mut run => done?,
+        () = stop.next() => {
+            handle.drain();
+            tokio::select! {
+                done = &mut run => done?,
+                () = stop.next() => {
+                    handle.stop();
+                    run.await?
+                }
+            }
+        }
+    };
+    match summary.unsettled {
+        0 => Ok(()),
+        // The stream holds them all the same, or the lease ends and another worker does them.
+        n => Err(Failure::new(format!("left before {n} results were settled")).into()),
+    }
+}
+
+fn task(context: &Context, payload: Bytes) -> Task {
+    Task {
+        job_id: context.job_id().to_string(),
+        attempt: context.attempt(),
+        fence: context.fence(),
+        payload,
+        stop: context.cancellation(),
+    }
+}
