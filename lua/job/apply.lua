@@ -62,6 +62,8 @@ if state == RUNNING then
   if not (to >= SUCCEEDED and (event == CANCEL or event == TIME_OUT)) then lease = 0 end
 end
 if event == START then
+  -- Progress of an earlier attempt is not this one's, even if that attempt was given back.
+  if started > 0 then redis.call('HDEL', KEYS[1], 'g') end
   attempt = attempt + 1
   fence = math.max(fence + 1, NOW)
   lease = NOW + tonumber(ARGV[4])
@@ -69,7 +71,6 @@ if event == START then
   start_id, worker = ARGV[5], ARGV[6]
   ended_by = 0
   if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
-  if attempt > 1 then redis.call('HDEL', KEYS[1], 'g') end
 elseif to == SCHEDULED or to == RETRYING or to == AWAITING_APPROVAL then
   if event ~= SCHEDULE then due = NOW + tonumber(ARGV[3]) end
 else

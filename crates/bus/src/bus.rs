@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{ConnectOptions, Event, HeaderMap, Message, Request, ServerAddr, client::RequestErrorKind};
+use async_nats::{
+    ConnectOptions, Event, HeaderMap, Message, PublishError, ServerAddr, StatusCode, client::PublishErrorKind,
+};
 use bytes::Bytes;
 use muster_domain::{Time, TraceParent};
 use muster_telemetry::events::{BusAway, Emit};
@@ -22,7 +24,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::error::BusError;
+use crate::{answers::Answers, error::BusError};
 
 /// Publishes awaiting their ack at one time; more wait their turn.
 const IN_FLIGHT: usize = 1_024;
@@ -67,6 +69,7 @@ pub struct Bus {
 
 pub(crate) struct Inner {
     pub(crate) client: async_nats::Client,
+    answers: Answers,
     pub(crate) settings: BusSettings,
     pub(crate) in_flight: Semaphore,
     /// When streams were last made again on somebody's behalf, and how it went; see [`Bus::heal`].
@@ -114,8 +117,10 @@ impl Bus {
             (None, _) => options,
         };
         let client = options.connect(servers).await.map_err(|e| BusError::Address(e.to_string()))?;
+        let answers = Answers::open(&client).await?;
         let inner = Inner {
             client,
+            answers,
             settings,
             in_flight: Semaphore::new(IN_FLIGHT),
             healed: Mutex::new(None),
@@ -202,16 +207,20 @@ impl Bus {
         self.connected_by(deadline, &subject).await?;
         let mut link = self.links();
         let breaks = link.borrow().breaks;
-        let mut request = Request::new().payload(payload).timeout(Some(wait));
-        if let Some(headers) = headers {
-            request = request.headers(headers);
-        }
-        let size_limit = self.inner.client.max_payload();
-        let asked = self.inner.client.send_request(subject.clone(), request);
+        let size = payload.len();
+        let asked = async {
+            let mut expected = self.inner.answers.expect();
+            let (client, reply) = (&self.inner.client, expected.reply.clone());
+            let sent = match headers {
+                Some(headers) => client.publish_with_reply_and_headers(subject.clone(), reply, headers, payload).await,
+                None => client.publish_with_reply(subject.clone(), reply, payload).await,
+            };
+            sent.map_err(|e| self.unsent(&e, size))?;
+            expected.heard().await.ok_or_else(|| BusError::away("the connection was closed"))
+        };
         let answer = tokio::select! {
-            answer = asked => answer,
-            // The command may be stuck before it is sent, where the library's own limit does not reach.
-            () = tokio::time::sleep_until(deadline + Duration::from_millis(50)) => {
+            answer = asked => answer?,
+            () = tokio::time::sleep_until(deadline) => {
                 BusAway { detail: &subject }.emit();
                 return Err(BusError::Timeout { what: subject.to_string(), after: wait });
             }
@@ -220,18 +229,10 @@ impl Bus {
                 return Err(BusError::away(format!("the connection broke during {subject}")));
             }
         };
-        answer.map_err(|e| match e.kind() {
-            RequestErrorKind::NoResponders => BusError::NoResponders { subject: subject.to_string() },
-            RequestErrorKind::MaxPayloadExceeded => BusError::TooLarge { size: size_limit + 1, limit: size_limit },
-            RequestErrorKind::TimedOut => {
-                BusAway { detail: &subject }.emit();
-                BusError::Timeout { what: subject.to_string(), after: wait }
-            }
-            RequestErrorKind::InvalidSubject | RequestErrorKind::Other => {
-                BusAway { detail: &subject }.emit();
-                BusError::away(e.to_string())
-            }
-        })
+        match answer.status {
+            Some(StatusCode::NO_RESPONDERS) => Err(BusError::NoResponders { subject: subject.to_string() }),
+            _ => Ok(answer),
+        }
     }
 
     /// Sends without awaiting anything but room in the connection's queue. While NATS is away
@@ -243,12 +244,15 @@ impl Bus {
         let size = payload.len();
         let wait = self.inner.settings.request_timeout;
         match timeout(wait, self.inner.client.publish(subject.clone(), payload)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(e)) if e.kind() == async_nats::client::PublishErrorKind::MaxPayloadExceeded => {
-                Err(BusError::TooLarge { size, limit: self.inner.client.max_payload() })
-            }
-            Ok(Err(e)) => Err(BusError::away(e.to_string())),
+            Ok(sent) => sent.map_err(|e| self.unsent(&e, size)),
             Err(_) => Err(BusError::Timeout { what: subject.to_string(), after: wait }),
+        }
+    }
+
+    fn unsent(&self, fault: &PublishError, size: usize) -> BusError {
+        match fault.kind() {
+            PublishErrorKind::MaxPayloadExceeded => BusError::TooLarge { size, limit: self.inner.client.max_payload() },
+            PublishErrorKind::InvalidSubject | PublishErrorKind::Send => BusError::away(fault.to_string()),
         }
     }
 

@@ -7,6 +7,7 @@
 //! message means, and whether something must be published again (the records say so, not the
 //! bus: a message here is work or a hint, never the truth).
 
+mod answers;
 mod broadcast;
 mod bus;
 mod error;

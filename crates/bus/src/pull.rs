@@ -53,8 +53,8 @@ struct Pull {
 }
 
 impl Consumer {
-    pub(crate) fn new(bus: Bus, spec: ConsumerSpec) -> Consumer {
-        Consumer { bus, spec, pull: Mutex::default() }
+    pub(crate) fn new(bus: Bus, spec: ConsumerSpec, checked: bool) -> Consumer {
+        Consumer { bus, spec, pull: Mutex::new(Pull { checked, ..Pull::default() }) }
     }
 
     /// What it consumes.
@@ -68,18 +68,21 @@ impl Consumer {
     /// first. Dropping the future loses nothing, but what has been delivered by then waits here
     /// for the next fetch or [`Consumer::close`].
     pub async fn fetch(&self, max: usize, expires: Duration) -> Result<Vec<Delivery>, BusError> {
+        if max == 0 {
+            return Ok(Vec::new());
+        }
         let deadline = Instant::now() + expires;
         let Ok(mut pull) = timeout_at(deadline, self.pull.lock()).await else { return Ok(Vec::new()) };
         let mut tries = 0;
         loop {
-            let Err(fault) = pull.turn(self, max.max(1), deadline).await else { return Ok(pull.hand_out(max)) };
+            let Err(fault) = pull.turn(self, max, deadline).await else { return Ok(pull.hand_out(max)) };
             pull.reset(self, &fault);
             if !pull.ready.is_empty() {
                 return Ok(pull.hand_out(max));
             }
             BusAway { detail: &format!("{}: {fault}", self.spec.name) }.emit();
             // Rest even when the time is up, so that a caller's loop does not spin.
-            Bus::rest(tries).await;
+            Bus::rest(if fault.is_transient() { tries } else { u32::MAX }).await;
             tries += 1;
             if !fault.is_transient() || Instant::now() >= deadline {
                 return Err(fault);
@@ -235,14 +238,14 @@ impl Pull {
     fn receive(&mut self, consumer: &Consumer, message: Message) {
         while self.letters.try_join_next().is_some() {}
         match Delivery::read(&consumer.bus, message) {
-            Ok((delivery, pending)) => {
+            Some(Ok((delivery, pending))) => {
                 self.dry = pending == 0;
                 self.ready.push_back(delivery);
             }
-            Err(Some((receipt, reason))) if self.letters.len() < LETTERS => {
-                self.letters.spawn(async move { receipt.reject(&reason).await });
+            Some(Err(unreadable)) if self.letters.len() < LETTERS => {
+                self.letters.spawn(async move { unreadable.receipt.reject(&unreadable.reason).await });
             }
-            Err(_) => {}
+            Some(Err(_)) | None => {}
         }
     }
 

@@ -173,14 +173,11 @@ struct Described {
 
 impl Bus {
     /// Makes the streams that are missing, and checks all of them. Idempotent; any number of
-    /// replicas may do it at once. Every stream is tried before the first error is returned.
+    /// replicas may do it at once. Every stream is tried; the first error is returned.
     pub async fn ensure_streams(&self) -> Result<(), BusError> {
-        let mut first_fault = Ok(());
-        for stream in Stream::ALL {
-            let made = self.ensure_stream(stream).await;
-            first_fault = first_fault.and(made);
-        }
-        first_fault
+        let [sys, jobs, events] = Stream::ALL.map(|stream| self.ensure_stream(stream));
+        let (sys, jobs, events) = tokio::join!(sys, jobs, events);
+        sys.and(jobs).and(events)
     }
 
     async fn ensure_stream(&self, stream: Stream) -> Result<(), BusError> {
@@ -252,12 +249,13 @@ impl Bus {
     /// A consumer ready to fetch from. It is made now if NATS is there, and otherwise by the
     /// first fetch that finds it. Fails only when the server has it otherwise than asked.
     pub async fn consumer(&self, spec: ConsumerSpec) -> Result<Consumer, BusError> {
-        if self.is_connected() {
-            match self.ensure_consumer(&spec).await {
-                Err(fault) if !fault.is_transient() => return Err(fault),
-                _ => {}
-            }
+        let made = match self.is_connected() {
+            true => self.ensure_consumer(&spec).await,
+            false => Err(BusError::away(spec.name.as_str())),
+        };
+        match made {
+            Err(fault) if !fault.is_transient() => Err(fault),
+            made => Ok(Consumer::new(self.clone(), spec, made.is_ok())),
         }
-        Ok(Consumer::new(self.clone(), spec))
     }
 }

@@ -3,7 +3,10 @@
 //! Promises: a [`Subject`] can only be built here, from names that were judged before, so it
 //! holds no wildcard or dot that its author did not mean.
 
-use std::fmt;
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+};
 
 use muster_domain::{Tenant, Topic, WorkerId};
 use sha2::{Digest, Sha256};
@@ -43,6 +46,12 @@ impl Subject {
 
     pub(crate) fn raw(&self) -> async_nats::Subject {
         self.text.clone()
+    }
+}
+
+impl Hash for Subject {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 

@@ -31,7 +31,7 @@ pub use history::{AttemptRecord, History, HistoryEntry};
 pub use job::{Job, JobFailure, JobProgress};
 pub use pages::{JobFilter, Pages};
 pub use request::{JobRequest, RetryRequest};
-use transport::{Answer, Call, Transport};
+use transport::{Answer, Call, Repeat, Transport};
 
 /// Longest that a gateway lets one call wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -255,9 +255,12 @@ impl Client {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let asked = Instant::now();
-            let job = self.get_wait(id, left).await?;
-            if job.done {
-                return Ok(job);
+            // Gateways that are away are tried for as long as one may wait, and no longer.
+            let asking = tokio::time::timeout(left + self.transport.timeout, self.get_wait(id, left));
+            match asking.await {
+                Ok(Ok(job)) if job.done => return Ok(job),
+                Ok(Err(error)) => return Err(error),
+                Ok(Ok(_)) | Err(_) => {}
             }
             if Instant::now() >= deadline {
                 return Err(ClientError::NotDone(limit));
@@ -301,10 +304,21 @@ impl Client {
     }
 
     /// Any `GET` below `/api/v1`, as the JSON it answers.
-    pub async fn get_json(&self, path: &str) -> Result<Box<RawValue>, ClientError> {
-        let parts = path.split('/').filter(|part| !part.is_empty());
-        self.transport.call(&Call::new(Method::GET, parts)).await?.json()
+    pub async fn get_json(&self, path: &str, query: &[(&str, &str)]) -> Result<Box<RawValue>, ClientError> {
+        let call =
+            query.iter().fold(Call::new(Method::GET, parts(path)), |call, (key, value)| call.query(*key, *value));
+        self.transport.call(&call).await?.json()
     }
+
+    /// Any `POST` below `/api/v1`, as the JSON it answers. Not repeated when the answer is lost.
+    pub async fn post_json(&self, path: &str, body: &impl Serialize) -> Result<Box<RawValue>, ClientError> {
+        let call = Call::new(Method::POST, parts(path)).body(body)?.repeat(Repeat::Unsent);
+        self.transport.call(&call).await?.json()
+    }
+}
+
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|part| !part.is_empty())
 }
 
 impl fmt::Debug for Client {

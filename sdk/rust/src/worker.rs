@@ -147,7 +147,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// How long a handler that was told to stop may take before it is aborted; 5 s if nobody says.
+    /// How long a handler that was told to stop may take before it is aborted; 5 s if nobody says. When
+    /// the time for draining is over it is 2 s at most, so that a worker leaves soon after its drain limit.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self

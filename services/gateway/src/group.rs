@@ -18,7 +18,7 @@ use bytes::Bytes;
 use muster_chassis::Tasks;
 use muster_domain::{Durability, JobId, JobSpec, ProblemCode};
 use muster_flow::{Accepted, Flow};
-use muster_store::StoreError;
+use muster_store::{NewJob, StoreError};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::{limits::Limits, problem::Problem};
@@ -85,8 +85,8 @@ impl Refused {
     }
 }
 
-/// What became of an item.
-pub(crate) type Answer = Result<(JobId, Accepted), Refused>;
+/// What became of an item: the job as it was stored, and where it stands.
+pub(crate) type Answer = Result<(NewJob, Accepted), Refused>;
 
 /// Items that came together and are answered together.
 pub(crate) struct Entry {

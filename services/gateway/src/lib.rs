@@ -1,1 +1,204 @@
-//! Being built.
+//! The gateway: HTTP in, jobs out; and the proxy of workers that speak HTTP.
+//!
+//! Knows: the public API, who may call it, and how requests become commits. Promises: what was
+//! answered with 2xx is in Redis; a request is answered within its time, whatever is away; any
+//! gateway can serve any request, because none keeps anything that another would need. Leaves to
+//! others: deciding, starting, settling (the scheduler), the order of writes (`flow`).
+//!
+//! A way in for readers: `front` is what happens to every request, `routes/jobs` reads a submit,
+//! `group` commits it; `workers` is the proxy.
+
+mod access;
+mod auth;
+mod body;
+mod canonical;
+mod dead_messages;
+mod front;
+mod group;
+mod health;
+mod json;
+mod limits;
+mod problem;
+mod query;
+mod routes;
+mod schema;
+mod settings;
+mod submit;
+mod view;
+mod waits;
+mod workers;
+
+use std::{net::SocketAddr, ops::Deref, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use bytes::Bytes;
+use muster_bus::Bus;
+use muster_chassis::{Chassis, Health, Tasks, listen};
+use muster_flow::Flow;
+use muster_store::{Store, Want};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    auth::{Caller, Keys},
+    body::Budget,
+    group::Group,
+    limits::{Bucket, Limits},
+    problem::Problem,
+    waits::Waits,
+    workers::Workers,
+};
+
+pub use settings::SETTINGS;
+
+/// The service's name.
+pub const SERVICE: &str = "muster-gateway";
+
+/// How long what listens to the bus may take to stop.
+const STOP_TAPS: Duration = Duration::from_secs(2);
+/// How long requests in flight may take to be answered: the longest is a settle.
+const STOP_HTTP: Duration = Duration::from_secs(10);
+/// How long the last commits, results and acks may take.
+const STOP_WRITES: Duration = Duration::from_secs(2);
+
+/// What every request has at hand. Copies are the same gateway.
+#[derive(Clone)]
+pub(crate) struct Gateway(Arc<Parts>);
+
+pub(crate) struct Parts {
+    flow: Flow,
+    keys: Keys,
+    limits: Arc<Limits>,
+    group: Group,
+    waits: Waits,
+    workers: Workers,
+    budget: Budget,
+    health: Health,
+    stop: CancellationToken,
+    instance: String,
+    openapi: Bytes,
+}
+
+impl Deref for Gateway {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl Gateway {
+    /// One read of the caller's tenant, by the limit for reads.
+    async fn take_read(&self, caller: &Caller) -> Result<(), Problem> {
+        let taken = self.limits.take(&caller.tenant, Bucket::Read, 1, Want::Some).await;
+        if taken.granted > 0 { Ok(()) } else { Err(Problem::rate_limited(taken.retry_after)) }
+    }
+}
+
+/// Runs a gateway until it is asked to stop.
+pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
+    start(&chassis).await?;
+    chassis.run_until_stopped().await;
+    Ok(())
+}
+
+/// Starts a gateway on the chassis and says where it listens. For tests that run several of them
+/// in one process; [`run`] is this and the wait for the stop.
+pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
+    let values = &chassis.values;
+    chassis.health.stay_up_degraded();
+    let bootstrap = settings::bootstrap_keys(values)?;
+    let rate = settings::rate(values)?;
+    let store = Store::connect(settings::redis(values)).await?;
+    if bootstrap.is_empty() {
+        require_stored_key(&store).await?;
+    }
+    let bus = Bus::connect(settings::nats(values, &chassis.instance)).await?;
+    let clock = store.clone();
+    bus.set_clock(Arc::new(move || clock.now()));
+    let flow = Flow::new(store.clone(), bus.clone());
+
+    let (taps, writes) = (chassis.tasks.group(), chassis.tasks.group());
+    let shared = values.flag("rate_limit_shared").then(|| store.clone());
+    let burst = u32::try_from(values.count("rate_limit_burst")).unwrap_or(u32::MAX);
+    let limits = Arc::new(Limits::new(rate, burst, shared));
+    let stop = chassis.stop.requested();
+    let gateway = Gateway(Arc::new(Parts {
+        keys: Keys::new(&bootstrap, store),
+        group: Group::start(&writes, &flow, &limits),
+        waits: Waits::default(),
+        workers: Workers::start(&flow, &taps, &writes, stop.clone()),
+        budget: Budget::default(),
+        health: chassis.health.clone(),
+        instance: chassis.instance.clone(),
+        openapi: routes::document(values.opt_text("public_url")),
+        limits,
+        flow,
+        stop,
+    }));
+
+    tap(&taps, &gateway, chassis);
+    let listener = listen::bind(values.addr("http_addr")).await?;
+    let serving = listen::serve(&chassis.tasks, "http", listener, routes::app(gateway.clone()))?;
+    let addr = serving.local_addr();
+    tracing::info!(event = "listening", port = "http", %addr, "listening");
+
+    chassis.stop.stage("bus taps", drained(taps, STOP_TAPS));
+    chassis.stop.stage("http", async move {
+        serving.drain(STOP_HTTP).await;
+    });
+    chassis.stop.stage("stores", async move {
+        drained(writes, STOP_WRITES).await;
+        gateway.flow.bus.flush(Duration::from_secs(1)).await;
+    });
+    Ok(addr)
+}
+
+async fn drained(tasks: Tasks, limit: Duration) {
+    let late = tasks.drain(limit).await;
+    if !late.is_empty() {
+        tracing::warn!(event = "task_late", tasks = ?late, "did not end in time");
+    }
+}
+
+/// What listens to the bus, and what watches the stores.
+fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
+    let listening = gateway.clone();
+    let stop = taps.stopping();
+    taps.supervise("events", move || {
+        let (gateway, stop) = (listening.clone(), stop.clone());
+        async move {
+            tokio::select! {
+                () = stop.cancelled() => Ok(()),
+                ended = gateway.waits.listen(&gateway.flow.bus) => ended,
+            }
+        }
+    });
+    let (keeping, stop) = (gateway.clone(), taps.stopping());
+    taps.supervise("dead messages", move || {
+        let (gateway, stop) = (keeping.clone(), stop.clone());
+        async move { dead_messages::keep(&gateway.flow.bus, &gateway.flow.store, &stop).await }
+    });
+    let (redis, nats) = (chassis.health.part("redis"), chassis.health.part("nats"));
+    let (flow, stop) = (gateway.flow.clone(), taps.stopping());
+    taps.supervise("probe", move || {
+        let (flow, redis, nats, stop) = (flow.clone(), redis.clone(), nats.clone(), stop.clone());
+        async move {
+            health::probe(&flow, &redis, &nats, &stop).await;
+            Ok(())
+        }
+    });
+}
+
+/// Without a bootstrap key there must be a stored one, or nobody could ever get in.
+async fn require_stored_key(store: &Store) -> anyhow::Result<()> {
+    let keys = store.list_keys(None).await.context(
+        "MUSTER_API_KEY is not set, and whether there are stored keys cannot be found out; \
+         set MUSTER_API_KEY (or MUSTER_API_KEY_FILE), or start Redis first",
+    )?;
+    anyhow::ensure!(
+        !keys.is_empty(),
+        "MUSTER_API_KEY is not set and no key is stored, so nobody could call this gateway; \
+         set MUSTER_API_KEY (or MUSTER_API_KEY_FILE) to a long random text"
+    );
+    Ok(())
+}

@@ -1,2 +1,10 @@
-//! Being built.
-fn main() {}
+//! `muster-gateway`: the front door. Everything is in the library.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    muster_chassis::run(muster_gateway::SERVICE, muster_gateway::SETTINGS, muster_gateway::run)
+}

@@ -74,6 +74,18 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> axum::response::Response 
     response
 }
 
+/// The one part of a path that is not fixed. What cannot be read names nothing.
+pub(crate) struct Named(pub(crate) String);
+
+impl FromRequestParts<Gateway> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Named, Problem> {
+        let none = |_| Problem::new(ProblemCode::NotFound, "there is no such thing");
+        axum::extract::Path::from_request_parts(parts, gateway).await.map(|path| Named(path.0)).map_err(none)
+    }
+}
+
 /// The job that a path names. What is no id names nothing.
 pub(crate) struct Id(pub(crate) JobId);
 
@@ -81,9 +93,8 @@ impl FromRequestParts<Gateway> for Id {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Id, Problem> {
-        let none = || Problem::new(ProblemCode::NotFound, "there is no such job");
-        let path = axum::extract::Path::<String>::from_request_parts(parts, gateway).await.map_err(|_| none())?;
-        path.0.parse().map(Id).map_err(|_| none())
+        let Named(text) = Named::from_request_parts(parts, gateway).await?;
+        text.parse().map(Id).map_err(|_| Problem::new(ProblemCode::NotFound, "there is no such job"))
     }
 }
 

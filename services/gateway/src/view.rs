@@ -10,7 +10,8 @@ use muster_domain::{
     Durability, Event, Head, JobError, JobId, JobSpec, Phase, Progress, State, Time, WorkerId,
     job::{Transition, When},
 };
-use muster_store::{Record, StoredResult};
+use muster_flow::Accepted;
+use muster_store::{NewJob, Record, StoredResult};
 
 /// Writes JSON objects without building a tree.
 pub(crate) struct Json {
@@ -126,8 +127,12 @@ pub(crate) struct JobView<'a> {
 }
 
 impl<'a> JobView<'a> {
-    /// A job that was just accepted.
-    pub(crate) fn accepted(id: JobId, spec: &'a JobSpec, head: &'a Head) -> JobView<'a> {
+    /// A job that was just accepted, without what its client knows already.
+    pub(crate) fn accepted(job: &'a NewJob, accepted: &'a Accepted) -> JobView<'a> {
+        JobView { durability: accepted.durability, ..JobView::bare(job.id, &job.spec, &accepted.head) }
+    }
+
+    fn bare(id: JobId, spec: &'a JobSpec, head: &'a Head) -> JobView<'a> {
         JobView {
             id,
             spec,
@@ -342,7 +347,7 @@ mod tests {
     #[test]
     fn what_does_not_apply_is_absent() {
         let (spec, head) = (spec(), head(Phase::Pending { run_at: Time::NONE }));
-        let shown = shown(&JobView::accepted(JobId::mint(1), &spec, &head));
+        let shown = shown(&JobView::bare(JobId::mint(1), &spec, &head));
         let mut names: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
         names.sort_unstable();
         let expected = [
@@ -365,7 +370,7 @@ mod tests {
             result: Some(&result),
             payload: Some(b"[1.0]"),
             error: Some(&error),
-            ..JobView::accepted(JobId::mint(1), &spec, &head)
+            ..JobView::bare(JobId::mint(1), &spec, &head)
         };
         let text = String::from_utf8(view.document().to_vec()).unwrap();
         assert!(text.contains(r#""payload":[1.0],"result":{"n":123456789012345678901}"#), "{text}");
@@ -380,7 +385,7 @@ mod tests {
     fn an_oversized_result_is_a_flag_a_size_and_a_preview() {
         let (spec, head) = (spec(), head(Phase::Ended { end: State::Succeeded, lease_end: None }));
         let result = StoredResult { truncated: true, size: 300_000, preview: "[\"é".into(), ..Default::default() };
-        let shown = shown(&JobView { result: Some(&result), ..JobView::accepted(JobId::mint(1), &spec, &head) });
+        let shown = shown(&JobView { result: Some(&result), ..JobView::bare(JobId::mint(1), &spec, &head) });
         assert_eq!((&shown["result_truncated"], &shown["result_size"]), (&true.into(), &300_000.into()));
         assert_eq!(shown["result_preview"], "[\"é");
         assert!(shown.get("result").is_none());
@@ -392,7 +397,7 @@ mod tests {
             Lease { worker: WorkerId::trusted("w9"), start_id: StartId([1; 8]), until: Time(1_700_000_030_000_000) };
         let (spec, head) = (spec(), head(Phase::Running { lease, attempt_end: None }));
         let progress = Progress { percent: Some(12.5), message: None, data: Some("{\"a\":1}".into()) };
-        let shown = shown(&JobView { progress: Some(&progress), ..JobView::accepted(JobId::mint(1), &spec, &head) });
+        let shown = shown(&JobView { progress: Some(&progress), ..JobView::bare(JobId::mint(1), &spec, &head) });
         assert_eq!(shown["worker"], "w9");
         assert_eq!(shown["lease_until"], "2023-11-14T22:13:50.000Z");
         assert_eq!(shown["progress"], serde_json::json!({"percent": 12.5, "data": {"a": 1}}));

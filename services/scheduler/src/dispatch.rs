@@ -9,7 +9,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_bus::{Subject, subjects};
-use muster_domain::{Head, JobId, Outcome, Priority, State, Time};
+use muster_domain::{Head, JobId, Outcome, Priority, State, Time, job::PENDING_LOOK};
 use muster_flow::Offering;
 use muster_store::{Moved, QueueEntry, Step, StoreError};
 use muster_telemetry::{Histogram, observe};
@@ -221,7 +221,7 @@ impl Consequences {
             return;
         };
         ask.give_back(taken && head.state() != State::Dispatched);
-        if let Some(after) = forward_of(&moved, head) {
+        if let Some(after) = forward_of(&moved, head).or_else(|| ends_soon(head, moved.now)) {
             self.homes.push((ask.place, ask.id, after));
         }
         if !again {
@@ -261,6 +261,15 @@ impl Consequences {
         };
         self.held.push((ask.place, ask.lane, entry));
     }
+}
+
+/// A submit's home is 30 s ahead whatever the job says. One that runs out of time sooner, and
+/// meets its first decision, has its home brought to that moment.
+fn ends_soon(head: &Head, now: Time) -> Option<Duration> {
+    let home = head.created_at + PENDING_LOOK;
+    let soon = |moment: &Time| *moment < home && !home.reached(now);
+    let bounds = [head.deadline, head.start_by.filter(|_| !head.was_started())];
+    bounds.into_iter().flatten().filter(soon).min().map(|moment| moment.remaining(now))
 }
 
 /// Where the job stands, if an earlier delivery of this very submit was decided otherwise and may

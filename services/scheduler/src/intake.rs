@@ -70,6 +70,10 @@ pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Consumers, stop: &Can
         () = stop.cancelled() => return Ok(()),
         consumer = desk.bus().consumer(ConsumerSpec::scheduler(W::subject())) => consumer?,
     };
+    if desk.bus().is_connected() {
+        // It was made just now; the first fetch may wait long for its first message.
+        ready.tell(W::NAME, Ok(()));
+    }
     let turns = Arc::new(Semaphore::new(BATCHES));
     loop {
         let turn = turns.clone().acquire_owned().await?;

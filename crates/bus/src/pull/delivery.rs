@@ -49,27 +49,27 @@ impl Delivery {
         self.receipt.in_progress().await;
     }
 
-    /// Reads a message and how many more stand behind it. What cannot be read gives its receipt
-    /// and the reason; what was not even delivered by a consumer gives nothing.
-    pub(super) fn read(bus: &Bus, message: Message) -> Result<(Delivery, u64), Option<(Receipt, String)>> {
-        let reply = message.reply.ok_or(None)?;
-        let place = Place::parse(&reply).ok_or(None)?;
-        let receipt = Receipt {
-            bus: bus.clone(),
-            reply,
-            subject: message.subject,
-            sequence: place.sequence,
-            original: message.payload.clone(),
-        };
-        match decode(message.payload) {
+    /// Reads a message and how many more stand behind it. `None` for one that no consumer
+    /// delivered: nobody can answer for it.
+    pub(super) fn read(bus: &Bus, message: Message) -> Option<Result<(Delivery, u64), Box<Unreadable>>> {
+        let reply = message.reply?;
+        let Place { delivered, sequence, pending } = Place::parse(&reply)?;
+        let (subject, original) = (message.subject, message.payload.clone());
+        let receipt = Receipt { bus: bus.clone(), reply, subject, sequence, original };
+        Some(match decode(message.payload) {
             Ok((envelope, body)) => {
                 let subject = receipt.subject.to_string();
-                let Place { delivered, sequence, pending } = place;
                 Ok((Delivery { subject, envelope, body, delivered, sequence, receipt }, pending))
             }
-            Err(fault) => Err(Some((receipt, fault.to_string()))),
-        }
+            Err(fault) => Err(Box::new(Unreadable { receipt, reason: fault.to_string() })),
+        })
     }
+}
+
+/// A delivery that could not be read.
+pub(super) struct Unreadable {
+    pub(super) receipt: Receipt,
+    pub(super) reason: String,
 }
 
 /// The way to answer for a delivery. None of the answers is confirmed: when one is lost, or

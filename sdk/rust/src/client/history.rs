@@ -21,9 +21,8 @@ pub struct History {
 #[serde(default)]
 #[non_exhaustive]
 pub struct HistoryEntry {
-    /// What happened; none for the submit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub event: Option<String>,
+    /// What happened; `submit` for the first.
+    pub event: String,
     /// Where it led.
     #[serde(alias = "to")]
     pub state: String,
@@ -51,7 +50,10 @@ pub struct AttemptRecord {
     pub started_at: Option<String>,
     /// When it was over, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub finished_at: Option<String>,
+    pub ended_at: Option<String>,
+    /// The event that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<JobFailure>,

@@ -169,7 +169,7 @@ pub(super) struct BatchItem {
     #[serde(default)]
     job: Option<Job>,
     #[serde(default)]
-    error: Option<Problem>,
+    error: Option<Box<Problem>>,
 }
 
 impl BatchItem {

@@ -146,7 +146,7 @@ impl Pages {
             }
         }
         for (key, value) in &self.filter.query {
-            call = call.query(key.as_str(), value);
+            call = call.query(key, value);
         }
         if let Some(cursor) = &self.cursor {
             call = call.query("cursor", cursor);

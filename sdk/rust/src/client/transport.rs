@@ -53,8 +53,8 @@ impl Call {
         }
     }
 
-    pub(super) fn query(mut self, key: impl Into<String>, value: impl ToString) -> Call {
-        self.query.push((key.into(), value.to_string()));
+    pub(super) fn query(mut self, key: impl Into<String>, value: impl Into<String>) -> Call {
+        self.query.push((key.into(), value.into()));
         self
     }
 
@@ -72,7 +72,7 @@ impl Call {
     /// Lets the gateway wait for the job's end.
     pub(super) fn wait(mut self, wait: Duration) -> Call {
         self.wait = wait;
-        self.query("wait_ms", wait.as_millis())
+        self.query("wait_ms", wait.as_millis().to_string())
     }
 
     pub(super) fn repeat(mut self, repeat: Repeat) -> Call {
@@ -191,7 +191,7 @@ impl Transport {
 }
 
 fn refused(status: StatusCode, after: Option<Duration>, body: &[u8], repeat: Repeat) -> Failed {
-    let problem = Problem::read(status.as_u16(), after, body);
+    let problem = Box::new(Problem::read(status.as_u16(), after, body));
     // 429 and 503 are a gateway's own word that nothing was done; what stands between may say the others.
     let again = match status.as_u16() {
         429 | 503 => problem.retryable != Some(false),

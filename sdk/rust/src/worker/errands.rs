@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     Attempt,
+    leases::{Standing, standing},
     starts::{Handback, Offered, Verdict},
 };
 
@@ -30,7 +31,7 @@ pub(super) enum Done {
     /// What was answered to a start request that was sent at `sent`.
     Started { sent: Instant, answers: Vec<(Offered, Verdict, v1::StartAnswer)> },
     /// What was answered to an extension that was sent at `sent`: the ask comes back with its answer.
-    Extended { sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Option<v1::Standing>)> },
+    Extended { sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Standing)> },
     /// Whether the stream took each result.
     Published { acked: Vec<(Attempt, bool)> },
     /// Something that nobody waits for.
@@ -127,10 +128,9 @@ pub(super) fn extend(
                 // Only in order: an answer names its job but not the fence, and one worker may hold two.
                 let fits = items.len() == asks.len()
                     && items.iter().zip(&asks).all(|(answer, (_, ask))| answer.job_id == ask.job_id);
-                let standings = items.iter().map(|answer| fits.then(|| answer.standing())).collect::<Vec<_>>();
+                let mut standings = items.iter().filter(|_| fits).map(standing);
                 asks.into_iter()
-                    .enumerate()
-                    .map(|(n, (attempt, ask))| (attempt, ask, standings.get(n).copied().flatten()))
+                    .map(|(attempt, ask)| (attempt, ask, standings.next().unwrap_or(Standing::Unknown)))
                     .collect::<Vec<_>>()
             }
         });

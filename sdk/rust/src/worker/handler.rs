@@ -17,6 +17,9 @@ pub const MAX_RESULT: usize = 256 * 1024;
 /// Most bytes of that preview.
 pub const RESULT_PREVIEW: usize = 4 * 1024;
 
+/// Most bytes of an error's details; more are left out.
+const MAX_DETAILS: usize = 64 * 1024;
+
 /// What a payload that its handler cannot read is failed with.
 pub const INVALID_PAYLOAD: &str = "invalid_payload";
 
@@ -167,7 +170,10 @@ pub(super) fn success(json: Bytes) -> v1::Success {
 /// A failure as it travels.
 pub(super) fn failed(error: HandlerError) -> v1::Failed {
     let code = if error.code.is_empty() { JobErrorCode::HandlerError.as_str().to_owned() } else { error.code };
-    let cut = JobError { details: error.details, ..JobError::new(code, &error.message, error.retryable) };
+    // Details are shown verbatim inside a document, so anything else than JSON must not get that far.
+    let is_json = |text: &String| serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok();
+    let details = error.details.filter(|text| text.len() <= MAX_DETAILS && is_json(text));
+    let cut = JobError { details, ..JobError::new(code, &error.message, error.retryable) };
     let retry_in_ms = error.retry_in.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     v1::Failed { failure: Some(v1::Failure::from(&cut)), retry_in_ms }
 }

@@ -26,20 +26,30 @@ const REPEAT: Duration = Duration::from_millis(500);
 pub(super) enum Standing {
     /// Still ours.
     Held,
+    /// Ended as we said it did.
+    Settled,
     /// Over, for this reason.
     Over(StopReason),
     /// Nobody could say.
     Unknown,
 }
 
-/// Reads a standing from the wire. What a newer scheduler may say and we do not know changes nothing.
-pub(super) fn standing(wire: v1::Standing) -> Standing {
-    match wire {
+/// Reads an answer. An attempt that is fine but has no lease left was ended by our own word.
+pub(super) fn standing(answer: &v1::ExtendAnswer) -> Standing {
+    match answer.standing() {
+        v1::Standing::Ok if answer.lease_us == 0 => Standing::Settled,
         v1::Standing::Ok => Standing::Held,
-        v1::Standing::Lost | v1::Standing::UnknownJob => Standing::Over(StopReason::Lost),
-        v1::Standing::Cancelled => Standing::Over(StopReason::Cancelled),
-        v1::Standing::TimedOut => Standing::Over(StopReason::TimedOut),
-        v1::Standing::Again | v1::Standing::Unspecified => Standing::Unknown,
+        other => over(other).map_or(Standing::Unknown, Standing::Over),
+    }
+}
+
+/// Why an attempt is over. What a newer scheduler may say and we do not know changes nothing.
+pub(super) fn over(standing: v1::Standing) -> Option<StopReason> {
+    match standing {
+        v1::Standing::Lost | v1::Standing::UnknownJob => Some(StopReason::Lost),
+        v1::Standing::Cancelled => Some(StopReason::Cancelled),
+        v1::Standing::TimedOut => Some(StopReason::TimedOut),
+        v1::Standing::Ok | v1::Standing::Again | v1::Standing::Unspecified => None,
     }
 }
 

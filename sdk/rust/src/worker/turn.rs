@@ -21,7 +21,7 @@ use super::{
     context::{Context, StopReason},
     errands::{self, Done, Errand},
     handler::{HandlerError, failed, success},
-    leases::{Leases, Standing, split, standing},
+    leases::{Leases, Standing, over, split},
     leave::Phase,
     pulse::Vitals,
     results::{Results, result},
@@ -291,13 +291,16 @@ impl Turn {
         self.results.add(attempt, result(attempt, self.plan.worker.as_str(), tenant, topic, kind), confirmed);
     }
 
-    fn extended(&mut self, sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Option<v1::Standing>)>) {
+    fn extended(&mut self, sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Standing)>) {
         let mut whole = true;
         for (attempt, ask, said) in answers {
-            match said.map_or(Standing::Unknown, standing) {
+            match said {
                 Standing::Held => {
                     self.running.confirm(attempt, sent);
                     self.results.confirm(attempt, sent);
+                }
+                Standing::Settled => {
+                    self.results.forget(attempt);
                 }
                 Standing::Over(reason) => self.over(attempt, reason),
                 Standing::Unknown => {
@@ -331,14 +334,10 @@ impl Turn {
         for cancel in control.cancelled {
             let Some(job) = JobId::from_slice(&cancel.job_id) else { continue };
             let attempt = Attempt { job, fence: cancel.fence };
-            let reason = match standing(cancel.standing()) {
-                Standing::Over(reason) => reason,
-                Standing::Held | Standing::Unknown => StopReason::Cancelled,
-            };
-            if self.running.get(attempt).is_none() && !self.starts.is_empty() {
-                if self.early_cancels.len() < MAX_EARLY_CANCELS {
-                    self.early_cancels.insert(attempt, (reason, Instant::now()));
-                }
+            let reason = over(cancel.standing()).unwrap_or(StopReason::Cancelled);
+            let may_come = self.running.get(attempt).is_none() && !self.starts.is_empty();
+            if may_come && self.early_cancels.len() < MAX_EARLY_CANCELS {
+                self.early_cancels.insert(attempt, (reason, Instant::now()));
             }
             self.over(attempt, reason);
         }

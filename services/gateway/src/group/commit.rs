@@ -11,7 +11,7 @@ use std::{
 
 use muster_domain::{JobId, Tenant};
 use muster_flow::{Flow, SubmitRefused};
-use muster_store::{NewJob, Taken, Want};
+use muster_store::{NewJob, StoreError, Taken, Want};
 
 use super::{Answer, Entry, Item, Refused};
 use crate::limits::{Bucket, Limits};
@@ -46,19 +46,18 @@ impl Committer {
             let plan = items.into_iter().map(|item| plan(item, &mut tokens, shard, &mut jobs)).collect::<Vec<_>>();
             plans.push((plan, reply));
         }
-        let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-        let outcomes = if jobs.is_empty() { Vec::new() } else { self.flow.submit(jobs).await };
-        let mut outcomes = ids.into_iter().zip(outcomes);
+        let outcomes = if jobs.is_empty() { Vec::new() } else { self.flow.submit(&jobs).await };
+        let mut outcomes = jobs.into_iter().zip(outcomes);
         for (plan, reply) in plans {
             let mut answer = |refused: Option<Refused>| -> Answer {
                 if let Some(refused) = refused {
                     return Err(refused);
                 }
                 match outcomes.next() {
-                    Some((id, Ok(accepted))) => Ok((id, accepted)),
+                    Some((job, Ok(accepted))) => Ok((job, accepted)),
                     Some((_, Err(SubmitRefused::Mismatch))) => Err(Refused::Mismatch),
                     Some((_, Err(SubmitRefused::Store(error)))) => Err(Refused::Store(error)),
-                    None => Err(Refused::Store(muster_store::StoreError::Decode("no answer".to_owned()))),
+                    None => Err(Refused::Store(StoreError::Decode("no answer".to_owned()))),
                 }
             };
             // Nobody listens any more: the job is stored all the same, and found by its key.

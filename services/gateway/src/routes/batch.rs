@@ -3,9 +3,9 @@
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_domain::{JobId, JobSpec, ProblemCode};
+use muster_domain::{JobId, ProblemCode};
 use muster_flow::Accepted;
-use muster_store::Want;
+use muster_store::{NewJob, Want};
 
 use super::{Submitter, json};
 use crate::{
@@ -56,25 +56,34 @@ pub(super) async fn submit(
             return Err(Problem::rate_limited(taken.retry_after));
         }
     }
-    let items = asked.iter().enumerate().filter_map(|(place, job)| {
-        let job = job.as_ref().ok()?;
+    let (mut items, mut faults) = (Vec::with_capacity(asked.len()), Vec::with_capacity(asked.len()));
+    for (place, job) in asked.into_iter().enumerate() {
+        let job = match job {
+            Ok(job) => job,
+            Err(problem) => {
+                faults.push(Some(problem));
+                continue;
+            }
+        };
+        faults.push(None);
         let id = match (&job.key, &key) {
             (Some(own), _) => Some(JobId::derive("job", &caller.tenant, own)),
             (None, Some(shared)) => Some(JobId::derive("batch", &caller.tenant, &format!("{place}\0{shared}"))),
             (None, None) => None,
         };
         let hash = id.is_some().then_some(job.hash);
-        Some(Item { id, spec: job.spec.clone(), payload: job.payload.clone(), hash, paid: true })
-    });
-    let mut answers = gateway.group.submit_all(items.collect()).await.into_iter();
+        items.push(Item { id, spec: job.spec, payload: job.payload, hash, paid: true });
+    }
+    let mut answers = gateway.group.submit_all(items).await.into_iter();
     let lost = || Problem::new(ProblemCode::Internal, "no answer for this item");
-    let outcomes: Vec<Outcome> = asked
+    let outcomes: Vec<Outcome> = faults
         .into_iter()
-        .map(|job| {
-            let job = job?;
-            let answer = answers.next().ok_or_else(lost)?;
-            let (id, accepted) = answer.map_err(|r| r.into_problem(ProblemCode::IdempotencyMismatch))?;
-            Ok((id, job.spec, accepted))
+        .map(|fault| match fault {
+            Some(problem) => Err(problem),
+            None => {
+                let answer = answers.next().ok_or_else(lost)?;
+                answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))
+            }
         })
         .collect();
     // When nothing got in because a store is away, the whole request may be repeated as it is.
@@ -86,7 +95,7 @@ pub(super) async fn submit(
     Ok(json(StatusCode::OK, answer(&outcomes)))
 }
 
-type Outcome = Result<(JobId, JobSpec, Accepted), Problem>;
+type Outcome = Result<(NewJob, Accepted), Problem>;
 
 fn read_items(body: &Bytes, caller: &Caller, keyed: bool) -> Result<Vec<Result<Asked, Problem>>, Problem> {
     let mut faults = Faults::default();
@@ -112,13 +121,12 @@ fn read_items(body: &Bytes, caller: &Caller, keyed: bool) -> Result<Vec<Result<A
 
 fn answer(outcomes: &[Outcome]) -> Bytes {
     let one = |json: &mut view::Json, outcome: &Outcome| match outcome {
-        Ok((id, spec, accepted)) => {
+        Ok((job, accepted)) => {
             json.integer("status", 202);
             if accepted.replayed {
                 json.boolean("replayed", true);
             }
-            let view = JobView { durability: accepted.durability, ..JobView::accepted(*id, spec, &accepted.head) };
-            json.object(Some("job"), |json| view.write(json));
+            json.object(Some("job"), |json| JobView::accepted(job, accepted).write(json));
         }
         Err(problem) => {
             json.integer("status", problem.status().as_u16().into());

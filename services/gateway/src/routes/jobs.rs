@@ -61,25 +61,22 @@ pub(super) async fn submit(
     spec.trace = spec.trace.or(trace);
     let item = Item {
         id: key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key)),
-        spec: spec.clone(),
+        spec,
         payload: asked.payload,
         hash: key.is_some().then_some(asked.hash),
         paid: false,
     };
     let answer = gateway.group.submit(item).await?;
-    let (id, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
+    let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
     let mut response = match wait {
-        None => {
-            let view = JobView { durability: accepted.durability, ..JobView::accepted(id, &spec, &accepted.head) };
-            json(StatusCode::ACCEPTED, view.document())
-        }
+        None => json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document()),
         Some(wait) => {
-            let record = wait_for(&gateway, &caller, id, visible(&caller), wait).await?;
+            let record = wait_for(&gateway, &caller, job.id, visible(&caller), wait).await?;
             let status = if record.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
             json(status, JobView { durability: accepted.durability, ..JobView::of(&record) }.document())
         }
     };
-    note_acceptance(&mut response, id, &accepted);
+    note_acceptance(&mut response, job.id, &accepted);
     Ok(response)
 }
 

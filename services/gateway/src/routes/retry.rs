@@ -58,21 +58,19 @@ pub(super) async fn retry(
     spec.priority = overrides.priority.unwrap_or(spec.priority);
     caller.may_touch(&spec.topic)?;
 
-    let new = JobId::derive("retry", &caller.tenant, &id.to_string());
     let item = Item {
-        id: Some(new),
-        spec: spec.clone(),
+        id: Some(JobId::derive("retry", &caller.tenant, &id.to_string())),
+        spec,
         payload: overrides.payload.or(old.payload).unwrap_or_default(),
         hash: Some(overrides.hash),
         paid: false,
     };
     let answer = gateway.group.submit(item).await?;
-    let (new, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
+    let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
     // After the new job: a crash in between is mended by the next click.
-    gateway.flow.store.mark_retried(id, new).await?;
-    let view = JobView { durability: accepted.durability, ..JobView::accepted(new, &spec, &accepted.head) };
-    let mut response = json(StatusCode::ACCEPTED, view.document());
-    note_acceptance(&mut response, new, &accepted);
+    gateway.flow.store.mark_retried(id, job.id).await?;
+    let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document());
+    note_acceptance(&mut response, job.id, &accepted);
     Ok(response)
 }
 

@@ -22,7 +22,7 @@ use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_domain::{
     Head, JobId, Phase, Time,
     ids::SHARDS,
-    job::{QUEUED_LOOK, look, next_look},
+    job::{DISPATCHED_LOOK, PENDING_LOOK, QUEUED_LOOK, look, next_look},
 };
 use muster_store::{DueHomes, Fields, LeaderLock, Lease, Record, Rescore};
 use muster_telemetry::{Counter, count};
@@ -188,7 +188,11 @@ impl Pass<'_> {
 /// When a job that stands like this is looked at next, from now.
 fn wait_of(head: &Head, now: Time) -> Duration {
     let wait = next_look(head, now).remaining(now);
+    // A home that came due a moment before its job could be missed is not left for another round.
+    let missed = |after: Duration| Some((head.since + after).remaining(now)).filter(|left| !left.is_zero());
     match head.phase {
+        Phase::Pending { .. } => missed(PENDING_LOOK).map_or(wait, |left| wait.min(left + SOON)),
+        Phase::Dispatched => missed(DISPATCHED_LOOK).map_or(wait, |left| wait.min(left + SOON)),
         // A backlog that came at once must not be looked at, at once, for ever.
         Phase::Queued if wait == QUEUED_LOOK => {
             let spread = QUEUED_LOOK.mul_f64(0.5 + fastrand::f64());
@@ -212,6 +216,10 @@ mod tests {
     const NOW: Time = Time(1_800_000_000_000_000);
 
     fn queued() -> Head {
+        standing(Phase::Queued, Duration::ZERO)
+    }
+
+    fn standing(phase: Phase, age: Duration) -> Head {
         Head {
             version: 2,
             attempt: 0,
@@ -220,15 +228,15 @@ mod tests {
             released: 0,
             timeout: None,
             fence: 0,
-            since: NOW,
+            since: NOW.before(age),
             deadline: None,
             start_by: None,
             started_at: None,
-            created_at: NOW,
+            created_at: NOW.before(age),
             last_event: None,
             attempt_ended_by: None,
             last_worker: None,
-            phase: Phase::Queued,
+            phase,
         }
     }
 
@@ -241,5 +249,14 @@ mod tests {
         bound.deadline = Some(NOW + QUEUED_LOOK + Duration::from_secs(1));
         assert!((0..200).all(|_| wait_of(&bound, NOW) <= QUEUED_LOOK + Duration::from_secs(1)));
         assert_eq!(bound.state(), State::Queued);
+    }
+
+    #[test]
+    fn what_was_looked_at_a_moment_too_early_is_looked_at_in_a_moment() {
+        let almost = DISPATCHED_LOOK - Duration::from_millis(3);
+        for phase in [Phase::Dispatched, Phase::Pending { run_at: Time::NONE }] {
+            assert_eq!(wait_of(&standing(phase.clone(), almost), NOW), Duration::from_millis(3) + SOON);
+            assert_eq!(wait_of(&standing(phase, DISPATCHED_LOOK), NOW), DISPATCHED_LOOK);
+        }
     }
 }

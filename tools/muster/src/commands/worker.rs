@@ -8,7 +8,7 @@ mod lease_book;
 mod over_nats;
 mod work;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{io::IsTerminal, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use muster_domain::{Tenant, Topic, WorkerId};
@@ -117,7 +117,8 @@ impl Run {
         let stop = StopSignals::listen()?;
         let filter = EnvFilter::try_new(&self.log)
             .map_err(|error| Failure::usage(format!("{:?} is no log filter: {error}", self.log)))?;
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        let ansi = std::io::stderr().is_terminal();
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
         let settings = self.settings(target)?;
         let work = Arc::new(self.work()?);
         let nats_url = match (&self.nats_url, self.http) {

@@ -62,7 +62,7 @@ impl Done {
     /// It stands as it did: look again as planned.
     fn as_planned(&mut self, item: &Item, now: Time) {
         let after = match item.record.head.state() {
-            State::Queued => wait_of(&item.record.head, now),
+            State::Queued | State::Pending | State::Dispatched => wait_of(&item.record.head, now),
             _ => item.next.remaining(now),
         };
         self.look_in(item, after.max(SOON));

@@ -1,0 +1,108 @@
+//! One conformance suite for the store. The same tests run on a standalone Redis and on a real
+//! cluster of six nodes: what holds on one holds on the other. Tests share one server of each
+//! kind, so each uses jobs, tenants, locks and home shards of its own.
+
+#[path = "conformance/bench.rs"]
+mod bench;
+#[path = "conformance/claims.rs"]
+mod claims;
+#[path = "conformance/failover.rs"]
+mod failover;
+#[path = "conformance/homes.rs"]
+mod homes;
+#[path = "conformance/leases.rs"]
+mod leases;
+#[path = "conformance/limits.rs"]
+mod limits;
+#[path = "conformance/lists.rs"]
+mod lists;
+#[path = "conformance/looks.rs"]
+mod looks;
+#[path = "conformance/lost_replies.rs"]
+mod lost_replies;
+#[path = "conformance/one_key.rs"]
+mod one_key;
+#[path = "conformance/papers.rs"]
+mod papers;
+#[path = "conformance/queues.rs"]
+mod queues;
+#[path = "conformance/repeats.rs"]
+mod repeats;
+#[path = "conformance/stories.rs"]
+mod stories;
+#[path = "conformance/transitions.rs"]
+mod transitions;
+
+/// Makes two tests of every function: one per kind of Redis.
+macro_rules! on_both {
+    ($($module:ident::$test:ident,)*) => {
+        mod standalone {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$module::$test(&super::bench::Bench::standalone().await).await;
+            })*
+        }
+        mod cluster {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$module::$test(&super::bench::Bench::cluster().await).await;
+            })*
+        }
+    };
+}
+
+on_both! {
+    transitions::every_pair_of_state_and_event_does_what_the_table_says,
+    transitions::a_wrong_version_or_fence_is_stale_and_changes_nothing,
+    transitions::an_event_before_its_moment_is_early_and_changes_nothing,
+    transitions::a_job_that_is_not_there_is_missing_and_stays_so,
+    transitions::a_scheduled_job_wakes_at_its_time_and_not_before,
+    transitions::start_by_ends_only_what_never_started,
+    transitions::an_offer_is_started_only_under_its_own_version,
+    transitions::a_late_worker_changes_nothing,
+    claims::of_64_dispatchers_one_dispatches_and_all_know_the_offer,
+    claims::of_64_workers_one_starts_and_hears_go_again,
+    claims::fences_grow_over_ten_thousand_rescues,
+    claims::a_fence_grows_even_when_the_clock_was_set_back,
+    looks::the_script_forwards_exactly_when_the_rules_say_so,
+    looks::a_home_is_forwarded_when_the_next_look_comes_nearer,
+    looks::an_old_pending_job_may_be_due_late,
+    repeats::a_submit_sent_twice_creates_once,
+    repeats::a_submit_gives_its_home_first,
+    repeats::an_extension_sent_twice_is_one_lease,
+    repeats::a_release_sent_twice_gives_one_attempt_back,
+    repeats::a_delete_sent_twice_deletes_once,
+    repeats::a_deleted_job_keeps_its_idempotency_key,
+    repeats::a_retry_mark_sent_twice_is_one_mark,
+    repeats::every_submit_keeps_what_was_asked_for,
+    repeats::a_replicated_submit_says_how_many_replicas_have_it,
+    stories::a_story_keeps_its_first_and_last_63_lines,
+    stories::texts_are_cut_on_a_character_boundary,
+    stories::moments_of_a_life_are_those_of_its_transitions,
+    stories::what_an_attempt_left_is_read_back,
+    stories::progress_of_an_earlier_attempt_is_gone,
+    stories::a_lease_that_was_cut_short_is_remembered,
+    homes::a_home_is_set_whatever_stood_there,
+    homes::a_rescore_loses_against_a_forward_in_between,
+    homes::a_forward_always_changes_the_score,
+    homes::an_orphan_is_dropped_only_if_due_and_untouched,
+    homes::homes_are_due_in_order_and_the_next_is_known,
+    queues::priority_goes_first_then_age,
+    queues::a_claimed_entry_is_not_claimed_twice,
+    queues::a_lapsed_claim_comes_first_again,
+    queues::a_late_removal_does_not_hit_the_new_entry,
+    queues::an_entry_that_is_there_stays_as_it_is,
+    limits::of_100_at_once_exactly_the_burst_is_granted,
+    limits::part_of_what_is_wanted_or_all_of_it,
+    limits::a_limit_refills_at_its_rate,
+    leases::of_two_keepers_one_holds_and_notices_when_it_does_not,
+    leases::a_release_lets_the_other_in_at_once,
+    lists::every_job_is_shown_exactly_once_while_others_are_added,
+    lists::filters_show_what_was_asked_for,
+    lists::bad_ends_are_walked_along_the_dead_letters,
+    lists::cursors_of_others_are_refused,
+    lists::deleted_jobs_and_other_tenants_are_not_shown,
+    papers::the_first_note_wins_and_never_changes,
+    papers::an_api_key_is_found_listed_and_deleted,
+    papers::a_dead_message_is_read_back_as_it_came,
+}

@@ -1,0 +1,119 @@
+//! Replies that are really lost: a proxy lets the call through and breaks the connection instead of
+//! answering. The router sends it again, and the state has changed once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use muster_domain::{Event, JobId, Outcome, State};
+use muster_store::{Deleted, Extension, Submitted};
+use muster_testkit::RedisServer;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+use crate::bench::{Bench, HOUR, new_job, spec, tenant};
+
+/// A proxy that swallows one reply when told to.
+struct Deaf {
+    port: u16,
+    lose: Arc<AtomicBool>,
+    _tasks: JoinSet<()>,
+}
+
+impl Deaf {
+    async fn start(target: u16) -> Deaf {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let lose = Arc::new(AtomicBool::new(false));
+        let (mut tasks, told) = (JoinSet::new(), Arc::clone(&lose));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn(forward(client, target, Arc::clone(&told)));
+            }
+        });
+        Deaf { port, lose, _tasks: tasks }
+    }
+
+    /// Loses the next reply.
+    fn lose_one(&self) {
+        self.lose.store(true, Ordering::SeqCst);
+    }
+
+    fn has_lost(&self) -> bool {
+        !self.lose.load(Ordering::SeqCst)
+    }
+}
+
+async fn forward(client: TcpStream, target: u16, lose: Arc<AtomicBool>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", target)).await else { return };
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let back = async {
+        let mut chunk = vec![0; 65_536];
+        while let Ok(count) = from_server.read(&mut chunk).await {
+            if count == 0 || lose.swap(false, Ordering::SeqCst) || to_client.write_all(&chunk[..count]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! { () = back => {}, _ = tokio::io::copy(&mut from_client, &mut to_server) => {} }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_changes_the_state_once() {
+    let redis = RedisServer::start().await;
+    let proxy = Deaf::start(redis.port()).await;
+    let direct = Bench::at(redis.url()).await;
+    let deaf = Bench::at(format!("redis://127.0.0.1:{}", proxy.port)).await;
+    // The server knows all scripts by now, so that the reply that is lost is that of the call itself.
+    let known = direct.calm(State::Succeeded).await;
+    direct.store.delete_ended(known.id).await.unwrap();
+    direct.store.forward_homes(&[(known.id, HOUR)]).await.unwrap();
+
+    let job = new_job(spec(&tenant()));
+    proxy.lose_one();
+    let submitted = deaf.store.submit(std::slice::from_ref(&job)).await.remove(0).unwrap();
+    assert!(proxy.has_lost());
+    let Submitted::Exists(head) = submitted else { panic!("{submitted:?}") };
+    let mut job = crate::bench::Job { id: job.id, head };
+
+    for event in [Event::Dispatch, Event::Start, Event::Retry, Event::Wake, Event::Dispatch, Event::Start] {
+        let step = job.step(event);
+        proxy.lose_one();
+        let moved = deaf.apply(step).await;
+        assert!(proxy.has_lost());
+        assert_eq!(moved.outcome, Outcome::Already, "{event}");
+        let record = direct.record(job.id).await;
+        assert_eq!(Some(&record.head), moved.head.as_ref());
+        assert_eq!(record.head.version, job.head.version + 1, "{event} moved it once");
+        job.head = record.head;
+    }
+    assert_eq!((job.head.attempt, direct.record(job.id).await.history.len()), (2, 7));
+
+    proxy.lose_one();
+    let extension = Extension { job: job.id, fence: job.head.fence, lease: 2 * HOUR, progress: None };
+    assert!(deaf.store.extend(vec![extension]).await.remove(0).unwrap().held && proxy.has_lost());
+    proxy.lose_one();
+    let ended = deaf.apply(job.step(Event::Succeed)).await;
+    assert_eq!((ended.outcome, ended.head.unwrap().version), (Outcome::Already, job.head.version + 1));
+    proxy.lose_one();
+    assert_eq!(deaf.store.delete_ended(job.id).await, Ok(Deleted::Missing));
+    assert!(proxy.has_lost() && direct.raw(job.id).await.is_empty());
+
+    // A home that was forwarded twice is nearer by one microsecond more, and never later.
+    let id = JobId::mint(0);
+    direct.store.set_homes(&[id], HOUR).await.unwrap();
+    let before = direct.store.home_of(id).await.unwrap().unwrap();
+    proxy.lose_one();
+    deaf.store.forward_homes(&[(id, 2 * HOUR)]).await.unwrap();
+    assert!(proxy.has_lost());
+    assert_eq!(direct.store.home_of(id).await.unwrap().unwrap(), before.before(Duration::from_micros(2)));
+}

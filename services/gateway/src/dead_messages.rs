@@ -1,0 +1,52 @@
+//! Keeps messages that nobody could read, as they came.
+//!
+//! Promises: an undecodable message that any service put on `sys.job.dlq` is stored before it is
+//! acked; the same message is stored once. Leaves to others: finding them, and showing them.
+
+use std::time::Duration;
+
+use muster_bus::{Bus, ConsumerSpec, Delivery, subjects};
+use muster_domain::Time;
+use muster_store::{DeadMessage, Store};
+use muster_wire::Body;
+use tokio_util::sync::CancellationToken;
+
+const AT_ONCE: usize = 64;
+const EXPIRES: Duration = Duration::from_secs(30);
+/// When Redis is away.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Stores what arrives until the stop.
+pub(crate) async fn keep(bus: &Bus, store: &Store, stop: &CancellationToken) -> anyhow::Result<()> {
+    let consumer = bus.consumer(ConsumerSpec::gateway(subjects::dlq())).await?;
+    loop {
+        let deliveries = tokio::select! {
+            () = stop.cancelled() => break,
+            deliveries = consumer.fetch(AT_ONCE, EXPIRES) => deliveries.unwrap_or_default(),
+        };
+        for delivery in deliveries {
+            handle(delivery, store).await;
+        }
+    }
+    consumer.close().await;
+    Ok(())
+}
+
+async fn handle(delivery: Delivery, store: &Store) {
+    let Body::DeadLetter(letter) = delivery.body else {
+        // Rejecting it would put it right back here.
+        delivery.receipt.ack().await;
+        return;
+    };
+    let message = DeadMessage {
+        id: delivery.sequence.to_string(),
+        subject: letter.subject,
+        reason: letter.reason,
+        original: letter.original,
+        at: Time(delivery.envelope.sent_at).some().unwrap_or_else(|| store.now()),
+    };
+    match store.add_dead_message(&message).await {
+        Ok(()) => delivery.receipt.ack().await,
+        Err(_) => delivery.receipt.nak(AGAIN).await,
+    }
+}

@@ -1,0 +1,220 @@
+//! API keys: made once, listed without their secret, deleted.
+
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use http::StatusCode;
+use muster_domain::{ProblemCode, Tenant};
+use muster_store::ApiKey;
+
+use super::{Named, Submitter, json};
+use crate::{
+    Gateway,
+    access::Scope,
+    auth::{Caller, mint},
+    body::{Posted, SINGLE},
+    json::{Faults, Object},
+    problem::Problem,
+    query::Params,
+    schema,
+    view::{self, Json},
+};
+
+/// Make a key. Its secret is in this answer and nowhere else, ever.
+#[utoipa::path(
+    post, path = "/api/v1/keys", tag = "keys",
+    request_body = schema::KeyRequest,
+    responses(
+        (status = 201, description = "The key, with its secret", body = schema::NewKey),
+        (status = "4XX", description = "Refused", body = schema::Problem),
+    )
+)]
+pub(super) async fn create(
+    State(gateway): State<Gateway>,
+    Submitter { caller, key: repeat, .. }: Submitter,
+    params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    if repeat.is_some() {
+        let why = "a secret is shown once, so this request cannot be repeated by key";
+        return Err(Problem::field(ProblemCode::UnsupportedField, "/header/Idempotency-Key", why));
+    }
+    let asked = read(&body.bytes, &caller)?;
+    // Redis's clock decides when a key ends, so it also says when it began.
+    let created_at = gateway.flow.store.ping().await?;
+    let minted = mint();
+    let key = ApiKey { id: minted.id.clone(), secret_hash: minted.hash, created_at, ..asked };
+    gateway.flow.store.put_key(&key).await?;
+    gateway.keys.forget(&key.id);
+    tracing::info!(event = "key_made", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key was made");
+    let body = view::document(|json| {
+        write(json, &key);
+        json.text("key", minted.text.expose());
+    });
+    Ok(json(StatusCode::CREATED, body))
+}
+
+/// List the tenant's keys, without their secrets.
+#[utoipa::path(
+    get, path = "/api/v1/keys", tag = "keys",
+    responses((status = 200, description = "The keys", body = schema::KeyList))
+)]
+pub(super) async fn list(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let keys = gateway.flow.store.list_keys(Some(&caller.tenant)).await?;
+    let body = view::document(|json| {
+        json.list("items", |json| keys.iter().for_each(|key| json.object(None, |json| write(json, key))));
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+/// Delete a key. It stops working within a few seconds on every gateway.
+#[utoipa::path(
+    delete, path = "/api/v1/keys/{id}", tag = "keys",
+    params(("id" = String, Path, description = "The key's id: the middle part of `mst_<id>_<secret>`")),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 404, description = "No such key, or not yours", body = schema::Problem),
+    )
+)]
+pub(super) async fn delete(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(id): Named,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let none = || Problem::new(ProblemCode::NotFound, "there is no such key");
+    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Err(none());
+    }
+    let store = &gateway.flow.store;
+    let key = store.find_key(&id).await?.filter(|key| key.tenant == caller.tenant).ok_or_else(none)?;
+    store.delete_key(&key.id).await?;
+    gateway.keys.forget(&key.id);
+    tracing::info!(event = "key_deleted", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key was deleted");
+    Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
+}
+
+/// Reads what is asked for; id, hash and time are filled in later.
+fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
+    let mut faults = Faults::default();
+    let f = &mut faults;
+    let mut o = Object::from_body(body)?;
+    let name = o.name("name", f, |given| {
+        let long = given.len() > 100 || given.chars().any(char::is_control);
+        if long { Err("has at most 100 bytes and no control characters") } else { Ok(given.to_owned()) }
+    });
+    let tenant = o.name("tenant", f, Tenant::parse).unwrap_or_else(|| caller.tenant.clone());
+    o.require("scopes", f);
+    let scopes = o.names("scopes", f, |word| Scope::parse(word).ok_or("is not a scope"));
+    if scopes.as_ref().is_some_and(Vec::is_empty) {
+        f.invalid("", "scopes", "names at least one scope");
+    }
+    let topics = o.names("topics", f, read_glob).unwrap_or_default();
+    if topics.len() > 100 {
+        f.invalid("", "topics", "has at most 100 globs");
+    }
+    let expires_at = o.moment("expires_at", f);
+    o.finish(f);
+    faults.into_result()?;
+    if caller.key.tenant.as_ref().is_some_and(|own| *own != tenant) {
+        return Err(Problem::new(ProblemCode::MissingScope, "this key lacks all tenants: it makes keys for its own only"));
+    }
+    let wider = caller.key.topics.is_empty() || topics.iter().any(|glob| !caller.key.topics.contains(glob));
+    if !caller.key.topics.is_empty() && (topics.is_empty() || wider) {
+        return Err(Problem::new(ProblemCode::MissingScope, "this key lacks those topics: it makes keys for its own only"));
+    }
+    let mut scopes: Vec<String> = scopes.unwrap_or_default().iter().map(ToString::to_string).collect();
+    scopes.sort();
+    scopes.dedup();
+    Ok(ApiKey {
+        id: String::new(),
+        name: name.unwrap_or_default(),
+        tenant,
+        scopes,
+        topics,
+        secret_hash: [0; 32],
+        created_at: muster_domain::Time::NONE,
+        expires_at,
+    })
+}
+
+fn read_glob(given: &str) -> Result<String, &'static str> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'*');
+    // Few stars: matching tries every way to place them.
+    let stars = given.bytes().filter(|b| *b == b'*').count();
+    if given.is_empty() || given.len() > 128 || stars > 3 || !given.bytes().all(plain) {
+        return Err("is a topic, with at most three `*` for any characters");
+    }
+    Ok(given.to_owned())
+}
+
+fn write(json: &mut Json, key: &ApiKey) {
+    json.text("id", &key.id);
+    json.text("name", &key.name);
+    json.text("tenant", key.tenant.as_str());
+    json.list("scopes", |json| key.scopes.iter().for_each(|scope| json.item(scope)));
+    json.list("topics", |json| key.topics.iter().for_each(|topic| json.item(topic)));
+    json.moment("created_at", key.created_at.some());
+    json.moment("expires_at", key.expires_at);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{access::Scopes, auth::Key};
+
+    fn caller(tenant: Option<&str>, topics: &[&str]) -> Caller {
+        let tenant = tenant.map(|t| Tenant::parse(t).unwrap());
+        let key = Key {
+            id: "k".into(),
+            name: String::new(),
+            tenant: tenant.clone(),
+            scopes: Scopes::all(),
+            topics: topics.iter().map(|t| (*t).to_owned()).collect(),
+            expires_at: None,
+        };
+        Caller { tenant: tenant.unwrap_or_default(), key: Arc::new(key) }
+    }
+
+    fn asked(body: &'static str, caller: &Caller) -> Result<ApiKey, Problem> {
+        read(&Bytes::from_static(body.as_bytes()), caller)
+    }
+
+    #[test]
+    fn a_key_is_for_one_tenant_with_known_scopes() {
+        let all = caller(None, &[]);
+        let key = asked(r#"{"name":"ci","tenant":"acme","scopes":["read","submit","read"],"topics":["mail.*"]}"#, &all);
+        let key = key.unwrap();
+        assert_eq!((key.tenant.as_str(), key.scopes.len(), key.topics[0].as_str()), ("acme", 2, "mail.*"));
+        assert_eq!(asked(r#"{"scopes":["read"]}"#, &all).unwrap().tenant.as_str(), "default");
+        for (body, pointer) in [
+            (r#"{}"#, "/scopes"),
+            (r#"{"scopes":[]}"#, "/scopes"),
+            (r#"{"scopes":["root"]}"#, "/scopes/0"),
+            (r#"{"scopes":"read"}"#, "/scopes"),
+            (r#"{"scopes":["read"],"tenant":"A"}"#, "/tenant"),
+            (r#"{"scopes":["read"],"topics":["a*b*c*d*"]}"#, "/topics/0"),
+            (r#"{"scopes":["read"],"expires_at":"soon"}"#, "/expires_at"),
+            (r#"{"scopes":["read"],"secret":"x"}"#, "/secret"),
+        ] {
+            assert_eq!(asked(body, &all).unwrap_err().errors[0].pointer, pointer, "{body}");
+        }
+    }
+
+    #[test]
+    fn nobody_makes_a_key_that_reaches_further_than_their_own() {
+        let acme = caller(Some("acme"), &["mail.*"]);
+        assert_eq!(asked(r#"{"scopes":["read"],"tenant":"other"}"#, &acme).unwrap_err().status(), 403);
+        assert_eq!(asked(r#"{"scopes":["read"]}"#, &acme).unwrap_err().status(), 403);
+        assert_eq!(asked(r#"{"scopes":["read"],"topics":["pay"]}"#, &acme).unwrap_err().status(), 403);
+        assert!(asked(r#"{"scopes":["read"],"topics":["mail.*"]}"#, &acme).is_ok());
+    }
+}

@@ -1,0 +1,566 @@
+//! The shapes of requests and answers, for the OpenAPI document only.
+//!
+//! Bodies are read by `json` and written by `view`, because both have to keep JSON verbatim and
+//! name every wrong field; these types describe what those do and are never filled.
+#![expect(dead_code, reason = "described, never filled")]
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use utoipa::{
+    Modify, OpenApi, ToSchema,
+    openapi::{
+        SecurityRequirement,
+        security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
+    },
+};
+
+/// The document's frame; the routes add themselves.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Muster",
+        description = "A distributed job coordinator. Clients must ignore unknown fields and states, and loop on `done`.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    modifiers(&Keys),
+)]
+pub(crate) struct Api;
+
+struct Keys;
+
+impl Modify for Keys {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let components = openapi.components.get_or_insert_default();
+        let header = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key")));
+        components.add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+        components.add_security_scheme("api_key", header);
+        let none: [&str; 0] = [];
+        openapi.security =
+            Some(vec![SecurityRequirement::new("bearer", none), SecurityRequirement::new("api_key", none)]);
+    }
+}
+
+/// A job to be run.
+#[derive(ToSchema)]
+pub(crate) struct Submit {
+    /// What kind of work: parts of `[a-z0-9][a-z0-9_-]*` joined by dots, at most 128 characters.
+    topic: String,
+    /// Any JSON, at most 512 KiB, kept byte for byte.
+    payload: Option<Value>,
+    /// `critical`, `high`, `normal` (the default) or `low`.
+    priority: Option<String>,
+    /// Up to 32, for finding it again.
+    labels: Option<BTreeMap<String, String>>,
+    /// Not before this moment (RFC 3339); or give `delay_ms`.
+    run_at: Option<String>,
+    /// Not before so long from now.
+    delay_ms: Option<u64>,
+    /// Expires if not started by then; or give `start_within_ms`.
+    start_by: Option<String>,
+    /// Expires if not started within.
+    start_within_ms: Option<u64>,
+    /// The whole job is over by then; or give `expire_in_ms`.
+    deadline: Option<String>,
+    /// The whole job is over within.
+    expire_in_ms: Option<u64>,
+    /// Longest time of one attempt.
+    timeout_ms: Option<u64>,
+    /// How failures are retried.
+    retry: Option<Retry>,
+    /// `retry` (the default) or `fail`.
+    on_lost_lease: Option<String>,
+    /// `memory` (the default) or `replicated`; the answer says which was reached.
+    durability: Option<String>,
+    /// W3C trace context; the header of that name unless given.
+    traceparent: Option<String>,
+}
+
+/// How failures are retried.
+#[derive(ToSchema)]
+pub(crate) struct Retry {
+    /// Starts in all, 1 to 1,000; 5 unless given.
+    max_attempts: Option<u16>,
+    /// The waits between them.
+    backoff: Option<Backoff>,
+}
+
+/// Waits between attempts.
+#[derive(ToSchema)]
+pub(crate) struct Backoff {
+    /// Before the second attempt; 1,000 unless given.
+    initial_ms: Option<u64>,
+    /// Times this for each one after; 2 unless given.
+    factor: Option<f64>,
+    /// But never longer; 300,000 unless given.
+    max_ms: Option<u64>,
+    /// Spread by this share, 0 to 1; 0.2 unless given.
+    jitter: Option<f64>,
+}
+
+/// A job. Fields that do not apply are absent.
+#[derive(ToSchema)]
+pub(crate) struct Job {
+    /// UUIDv7, or derived from an idempotency key and then not time-ordered.
+    id: String,
+    /// Whose.
+    tenant: String,
+    /// What kind of work.
+    topic: String,
+    /// Where it stands.
+    state: String,
+    /// Whether it has ended.
+    done: bool,
+    /// Attempts begun; 0 until the first start.
+    attempt: u16,
+    /// How many there may be.
+    max_attempts: u16,
+    /// Who goes first.
+    priority: String,
+    /// For finding it again.
+    labels: BTreeMap<String, String>,
+    /// As it was sent.
+    payload: Option<Value>,
+    /// As its worker sent it.
+    result: Option<Value>,
+    /// The result was too large to keep.
+    result_truncated: Option<bool>,
+    /// Its size in bytes then.
+    result_size: Option<u64>,
+    /// Its beginning then.
+    result_preview: Option<String>,
+    /// Why the last failed attempt failed.
+    error: Option<JobError>,
+    /// How far it is.
+    progress: Option<Progress>,
+    /// Who runs it, or ran it last.
+    worker: Option<String>,
+    /// Until when its worker holds it.
+    lease_until: Option<String>,
+    /// When it was accepted.
+    created_at: String,
+    /// When the last attempt began.
+    started_at: Option<String>,
+    /// When it ended.
+    finished_at: Option<String>,
+    /// From `started_at` to `finished_at`.
+    duration_ms: Option<u64>,
+    /// When the next attempt may begin.
+    next_retry_at: Option<String>,
+    /// Not before.
+    run_at: Option<String>,
+    /// Over by.
+    deadline: Option<String>,
+    /// How well the submit is kept.
+    durability: String,
+    /// The job that this one is a retry of.
+    retry_of: Option<String>,
+    /// The job that is its retry.
+    retried_as: Option<String>,
+}
+
+/// Why an attempt failed.
+#[derive(ToSchema)]
+pub(crate) struct JobError {
+    /// What to match on.
+    code: Option<String>,
+    /// For people; cut to 4,000 bytes.
+    message: Option<String>,
+    /// Any JSON.
+    details: Option<Value>,
+    /// Whether another attempt makes sense; true unless given.
+    retryable: Option<bool>,
+}
+
+/// How far a job is.
+#[derive(ToSchema)]
+pub(crate) struct Progress {
+    /// 0 to 100.
+    percent: Option<f64>,
+    /// For people.
+    message: Option<String>,
+    /// Any JSON.
+    data: Option<Value>,
+}
+
+/// A page of jobs.
+#[derive(ToSchema)]
+pub(crate) struct JobPage {
+    /// Newest first.
+    items: Vec<Job>,
+    /// Where to go on; absent at the end.
+    next_cursor: Option<String>,
+}
+
+/// A job's story.
+#[derive(ToSchema)]
+pub(crate) struct History {
+    /// Whose.
+    job_id: String,
+    /// Every transition that is kept: the first, and the last 63.
+    items: Vec<HistoryLine>,
+    /// Each attempt.
+    attempts: Vec<Attempt>,
+}
+
+/// One transition.
+#[derive(ToSchema)]
+pub(crate) struct HistoryLine {
+    /// What happened.
+    event: String,
+    /// Where it led.
+    state: String,
+    /// When.
+    at: String,
+    /// In which attempt.
+    attempt: u16,
+    /// The worker of a start, the error of a failure, the reason of a cancel.
+    note: Option<String>,
+}
+
+/// One attempt.
+#[derive(ToSchema)]
+pub(crate) struct Attempt {
+    /// Which.
+    attempt: u16,
+    /// Who ran it.
+    worker: String,
+    /// When it began.
+    started_at: String,
+    /// When it ended.
+    ended_at: Option<String>,
+    /// The event that ended it.
+    outcome: Option<String>,
+    /// Why it failed.
+    error: Option<JobError>,
+}
+
+/// Many jobs.
+#[derive(ToSchema)]
+pub(crate) struct BatchRequest {
+    /// At most 1,000. Each may also carry an `idempotency_key`, as the header of a single submit.
+    items: Vec<Submit>,
+}
+
+/// What became of each, in order.
+#[derive(ToSchema)]
+pub(crate) struct BatchAnswer {
+    /// One for each item.
+    items: Vec<BatchOutcome>,
+}
+
+/// What became of one.
+#[derive(ToSchema)]
+pub(crate) struct BatchOutcome {
+    /// As for a single submit.
+    status: u16,
+    /// It was there before.
+    replayed: Option<bool>,
+    /// If it was accepted.
+    job: Option<Job>,
+    /// If it was not.
+    error: Option<Problem>,
+}
+
+/// Why to cancel.
+#[derive(ToSchema)]
+pub(crate) struct CancelRequest {
+    /// For the job's history.
+    reason: Option<String>,
+}
+
+/// What the retry changes.
+#[derive(ToSchema)]
+pub(crate) struct RetryRequest {
+    /// Another payload.
+    payload: Option<Value>,
+    /// Another topic.
+    topic: Option<String>,
+    /// Another priority.
+    priority: Option<String>,
+}
+
+/// A key to be made.
+#[derive(ToSchema)]
+pub(crate) struct KeyRequest {
+    /// For people.
+    name: Option<String>,
+    /// Whose; the caller's unless given.
+    tenant: Option<String>,
+    /// Of `submit, read, payloads, control, worker, approve, policy, admin`.
+    scopes: Vec<String>,
+    /// Topics with `*` for any characters; none means all.
+    topics: Option<Vec<String>>,
+    /// Until when.
+    expires_at: Option<String>,
+}
+
+/// A key without its secret.
+#[derive(ToSchema)]
+pub(crate) struct KeyView {
+    /// The middle part of `mst_<id>_<secret>`.
+    id: String,
+    /// For people.
+    name: String,
+    /// Whose.
+    tenant: String,
+    /// What it may do.
+    scopes: Vec<String>,
+    /// Which topics it may touch; none means all.
+    topics: Vec<String>,
+    /// Since when.
+    created_at: String,
+    /// Until when.
+    expires_at: Option<String>,
+}
+
+/// A key that was just made.
+#[derive(ToSchema)]
+pub(crate) struct NewKey {
+    /// Its id.
+    id: String,
+    /// `mst_<id>_<secret>`: shown this once.
+    key: String,
+    /// For people.
+    name: String,
+    /// Whose.
+    tenant: String,
+    /// What it may do.
+    scopes: Vec<String>,
+    /// Which topics it may touch; none means all.
+    topics: Vec<String>,
+    /// Since when.
+    created_at: String,
+    /// Until when.
+    expires_at: Option<String>,
+}
+
+/// Keys.
+#[derive(ToSchema)]
+pub(crate) struct KeyList {
+    /// By id.
+    items: Vec<KeyView>,
+}
+
+/// The presented key.
+#[derive(ToSchema)]
+pub(crate) struct WhoAmI {
+    /// Its id.
+    key_id: String,
+    /// For people.
+    name: String,
+    /// For whom it acts now.
+    tenant: String,
+    /// Whether it may act for any.
+    all_tenants: bool,
+    /// What it may do.
+    scopes: Vec<String>,
+    /// Which topics it may touch; none means all.
+    topics: Vec<String>,
+    /// Until when.
+    expires_at: Option<String>,
+}
+
+/// How this gateway is.
+#[derive(ToSchema)]
+pub(crate) struct Status {
+    /// `ok`, `degraded` or `unready`.
+    status: String,
+    /// Of the software.
+    version: String,
+    /// This replica's name.
+    instance: String,
+}
+
+/// RFC 9457.
+#[derive(ToSchema)]
+pub(crate) struct Problem {
+    /// A URN of the code.
+    r#type: String,
+    /// The code in words.
+    title: String,
+    /// The HTTP status.
+    status: u16,
+    /// What happened.
+    detail: String,
+    /// The path.
+    instance: Option<String>,
+    /// What to match on.
+    code: String,
+    /// As in the header `X-Request-Id`.
+    request_id: Option<String>,
+    /// The request's trace.
+    trace_id: Option<String>,
+    /// Whether the same request may succeed later.
+    retryable: bool,
+    /// Each wrong field.
+    errors: Option<Vec<FieldFault>>,
+}
+
+/// One wrong field.
+#[derive(ToSchema)]
+pub(crate) struct FieldFault {
+    /// A JSON pointer; `/query/..` and `/header/..` for what is not in the body.
+    pointer: String,
+    /// What is wrong with it.
+    detail: String,
+}
+
+/// A worker asks for work.
+#[derive(ToSchema)]
+pub(crate) struct LeaseRequest {
+    /// The same one gets the same jobs again: 1 to 128 visible characters.
+    request_id: String,
+    /// `[A-Za-z0-9_-]{1,64}`.
+    worker_id: String,
+    /// What it can do.
+    topics: Vec<String>,
+    /// What it has, for jobs that require it.
+    provides: Option<BTreeMap<String, String>>,
+    /// Jobs it takes now, 1 to 100; 1 unless given.
+    max: Option<u64>,
+    /// How long it waits, at most 30,000.
+    wait_ms: Option<u64>,
+    /// How long it holds them without a word: 5,000 to 900,000; 30,000 unless given.
+    lease_ms: Option<u64>,
+}
+
+/// Work.
+#[derive(ToSchema)]
+pub(crate) struct LeaseAnswer {
+    /// Now running.
+    items: Vec<LeasedJob>,
+    /// Take no more, and end.
+    drain: bool,
+}
+
+/// A job to be run now.
+#[derive(ToSchema)]
+pub(crate) struct LeasedJob {
+    /// Which.
+    job_id: String,
+    /// What kind of work.
+    topic: String,
+    /// As it was submitted.
+    payload: Option<Value>,
+    /// As it was submitted.
+    labels: BTreeMap<String, String>,
+    /// Which attempt this is.
+    attempt: u32,
+    /// How many there may be.
+    max_attempts: u32,
+    /// Names this attempt in every later call.
+    fence: u64,
+    /// What remains of the lease; trust it, not a clock.
+    lease_ms: u64,
+    /// Longest time of this attempt.
+    timeout_ms: Option<u32>,
+    /// The whole job is over by then.
+    deadline: Option<String>,
+    /// Its trace.
+    traceparent: Option<String>,
+}
+
+/// A worker keeps its jobs.
+#[derive(ToSchema)]
+pub(crate) struct ExtendRequest {
+    /// Who.
+    worker_id: String,
+    /// Answer when a held job is cancelled, or after so long, at most 30,000.
+    wait_ms: Option<u64>,
+    /// From now; 30,000 unless given.
+    lease_ms: Option<u64>,
+    /// At most 100.
+    items: Vec<ExtendItem>,
+}
+
+/// One to keep.
+#[derive(ToSchema)]
+pub(crate) struct ExtendItem {
+    /// Which.
+    job_id: String,
+    /// Of its attempt.
+    fence: u64,
+    /// How far it is.
+    progress: Option<Progress>,
+}
+
+/// A worker has finished jobs.
+#[derive(ToSchema)]
+pub(crate) struct CompleteRequest {
+    /// Who; may be left out.
+    worker_id: Option<String>,
+    /// At most 100.
+    items: Vec<CompleteItem>,
+}
+
+/// One that is finished.
+#[derive(ToSchema)]
+pub(crate) struct CompleteItem {
+    /// Which.
+    job_id: String,
+    /// Of its attempt.
+    fence: u64,
+    /// Any JSON.
+    result: Option<Value>,
+}
+
+/// A worker has failed at jobs.
+#[derive(ToSchema)]
+pub(crate) struct FailRequest {
+    /// Who; may be left out.
+    worker_id: Option<String>,
+    /// At most 100.
+    items: Vec<FailItem>,
+}
+
+/// One that failed.
+#[derive(ToSchema)]
+pub(crate) struct FailItem {
+    /// Which.
+    job_id: String,
+    /// Of its attempt.
+    fence: u64,
+    /// Why. May also carry `retry_in_ms`.
+    error: JobError,
+}
+
+/// A worker gives jobs back, unbegun.
+#[derive(ToSchema)]
+pub(crate) struct ReleaseRequest {
+    /// Who; may be left out.
+    worker_id: Option<String>,
+    /// At most 100.
+    items: Vec<ReleaseItem>,
+}
+
+/// One given back.
+#[derive(ToSchema)]
+pub(crate) struct ReleaseItem {
+    /// Which.
+    job_id: String,
+    /// Of its attempt.
+    fence: u64,
+    /// Not before so long from now.
+    delay_ms: Option<u64>,
+}
+
+/// How each attempt stands. Anything but `ok` means stop.
+#[derive(ToSchema)]
+pub(crate) struct StandingList {
+    /// In the order of the request.
+    items: Vec<StandingItem>,
+}
+
+/// How one attempt stands.
+#[derive(ToSchema)]
+pub(crate) struct StandingItem {
+    /// Which.
+    job_id: String,
+    /// `ok`, `stale` or `invalid`.
+    status: String,
+    /// `lost`, `cancelled`, `timed_out` or `unknown`.
+    reason: Option<String>,
+    /// What remains of the lease.
+    lease_ms: Option<u64>,
+}

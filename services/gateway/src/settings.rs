@@ -1,0 +1,137 @@
+//! What a gateway can be told.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use muster_bus::BusSettings;
+use muster_chassis::{
+    Kind, Setting, Values,
+    settings::admin_addr,
+};
+use muster_store::RedisSettings;
+use muster_telemetry::Secret;
+
+/// The gateway's own settings; the shared ones are the chassis's.
+pub const SETTINGS: &[Setting] = &[
+    Setting::new("http_addr", "MUSTER_HTTP_ADDR", Kind::Addr, "Where the API is served.").or("0.0.0.0:8081"),
+    admin_addr("0.0.0.0:9092"),
+    Setting::new(
+        "api_key",
+        "MUSTER_API_KEY",
+        Kind::Text,
+        "Bootstrap key(s) for all tenants and scopes, comma-separated while rotating. Never stored.",
+    )
+    .secret(),
+    Setting::new(
+        "topics",
+        "MUSTER_TOPICS",
+        Kind::Choice(&["open"]),
+        "`open`: topics appear on first use. Nothing else is possible yet.",
+    )
+    .or("open"),
+    Setting::new(
+        "rate_limit_shared",
+        "REDIS_RATE_LIMIT",
+        Kind::Bool,
+        "Whether rate limits are shared by all replicas; otherwise each counts for itself.",
+    )
+    .or("true"),
+    Setting::new(
+        "rate_limit_rps",
+        "API_RATE_LIMIT_RPS",
+        Kind::Text,
+        "Submitted jobs per second and tenant, across replicas; 0 = no limit. May be a fraction.",
+    )
+    .or("2000"),
+    Setting::new(
+        "rate_limit_burst",
+        "API_RATE_LIMIT_BURST",
+        Kind::Int { min: 1, max: 10_000_000 },
+        "Submitted jobs per tenant at once, across replicas.",
+    )
+    .or("4000"),
+    Setting::new(
+        "public_url",
+        "MUSTER_PUBLIC_URL",
+        Kind::Url(&["http", "https"]),
+        "How others see this API; shown in its OpenAPI document.",
+    ),
+];
+
+/// A store that is away has to be answered for within two seconds, so a call gets less.
+const REDIS_BUDGET: Duration = Duration::from_millis(1_300);
+const REDIS_RESPONSE: Duration = Duration::from_millis(600);
+
+pub(crate) fn redis(values: &Values) -> RedisSettings {
+    RedisSettings {
+        pool_size: values.count("redis_pool_size"),
+        min_idle: values.count("redis_min_idle_conns"),
+        budget: REDIS_BUDGET,
+        response_timeout: REDIS_RESPONSE,
+        connect_timeout: REDIS_RESPONSE,
+        ..RedisSettings::new(values.text("redis_url"))
+    }
+}
+
+pub(crate) fn nats(values: &Values, instance: &str) -> BusSettings {
+    BusSettings { replicas: values.count("nats_replicas"), ..BusSettings::new(values.text("nats_url"), instance) }
+}
+
+/// The bootstrap keys; several while they are rotated.
+pub(crate) fn bootstrap_keys(values: &Values) -> anyhow::Result<Vec<Secret>> {
+    let Some(given) = values.secret("api_key") else { return Ok(Vec::new()) };
+    let keys: Vec<&str> = given.expose().split(',').map(str::trim).filter(|key| !key.is_empty()).collect();
+    for key in &keys {
+        let visible = key.bytes().all(|b| b.is_ascii_graphic());
+        ensure!(visible, "MUSTER_API_KEY: a key holds characters that a header cannot carry");
+        ensure!(key.len() >= 8, "MUSTER_API_KEY: a key has fewer than 8 characters");
+    }
+    Ok(keys.into_iter().map(Secret::new).collect())
+}
+
+/// Jobs per second.
+pub(crate) fn rate(values: &Values) -> anyhow::Result<f64> {
+    let given = values.text("rate_limit_rps");
+    let rate: f64 = given.trim().parse().with_context(|| format!("API_RATE_LIMIT_RPS: `{given}` is not a number"))?;
+    ensure!((0.0..=1e9).contains(&rate), "API_RATE_LIMIT_RPS: `{given}` is not between 0 and 1,000,000,000");
+    Ok(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_chassis::settings::load;
+
+    use super::*;
+
+    fn values(env: &[(&str, &str)]) -> Values {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        load("muster-gateway", SETTINGS, &[], &env).unwrap().values
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_contract() {
+        let values = values(&[]);
+        assert_eq!(values.addr("http_addr").port(), 8081);
+        assert_eq!(values.addr("admin_addr").port(), 9092);
+        assert_eq!(rate(&values).unwrap(), 2000.0);
+        assert_eq!(values.count("rate_limit_burst"), 4000);
+        assert!(values.flag("rate_limit_shared"));
+        assert!(bootstrap_keys(&values).unwrap().is_empty());
+    }
+
+    #[test]
+    fn keys_come_as_a_list_while_rotating() {
+        let keys = bootstrap_keys(&values(&[("MUSTER_API_KEY", "first-key, second-key,")])).unwrap();
+        assert_eq!(keys.iter().map(Secret::expose).collect::<Vec<_>>(), ["first-key", "second-key"]);
+        assert!(bootstrap_keys(&values(&[("MUSTER_API_KEY", "short")])).is_err());
+        assert!(bootstrap_keys(&values(&[("MUSTER_API_KEY", "with a space")])).is_err());
+    }
+
+    #[test]
+    fn rates_may_be_fractions_and_must_be_numbers() {
+        assert_eq!(rate(&values(&[("API_RATE_LIMIT_RPS", "0.5")])).unwrap(), 0.5);
+        for bad in ["fast", "-1", "NaN", "inf"] {
+            assert!(rate(&values(&[("API_RATE_LIMIT_RPS", bad)])).is_err(), "{bad}");
+        }
+    }
+}

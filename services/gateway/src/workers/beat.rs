@@ -1,0 +1,82 @@
+//! Heartbeats for workers that speak HTTP: sent while a call of theirs is open.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use muster_bus::{Bus, subjects};
+use muster_domain::{Tenant, WorkerId};
+use muster_wire::{Body, v1};
+
+/// How often a worker is heard of.
+pub(super) const EVERY: Duration = Duration::from_secs(5);
+/// Workers that are remembered at most.
+const MOST: usize = 10_000;
+
+/// Who was heard of when.
+#[derive(Default)]
+pub(super) struct Beats(Mutex<HashMap<WorkerId, Instant>>);
+
+/// What a heartbeat says.
+pub(super) struct Beat<'a> {
+    pub(super) worker: &'a WorkerId,
+    pub(super) tenant: &'a Tenant,
+    pub(super) topics: Vec<String>,
+    pub(super) slots: usize,
+    pub(super) busy: usize,
+    pub(super) provides: BTreeMap<String, String>,
+}
+
+impl Beats {
+    /// Whether this worker's next heartbeat is due; if so it counts as sent.
+    fn due(&self, worker: &WorkerId, now: Instant) -> bool {
+        let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if sent.get(worker).is_some_and(|last| now.saturating_duration_since(*last) < EVERY) {
+            return false;
+        }
+        if sent.len() >= MOST {
+            sent.retain(|_, last| now.saturating_duration_since(*last) < EVERY);
+        }
+        sent.insert(worker.clone(), now);
+        true
+    }
+
+    /// Tells everybody that the worker lives, unless they have just heard.
+    pub(super) async fn send(&self, bus: &Bus, beat: Beat<'_>) {
+        if !self.due(beat.worker, Instant::now()) {
+            return;
+        }
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let heartbeat = v1::Heartbeat {
+            worker: beat.worker.to_string(),
+            tenant: beat.tenant.to_string(),
+            topics: beat.topics,
+            slots: count(beat.slots),
+            busy: count(beat.busy),
+            version: String::new(),
+            labels: beat.provides,
+            leaving: false,
+            consuming: true,
+        };
+        // The next one heals a lost one.
+        let _ = bus.broadcast(&subjects::heartbeat(), Body::Heartbeat(heartbeat)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_worker_is_heard_of_every_five_seconds_only() {
+        let beats = Beats::default();
+        let (one, other) = (WorkerId::trusted("h~a~1"), WorkerId::trusted("h~a~2"));
+        let now = Instant::now();
+        assert!(beats.due(&one, now));
+        assert!(!beats.due(&one, now + Duration::from_secs(4)));
+        assert!(beats.due(&other, now));
+        assert!(beats.due(&one, now + EVERY));
+    }
+}

@@ -1,0 +1,187 @@
+//! A worker keeps its jobs, and may wait here to hear of a cancel.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_bus::subjects;
+use muster_domain::{JobId, Progress, WorkerId};
+use muster_store::Record;
+use muster_wire::{Body, job_id, v1};
+use tokio::time::Instant;
+
+use super::{Stands, Workers, beat::Beat, lease::hear, on_bus, raw};
+use crate::{auth::Caller, problem::Problem};
+
+/// How long the schedulers may take.
+const EXTEND_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a worker keeps.
+#[derive(Debug)]
+pub(crate) struct Extend {
+    pub(crate) worker: WorkerId,
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) items: Vec<Held>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) job: JobId,
+    pub(crate) fence: u64,
+    pub(crate) progress: Option<Progress>,
+}
+
+impl Workers {
+    /// Extends the leases. With a wait it answers when one of the jobs is no longer the worker's, or
+    /// when the time is up; the leases are kept meanwhile.
+    pub(crate) async fn extend(&self, caller: &Caller, asked: &Extend) -> Result<Vec<Stands>, Problem> {
+        let worker = on_bus(&caller.tenant, &asked.worker);
+        let until = Instant::now() + asked.wait;
+        // Listening begins before the question, so that no cancel falls in between.
+        let mut control = match asked.wait.is_zero() {
+            true => None,
+            false => self.flow.bus.subscribe(&subjects::worker_ctl(&worker), None).await.ok(),
+        };
+        let ids: Vec<JobId> = asked.items.iter().map(|item| item.job).collect();
+        let known = self.theirs(caller, &ids).await?;
+        self.beat_for(caller, &worker, &known).await;
+        let mut stands = self.extend_once(&worker, asked, &known, Report::With).await?;
+        let mut asked_at = Instant::now();
+        while stands.iter().all(|one| one.standing == v1::Standing::Ok) {
+            let again = asked_at + asked.lease / 3;
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => break,
+                () = self.stop.cancelled() => break,
+                () = tokio::time::sleep_until(again) => {
+                    stands = self.extend_once(&worker, asked, &known, Report::Without).await?;
+                    asked_at = Instant::now();
+                }
+                notice = hear(&mut control) => {
+                    let cancelled = told(&notice, asked);
+                    for one in &mut stands {
+                        if let Some(standing) = cancelled.get(&one.job) {
+                            (one.standing, one.lease) = (*standing, None);
+                        }
+                    }
+                }
+            }
+        }
+        let passed = asked_at.elapsed();
+        for one in &mut stands {
+            one.lease = one.lease.map(|lease| lease.saturating_sub(passed));
+        }
+        Ok(stands)
+    }
+
+    async fn extend_once(
+        &self,
+        worker: &WorkerId,
+        asked: &Extend,
+        known: &BTreeMap<JobId, Record>,
+        report: Report,
+    ) -> Result<Vec<Stands>, Problem> {
+        let deadline = Instant::now() + EXTEND_WITHIN;
+        let mut stands: BTreeMap<JobId, Stands> = BTreeMap::new();
+        loop {
+            let open = asked.items.iter().filter(|item| !stands.contains_key(&item.job));
+            let items: Vec<v1::ExtendAsk> =
+                open.filter_map(|item| Some(extend_ask(item, asked, known.get(&item.job)?, report))).collect();
+            if items.is_empty() {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Problem::store_away());
+            }
+            let request = Body::Extend(v1::ExtendRequest { worker: worker.to_string(), items });
+            let Body::Extended(reply) = self.ask(&subjects::extend(), &request, left).await? else {
+                return Err(Problem::bus_away());
+            };
+            let mut waits = false;
+            for answer in reply.items {
+                let Ok(job) = job_id(&answer.job_id) else { continue };
+                match answer.standing() {
+                    v1::Standing::Again => waits = true,
+                    standing => {
+                        let lease = (standing == v1::Standing::Ok && answer.lease_us > 0)
+                            .then(|| Duration::from_micros(answer.lease_us));
+                        stands.insert(job, Stands { job, standing, lease });
+                    }
+                }
+            }
+            if waits {
+                tokio::time::sleep(super::ASK_PAUSE).await;
+            }
+        }
+        let unknown = |job| Stands { job, standing: v1::Standing::UnknownJob, lease: None };
+        Ok(asked.items.iter().map(|item| stands.get(&item.job).cloned().unwrap_or_else(|| unknown(item.job))).collect())
+    }
+
+    async fn beat_for(&self, caller: &Caller, worker: &WorkerId, held: &BTreeMap<JobId, Record>) {
+        let mut topics: Vec<String> = held.values().map(|record| record.spec.topic.to_string()).collect();
+        topics.sort_unstable();
+        topics.dedup();
+        if topics.is_empty() {
+            return;
+        }
+        let (slots, busy) = (held.len(), held.len());
+        let provides = BTreeMap::new();
+        let beat = Beat { worker, tenant: &caller.tenant, topics, slots, busy, provides };
+        self.beats.send(&self.flow.bus, beat).await;
+    }
+}
+
+/// Whether progress goes along: once is enough.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Report {
+    With,
+    Without,
+}
+
+fn extend_ask(item: &Held, asked: &Extend, record: &Record, report: Report) -> v1::ExtendAsk {
+    v1::ExtendAsk {
+        job_id: raw(item.job),
+        fence: item.fence,
+        lease_ms: u32::try_from(asked.lease.as_millis()).unwrap_or(u32::MAX),
+        progress: item.progress.as_ref().filter(|_| report == Report::With).map(v1::Progress::from),
+        tenant: record.spec.tenant.to_string(),
+        topic: record.spec.topic.to_string(),
+    }
+}
+
+/// Which of the held jobs a notice takes away.
+fn told(notice: &v1::Control, asked: &Extend) -> BTreeMap<JobId, v1::Standing> {
+    let named = notice.cancelled.iter().filter_map(|n| Some((job_id(&n.job_id).ok()?, n.fence, n.standing())));
+    let held = |job: JobId, fence: u64| asked.items.iter().any(|item| item.job == job && item.fence == fence);
+    named
+        .filter(|(job, fence, _)| held(*job, *fence))
+        .map(|(job, _, standing)| {
+            // Whatever else it says, the worker is to stop.
+            let stop = matches!(standing, v1::Standing::Ok | v1::Standing::Unspecified | v1::Standing::Again);
+            (job, if stop { v1::Standing::Cancelled } else { standing })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_counts_for_the_attempt_it_names() {
+        let job = JobId::mint(0);
+        let asked = Extend {
+            worker: WorkerId::trusted("w"),
+            wait: Duration::ZERO,
+            lease: Duration::from_secs(30),
+            items: vec![Held { job, fence: 7, progress: None }],
+        };
+        let notice = |job: JobId, fence| v1::Control {
+            cancelled: vec![v1::CancelNotice { job_id: raw(job), fence, standing: v1::Standing::TimedOut.into() }],
+            ..Default::default()
+        };
+        assert_eq!(told(&notice(job, 7), &asked), [(job, v1::Standing::TimedOut)].into());
+        assert!(told(&notice(job, 6), &asked).is_empty());
+        assert!(told(&notice(JobId::mint(1), 7), &asked).is_empty());
+    }
+}

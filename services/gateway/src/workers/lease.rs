@@ -1,0 +1,280 @@
+//! A worker asks for work: note what it will get, then start it, then answer.
+//!
+//! The note comes before the start, and never changes: whoever repeats the request, on whatever
+//! gateway, reads it and asks for the same starts under the same ids. No note is written once the
+//! call is over or its client has left, because then this future is gone too.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use muster_bus::subjects;
+use muster_domain::{JobId, Labels, RequestId, StartId, Time, Topic, WorkerId};
+use muster_store::Fields;
+use muster_wire::{
+    Body, job_id,
+    v1::{self, start_answer::Verdict},
+};
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{
+    Workers,
+    beat::{Beat, EVERY},
+    on_bus,
+    pull::{Offered, Want},
+    raw,
+};
+use crate::{auth::Caller, problem::Problem};
+
+/// How long a note is kept at least.
+const LEAST_NOTE: Duration = Duration::from_secs(60);
+/// How long starts are asked for.
+const START_WITHIN: Duration = Duration::from_secs(5);
+/// When a job without a record is asked about again.
+const UNKNOWN_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a worker asks for.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) request: RequestId,
+    pub(crate) worker: WorkerId,
+    pub(crate) topics: Vec<Topic>,
+    pub(crate) provides: BTreeMap<String, String>,
+    pub(crate) max: usize,
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+}
+
+/// A job that its worker may run now.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    pub(crate) job: JobId,
+    pub(crate) topic: String,
+    pub(crate) payload: bytes::Bytes,
+    pub(crate) labels: Labels,
+    pub(crate) attempt: u32,
+    pub(crate) max_attempts: u32,
+    pub(crate) fence: u64,
+    pub(crate) lease: Duration,
+    pub(crate) timeout_ms: u32,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) traceparent: String,
+}
+
+/// A job that was noted, with its offer if that is at hand.
+struct Noted {
+    job: JobId,
+    version: u32,
+    offer: v1::Offer,
+    offered: Option<Offered>,
+}
+
+impl Workers {
+    /// Gives the worker jobs to run, or nothing; and tells whether it should end.
+    pub(crate) async fn lease(&self, caller: &Caller, asked: &Lease) -> Result<(Vec<Leased>, bool), Problem> {
+        let worker = on_bus(&caller.tenant, &asked.worker);
+        let store = &self.flow.store;
+        if let Some(note) = store.read_lease_note(&caller.tenant, &worker, &asked.request).await? {
+            let noted = self.recall(caller, note).await?;
+            return Ok((self.begin(&worker, asked, noted).await?, false));
+        }
+        let (offered, drain) = self.gather(caller, &worker, asked).await?;
+        if offered.is_empty() {
+            return Ok((Vec::new(), drain));
+        }
+        let mut at_hand = HashMap::new();
+        for offered in offered {
+            // One that names no job cannot be noted; it goes back, and its job's home finds it.
+            if let Ok(id) = job_id(&offered.offer.job_id) {
+                at_hand.insert((id, offered.offer.version), offered);
+            }
+        }
+        let mine: Vec<(JobId, u32)> = at_hand.keys().copied().collect();
+        let ttl = asked.lease.max(LEAST_NOTE);
+        let note = store.note_lease(&caller.tenant, &worker, &asked.request, &mine, ttl).await?;
+        let (here, elsewhere): (Vec<_>, Vec<_>) = note.into_iter().partition(|entry| at_hand.contains_key(entry));
+        let mut noted = self.recall(caller, elsewhere).await?;
+        for (job, version) in here {
+            let offered = at_hand.remove(&(job, version));
+            let offer = offered.as_ref().map(|o| o.offer.clone()).unwrap_or_default();
+            noted.push(Noted { job, version, offer, offered });
+        }
+        // Another request under the same name was first: what it did not note goes back.
+        drop(at_hand);
+        Ok((self.begin(&worker, asked, noted).await?, drain))
+    }
+
+    /// Waits for offers of any of the topics.
+    async fn gather(
+        &self,
+        caller: &Caller,
+        worker: &WorkerId,
+        asked: &Lease,
+    ) -> Result<(Vec<Offered>, bool), Problem> {
+        let until = Instant::now() + asked.wait.max(Duration::from_millis(50));
+        let mut control = self.flow.bus.subscribe(&subjects::worker_ctl(worker), None).await.ok();
+        let mut given = self.wish(caller, asked, until)?;
+        let mut heartbeat = tokio::time::interval(EVERY);
+        let mut drain = false;
+        loop {
+            tokio::select! {
+                biased;
+                list = given.recv() => match list {
+                    Some(mut offered) => {
+                        while let Ok(more) = given.try_recv() {
+                            offered.extend(more);
+                        }
+                        offered.truncate(asked.max);
+                        return Ok((offered, drain));
+                    }
+                    None if self.stop.is_cancelled() => return Ok((Vec::new(), drain)),
+                    None => {
+                        // The pullers have ended, for want of a bus or of waiters: ask for new ones.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        given = self.wish(caller, asked, until)?;
+                    }
+                },
+                () = tokio::time::sleep_until(until) => return Ok((Vec::new(), drain)),
+                () = self.stop.cancelled() => return Ok((Vec::new(), drain)),
+                _ = heartbeat.tick() => self.beat(caller, worker, asked).await,
+                received = hear(&mut control) => {
+                    if received.drain {
+                        drain = true;
+                        return Ok((Vec::new(), drain));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the pullers of all topics what is wanted here.
+    fn wish(
+        &self,
+        caller: &Caller,
+        asked: &Lease,
+        until: Instant,
+    ) -> Result<mpsc::UnboundedReceiver<Vec<Offered>>, Problem> {
+        let (give, given) = mpsc::unbounded_channel();
+        for topic in &asked.topics {
+            self.pullers.want(&caller.tenant, topic, Want { n: asked.max, until, give: give.clone() })?;
+        }
+        Ok(given)
+    }
+
+    async fn beat(&self, caller: &Caller, worker: &WorkerId, asked: &Lease) {
+        let beat = Beat {
+            worker,
+            tenant: &caller.tenant,
+            topics: asked.topics.iter().map(ToString::to_string).collect(),
+            slots: asked.max,
+            busy: 0,
+            provides: asked.provides.clone(),
+        };
+        self.beats.send(&self.flow.bus, beat).await;
+    }
+
+    /// What was noted, read from the records because the offers are not at hand.
+    async fn recall(&self, caller: &Caller, note: Vec<(JobId, u32)>) -> Result<Vec<Noted>, Problem> {
+        if note.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<JobId> = note.iter().map(|(id, _)| *id).collect();
+        let records = self.flow.store.read(&ids, Fields::PAYLOAD).await;
+        let mut noted = Vec::with_capacity(note.len());
+        for ((job, version), record) in note.into_iter().zip(records) {
+            let Some(record) = record?.filter(|r| !r.deleted && r.spec.tenant == caller.tenant) else { continue };
+            let offer = v1::Offer { version, ..muster_flow::offer_of(&record, &record.head) };
+            noted.push(Noted { job, version, offer, offered: None });
+        }
+        Ok(noted)
+    }
+
+    /// Asks for the starts of what was noted. What is gone is left out.
+    async fn begin(&self, worker: &WorkerId, asked: &Lease, noted: Vec<Noted>) -> Result<Vec<Leased>, Problem> {
+        let deadline = Instant::now() + START_WITHIN;
+        let (mut open, mut leased) = (noted, Vec::new());
+        while !open.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Problem::store_away());
+            }
+            let items = open.iter().map(|noted| start_ask(worker, asked, noted)).collect();
+            let request = Body::Start(v1::StartRequest { worker: worker.to_string(), items });
+            let Body::Started(reply) = self.ask(&subjects::start(), &request, left).await? else {
+                return Err(Problem::bus_away());
+            };
+            let mut answers: HashMap<JobId, v1::StartAnswer> =
+                reply.items.into_iter().filter_map(|a| Some((job_id(&a.job_id).ok()?, a))).collect();
+            let mut again = Vec::new();
+            for noted in open {
+                let Some(answer) = answers.remove(&noted.job) else {
+                    again.push(noted);
+                    continue;
+                };
+                match answer.verdict() {
+                    Verdict::Go => leased.push(started(noted, &answer)),
+                    Verdict::Gone => settle(noted.offered, Offered::decided),
+                    Verdict::Unknown => settle(noted.offered, |offered| offered.later(UNKNOWN_AGAIN)),
+                    Verdict::Retry | Verdict::Unspecified => again.push(noted),
+                }
+            }
+            open = again;
+            if !open.is_empty() {
+                tokio::time::sleep(super::ASK_PAUSE).await;
+            }
+        }
+        Ok(leased)
+    }
+}
+
+fn settle(offered: Option<Offered>, how: impl FnOnce(Offered)) {
+    if let Some(offered) = offered {
+        how(offered);
+    }
+}
+
+fn start_ask(worker: &WorkerId, asked: &Lease, noted: &Noted) -> v1::StartAsk {
+    v1::StartAsk {
+        job_id: raw(noted.job),
+        version: noted.version,
+        dispatched_at: noted.offer.dispatched_at,
+        start_id: StartId::derive(worker, &asked.request, noted.job, noted.version).0.to_vec().into(),
+        lease_ms: u32::try_from(asked.lease.as_millis()).unwrap_or(u32::MAX),
+        undecodable: false,
+        tenant: noted.offer.tenant.clone(),
+        topic: noted.offer.topic.clone(),
+    }
+}
+
+fn started(noted: Noted, answer: &v1::StartAnswer) -> Leased {
+    settle(noted.offered, Offered::decided);
+    let offer = noted.offer;
+    Leased {
+        job: noted.job,
+        topic: offer.topic,
+        payload: offer.payload,
+        labels: offer.labels,
+        attempt: answer.attempt,
+        max_attempts: answer.max_attempts,
+        fence: answer.fence,
+        lease: Duration::from_micros(answer.lease_us),
+        timeout_ms: offer.timeout_ms,
+        deadline: Time(offer.deadline).some(),
+        traceparent: offer.traceparent,
+    }
+}
+
+/// The next notice to the worker; for ever nothing if nobody listens.
+pub(super) async fn hear(control: &mut Option<muster_bus::Subscription>) -> v1::Control {
+    loop {
+        match control {
+            Some(subscription) => match subscription.next().await.map(|received| received.body) {
+                Some(Body::Control(control)) => return control,
+                Some(_) => {}
+                None => *control = None,
+            },
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Pullers: one per tenant and topic, asking the bus for as much as waiting calls want.
+//!
+//! Promises: no more is asked for than is wanted; an offer for which nobody waits any more goes
+//! back at once; a delivery is acked when every offer in it was started or is gone, and given
+//! back otherwise, but never before all of its offers were decided. A puller without waiters ends
+//! after a while.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, Receipt};
+use muster_chassis::Tasks;
+use muster_domain::{ProblemCode, Tenant, Topic};
+use muster_wire::{Body, v1};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::problem::Problem;
+
+/// How long one request to the bus stands.
+const STANDS_FOR: Duration = Duration::from_secs(5);
+/// A puller that nobody wants for so long ends.
+const IDLE: Duration = Duration::from_secs(30);
+/// Offers asked for at once.
+const MOST_AT_ONCE: usize = 256;
+/// Pullers in one gateway: each is a consumer on the bus.
+const MOST_PULLERS: usize = 4096;
+
+/// One offer, until it is decided. Dropped undecided, it goes back.
+pub(super) struct Offered {
+    pub(super) offer: v1::Offer,
+    ticket: Arc<Ticket>,
+    decided: bool,
+}
+
+impl Offered {
+    /// It was started, or is gone: nobody else needs it.
+    pub(super) fn decided(mut self) {
+        self.decided = true;
+    }
+
+    /// It comes again after a while.
+    pub(super) fn later(mut self, delay: Duration) {
+        self.decided = true;
+        self.ticket.give_back(delay);
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        if !self.decided {
+            self.ticket.give_back(Duration::ZERO);
+        }
+    }
+}
+
+/// A delivery whose offers are being decided. The last of them answers for it.
+struct Ticket {
+    receipt: Option<Receipt>,
+    back: Mutex<Option<Duration>>,
+    answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
+}
+
+impl Ticket {
+    fn give_back(&self, delay: Duration) {
+        let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
+        *back = Some(back.map_or(delay, |other| other.max(delay)));
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let back = *self.back.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(receipt) = self.receipt.take() {
+            // Nobody left to send it: the delivery comes again after its ack wait.
+            let _ = self.answers.send((receipt, back));
+        }
+    }
+}
+
+/// One call's wish for offers of one topic.
+pub(super) struct Want {
+    pub(super) n: usize,
+    pub(super) until: Instant,
+    pub(super) give: mpsc::UnboundedSender<Vec<Offered>>,
+}
+
+impl Want {
+    fn lives(&self, now: Instant) -> bool {
+        self.n > 0 && self.until > now && !self.give.is_closed()
+    }
+}
+
+/// All pullers.
+pub(super) struct Pullers {
+    bus: Bus,
+    tasks: Tasks,
+    wants: Mutex<HashMap<(Tenant, Topic), mpsc::UnboundedSender<Want>>>,
+    answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
+}
+
+impl Pullers {
+    /// `tasks` runs the pullers; `answering` outlives the calls that still decide their offers.
+    pub(super) fn start(bus: Bus, tasks: &Tasks, answering: &Tasks) -> Pullers {
+        let (answers, mut waiting) = mpsc::unbounded_channel::<(Receipt, Option<Duration>)>();
+        answering.spawn("answer for offers", {
+            let stop = answering.stopping();
+            async move {
+                loop {
+                    let next = tokio::select! {
+                        biased;
+                        next = waiting.recv() => next,
+                        () = stop.cancelled() => waiting.try_recv().ok(),
+                    };
+                    match next {
+                        Some((receipt, None)) => receipt.ack().await,
+                        Some((receipt, Some(delay))) => receipt.nak(delay).await,
+                        None => return,
+                    }
+                }
+            }
+        });
+        Pullers { bus, tasks: tasks.clone(), wants: Mutex::default(), answers }
+    }
+
+    /// Asks for offers of a topic, starting its puller if there is none.
+    pub(super) fn want(&self, tenant: &Tenant, topic: &Topic, mut want: Want) -> Result<(), Problem> {
+        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (tenant.clone(), topic.clone());
+        if let Some(puller) = wants.get(&key) {
+            match puller.send(want) {
+                Ok(()) => return Ok(()),
+                // It has just ended; the next one takes over.
+                Err(unsent) => want = unsent.0,
+            }
+        }
+        if wants.len() >= MOST_PULLERS {
+            wants.retain(|_, puller| !puller.is_closed());
+            if wants.len() >= MOST_PULLERS {
+                return Err(Problem::new(ProblemCode::Overloaded, "workers wait for too many topics on this gateway"));
+            }
+        }
+        let (puller, wanted) = mpsc::unbounded_channel();
+        // The receiver is right here.
+        let _ = puller.send(want);
+        wants.insert(key, puller);
+        let puller =
+            Puller { bus: self.bus.clone(), answers: self.answers.clone(), wanted, waiting: VecDeque::new() };
+        let (spec, stop) = (ConsumerSpec::offers(tenant, topic), self.tasks.stopping());
+        self.tasks.spawn("pull offers", puller.run(spec, stop));
+        Ok(())
+    }
+}
+
+struct Puller {
+    bus: Bus,
+    answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
+    wanted: mpsc::UnboundedReceiver<Want>,
+    waiting: VecDeque<Want>,
+}
+
+impl Puller {
+    /// Ends when nobody has wanted anything for a while, or at the stop. Waiting calls then see
+    /// their side closed.
+    async fn run(mut self, spec: ConsumerSpec, stop: CancellationToken) {
+        let Ok(consumer) = self.bus.consumer(spec).await else { return };
+        loop {
+            let fetched = tokio::select! {
+                () = stop.cancelled() => break,
+                fetched = self.fetch(&consumer) => fetched,
+            };
+            let Some(deliveries) = fetched else { break };
+            for delivery in deliveries {
+                self.hand_out(delivery).await;
+            }
+        }
+        self.wanted.close();
+        // Gives back what was delivered but not fetched.
+        consumer.close().await;
+    }
+
+    /// What is wanted, as far as it is there; none when nobody wants anything. Dropping the future
+    /// loses nothing.
+    async fn fetch(&mut self, consumer: &Consumer) -> Option<Vec<Delivery>> {
+        let (n, expires) = self.demand().await?;
+        // An error costs a turn: the next one asks again, after the rest that it took.
+        Some(consumer.fetch(n, expires).await.unwrap_or_default())
+    }
+
+    /// How many offers are wanted now, and for how long; none when nobody has come for a while.
+    async fn demand(&mut self) -> Option<(usize, Duration)> {
+        loop {
+            while let Ok(want) = self.wanted.try_recv() {
+                self.waiting.push_back(want);
+            }
+            let now = Instant::now();
+            self.waiting.retain(|want| want.lives(now));
+            if let Some(last) = self.waiting.iter().map(|want| want.until).max() {
+                let n = self.waiting.iter().map(|want| want.n).sum::<usize>().min(MOST_AT_ONCE);
+                return Some((n, (last - now).min(STANDS_FOR)));
+            }
+            let next = tokio::time::timeout(IDLE, self.wanted.recv()).await.ok().flatten()?;
+            self.waiting.push_back(next);
+        }
+    }
+
+    /// Gives a delivery's offers to whoever waits; what is left over goes back with it.
+    async fn hand_out(&mut self, delivery: Delivery) {
+        while let Ok(want) = self.wanted.try_recv() {
+            self.waiting.push_back(want);
+        }
+        let Body::Offer(group) = delivery.body else {
+            delivery.receipt.reject("not an offer").await;
+            return;
+        };
+        let answers = self.answers.clone();
+        let ticket = Arc::new(Ticket { receipt: Some(delivery.receipt), back: Mutex::default(), answers });
+        let offered = group.items.into_iter().map(|offer| Offered { offer, ticket: ticket.clone(), decided: false });
+        share(offered.collect(), &mut self.waiting, Instant::now());
+    }
+}
+
+/// First come, first served. What nobody takes is dropped, and so goes back.
+fn share(mut offered: Vec<Offered>, waiting: &mut VecDeque<Want>, now: Instant) {
+    while !offered.is_empty() {
+        let Some(want) = waiting.front_mut() else { return };
+        if !want.lives(now) {
+            waiting.pop_front();
+            continue;
+        }
+        let n = want.n.min(offered.len());
+        let rest = offered.split_off(n);
+        match want.give.send(offered) {
+            Ok(()) => {
+                want.n -= n;
+                offered = rest;
+            }
+            Err(unsent) => {
+                offered = unsent.0;
+                offered.extend(rest);
+                waiting.pop_front();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Given = mpsc::UnboundedReceiver<Vec<Offered>>;
+
+    fn offers(n: u32) -> (Vec<Offered>, Arc<Ticket>) {
+        let ticket =
+            Arc::new(Ticket { receipt: None, back: Mutex::default(), answers: mpsc::unbounded_channel().0 });
+        let offer = |version| v1::Offer { version, ..Default::default() };
+        let list = (0..n).map(|v| Offered { offer: offer(v), ticket: ticket.clone(), decided: false }).collect();
+        (list, ticket)
+    }
+
+    fn want(n: usize, lasts: Duration) -> (Want, Given) {
+        let (give, given) = mpsc::unbounded_channel();
+        (Want { n, until: Instant::now() + lasts, give }, given)
+    }
+
+    fn took(given: &mut Given) -> Vec<u32> {
+        let mut all = Vec::new();
+        while let Ok(list) = given.try_recv() {
+            for offered in list {
+                all.push(offered.offer.version);
+                offered.decided();
+            }
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn offers_go_to_whoever_came_first() {
+        let (first, mut a) = want(2, IDLE);
+        let (second, mut b) = want(5, IDLE);
+        let mut waiting = VecDeque::from([first, second]);
+        let (list, ticket) = offers(4);
+        share(list, &mut waiting, Instant::now());
+        assert_eq!((took(&mut a), took(&mut b)), (vec![0, 1], vec![2, 3]));
+        assert_eq!(*ticket.back.lock().unwrap(), None, "all decided: acked");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_goes_back_at_once() {
+        let (gone, a) = want(1, IDLE);
+        let (late, mut b) = want(1, Duration::ZERO);
+        let (here, mut c) = want(1, IDLE);
+        drop(a);
+        let mut waiting = VecDeque::from([gone, late, here]);
+        let (list, ticket) = offers(3);
+        share(list, &mut waiting, Instant::now());
+        assert_eq!((took(&mut b), took(&mut c)), (vec![], vec![0]));
+        assert_eq!(*ticket.back.lock().unwrap(), Some(Duration::ZERO));
+        assert!(waiting.iter().all(|want| want.n == 0));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_ends_with_offers_in_hand_gives_them_back() {
+        let (wish, given) = want(3, IDLE);
+        let mut waiting = VecDeque::from([wish]);
+        let (list, ticket) = offers(3);
+        share(list, &mut waiting, Instant::now());
+        assert_eq!(*ticket.back.lock().unwrap(), None);
+        drop(given);
+        assert_eq!(*ticket.back.lock().unwrap(), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn one_offer_that_must_wait_holds_its_delivery_back_longest() {
+        let (mut list, ticket) = offers(3);
+        list.pop().unwrap().later(Duration::from_secs(1));
+        drop(list.pop());
+        list.pop().unwrap().decided();
+        assert_eq!(*ticket.back.lock().unwrap(), Some(Duration::from_secs(1)));
+    }
+}

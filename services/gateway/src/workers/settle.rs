@@ -1,0 +1,186 @@
+//! A worker says how its jobs went: published, and answered when the scheduler has settled them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{
+    StreamExt,
+    stream::{self, FuturesUnordered, select_all},
+};
+use muster_bus::subjects;
+use muster_domain::{JobError, JobId, ProblemCode, Tenant, WorkerId};
+use muster_store::Record;
+use muster_wire::{Body, job_id, v1};
+use tokio::time::Instant;
+
+use super::{Stands, Workers, on_bus, raw};
+use crate::{auth::Caller, problem::Problem};
+
+/// How often what is not settled yet is published again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// After this the client is told to repeat.
+const SETTLED_WITHIN: Duration = Duration::from_secs(10);
+/// A larger result is a success all the same, with a flag and a preview.
+const MOST_RESULT: usize = 256 * 1024;
+const PREVIEW: usize = 4 * 1024;
+
+/// One attempt's outcome.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) job: JobId,
+    pub(crate) fence: u64,
+    pub(crate) said: Said,
+}
+
+/// How it went.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    /// JSON, verbatim; empty if there is none.
+    Done(Bytes),
+    /// With the worker's own wish for the wait before the next attempt.
+    Failed(JobError, Option<Duration>),
+    /// Given back.
+    Released(Duration),
+}
+
+impl Workers {
+    /// Tells the schedulers, and waits until they have settled all of it.
+    pub(crate) async fn settle(
+        &self,
+        caller: &Caller,
+        worker: Option<&WorkerId>,
+        reports: &[Report],
+    ) -> Result<Vec<Stands>, Problem> {
+        let ids: Vec<JobId> = reports.iter().map(|report| report.job).collect();
+        let known = self.theirs(caller, &ids).await?;
+        let mut open: BTreeMap<(JobId, u64), v1::Result> = BTreeMap::new();
+        for report in reports {
+            let Some(record) = known.get(&report.job) else { continue };
+            let worker = worker.map_or_else(|| holder(record, &caller.tenant), |own| on_bus(&caller.tenant, own));
+            open.insert((report.job, report.fence), message(report, record, &worker));
+        }
+        let heard = self.settled(open).await?;
+        let stands = |report: &Report| Stands {
+            job: report.job,
+            standing: heard.get(&(report.job, report.fence)).copied().unwrap_or(v1::Standing::UnknownJob),
+            lease: None,
+        };
+        Ok(reports.iter().map(stands).collect())
+    }
+
+    /// Publishes, again each second, until all has been heard of.
+    async fn settled(
+        &self,
+        mut open: BTreeMap<(JobId, u64), v1::Result>,
+    ) -> Result<BTreeMap<(JobId, u64), v1::Standing>, Problem> {
+        let mut heard = BTreeMap::new();
+        if open.is_empty() {
+            return Ok(heard);
+        }
+        let workers: BTreeSet<&String> = open.values().map(|result| &result.worker).collect();
+        let mut ears = Vec::with_capacity(workers.len());
+        for worker in workers {
+            let subject = subjects::worker_ctl(&WorkerId::trusted(worker.clone()));
+            let ear = self.flow.bus.subscribe(&subject, None).await.map_err(|_| Problem::bus_away())?;
+            ears.push(Box::pin(stream::unfold(ear, |mut ear| async move { Some((ear.next().await?, ear)) })));
+        }
+        let mut notices = select_all(ears);
+        let deadline = Instant::now() + SETTLED_WITHIN;
+        let mut again = tokio::time::interval(AGAIN);
+        let mut sending = FuturesUnordered::new();
+        while !open.is_empty() {
+            tokio::select! {
+                Some(received) = notices.next() => {
+                    let Body::Control(control) = received.body else { continue };
+                    for settled in control.settled {
+                        let Ok(job) = job_id(&settled.job_id) else { continue };
+                        let standing = settled.standing();
+                        if standing != v1::Standing::Again && open.remove(&(job, settled.fence)).is_some() {
+                            heard.insert((job, settled.fence), standing);
+                        }
+                    }
+                }
+                // What failed to go out is published again with the rest.
+                Some(_) = sending.next(), if !sending.is_empty() => {}
+                _ = again.tick() => {
+                    let items = open.values().cloned().collect();
+                    sending.push(self.results.publish_all(items));
+                }
+                () = tokio::time::sleep_until(deadline) => {
+                    let why = "not settled within ten seconds; repeat the call as it is";
+                    return Err(Problem::new(ProblemCode::StoreUnavailable, why));
+                }
+            }
+        }
+        Ok(heard)
+    }
+}
+
+/// Who is thought to hold the job, and so hears of it, when the call does not say.
+fn holder(record: &Record, tenant: &Tenant) -> WorkerId {
+    let lease = record.head.lease().map(|lease| &lease.worker);
+    lease.or(record.head.last_worker.as_ref()).cloned().unwrap_or_else(|| on_bus(tenant, &WorkerId::trusted("unnamed")))
+}
+
+fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let kind = match &report.said {
+        Said::Done(json) => v1::result::Kind::Success(success(json)),
+        Said::Failed(error, retry_in) => v1::result::Kind::Failed(v1::Failed {
+            failure: Some(error.into()),
+            retry_in_ms: retry_in.map(millis),
+        }),
+        Said::Released(delay) => v1::result::Kind::Release(v1::Release { delay_ms: millis(*delay) }),
+    };
+    v1::Result {
+        job_id: raw(report.job),
+        fence: report.fence,
+        worker: worker.to_string(),
+        tenant: record.spec.tenant.to_string(),
+        topic: record.spec.topic.to_string(),
+        kind: Some(kind),
+    }
+}
+
+/// A result as it travels: whole, or its beginning and its size.
+fn success(json: &Bytes) -> v1::Success {
+    if json.len() <= MOST_RESULT {
+        return v1::Success { result: json.clone(), ..Default::default() };
+    }
+    let mut end = PREVIEW.min(json.len());
+    while end > 0 && std::str::from_utf8(&json[..end]).is_err() {
+        end -= 1;
+    }
+    let preview = String::from_utf8_lossy(&json[..end]).into_owned();
+    v1::Success { result: Bytes::new(), truncated: true, size: json.len() as u64, preview }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_oversized_result_is_cut_on_a_character_boundary() {
+        let fits = Bytes::from(format!("\"{}\"", "x".repeat(MOST_RESULT - 2)));
+        assert_eq!(success(&fits).result, fits);
+        let large = Bytes::from(format!("\"{}\"", "€".repeat(MOST_RESULT / 3 + 1)));
+        let cut = success(&large);
+        assert!(cut.truncated && cut.result.is_empty());
+        assert_eq!(cut.size, large.len() as u64);
+        assert!(cut.preview.len() <= PREVIEW && cut.preview.len() > PREVIEW - 4);
+        assert!(!cut.preview.contains('\u{fffd}'));
+    }
+
+    #[test]
+    fn standings_become_the_words_of_the_contract() {
+        let words = |standing| Stands { job: JobId::mint(0), standing, lease: None }.words();
+        assert_eq!(words(v1::Standing::Ok), ("ok", None));
+        assert_eq!(words(v1::Standing::Lost), ("stale", Some("lost")));
+        assert_eq!(words(v1::Standing::Cancelled), ("stale", Some("cancelled")));
+        assert_eq!(words(v1::Standing::TimedOut), ("stale", Some("timed_out")));
+        assert_eq!(words(v1::Standing::UnknownJob), ("invalid", Some("unknown")));
+    }
+}

@@ -1,0 +1,8 @@
+//! The scheduler in-process, against a real Redis and a real NATS, with workers made by hand.
+
+mod backlog;
+mod path;
+mod recovery;
+mod replicas;
+mod stack;
+mod worker;

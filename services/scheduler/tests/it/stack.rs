@@ -1,0 +1,134 @@
+//! Servers, schedulers and a way to submit, for one test.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_bus::{Bus, BusSettings};
+use muster_chassis::{Chassis, Tasks, settings};
+use muster_domain::{JobId, JobSpec, State, Tenant, Topic};
+use muster_flow::Flow;
+use muster_scheduler::{SERVICE, SETTINGS, run};
+use muster_store::{Fields, NewJob, Record, RedisSettings, Store};
+use muster_testkit::{NatsServer, RedisServer, until};
+
+/// How long anything may take that needs no waiting by design.
+pub(crate) const SOON: Duration = Duration::from_secs(15);
+
+/// Servers of this test's own, and the schedulers on them.
+pub(crate) struct Stack {
+    pub(crate) redis: RedisServer,
+    pub(crate) nats: NatsServer,
+    pub(crate) flow: Flow,
+    tasks: Tasks,
+}
+
+/// One running scheduler.
+pub(crate) struct Scheduler {
+    pub(crate) chassis: Chassis,
+}
+
+impl Stack {
+    /// Servers and one scheduler.
+    pub(crate) async fn start() -> Stack {
+        let stack = Stack::without_scheduler().await;
+        stack.scheduler("s1").await;
+        stack
+    }
+
+    pub(crate) async fn without_scheduler() -> Stack {
+        let (redis, nats) = tokio::join!(RedisServer::start(), NatsServer::start());
+        let store = Store::connect(RedisSettings::new(redis.url())).await.unwrap();
+        let bus = Bus::connect(BusSettings::new(nats.url(), "test")).await.unwrap();
+        let clock = store.clone();
+        bus.set_clock(std::sync::Arc::new(move || clock.now()));
+        bus.connected().await;
+        bus.ensure_streams().await.unwrap();
+        Stack { redis, nats, flow: Flow::new(store, bus), tasks: Tasks::new() }
+    }
+
+    /// One more scheduler, once it is ready.
+    pub(crate) async fn scheduler(&self, name: &str) -> Scheduler {
+        let args: Vec<String> = [
+            ("--redis-url", self.redis.url()),
+            ("--nats-url", self.nats.url()),
+            ("--instance-id", name.to_owned()),
+            ("--admin-addr", "127.0.0.1:0".to_owned()),
+            ("--outage-wait", "100ms".to_owned()),
+            ("--loop-reconciler-interval", "1s".to_owned()),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect();
+        let loaded = settings::load(SERVICE, SETTINGS, &args, &BTreeMap::new()).unwrap();
+        let chassis = Chassis::new(SERVICE, loaded.values);
+        self.tasks.spawn("scheduler", run(chassis.clone()));
+        until(SOON, "the scheduler to be ready", async || {
+            (chassis.health.readiness() == muster_chassis::health::Readiness::Ready).then_some(())
+        })
+        .await;
+        Scheduler { chassis }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.flow.store
+    }
+
+    pub(crate) fn bus(&self) -> &Bus {
+        &self.flow.bus
+    }
+
+    /// Submits one job.
+    pub(crate) async fn submit(&self, spec: JobSpec) -> JobId {
+        self.submit_all(vec![spec]).await[0]
+    }
+
+    /// Submits a group.
+    pub(crate) async fn submit_all(&self, specs: Vec<JobSpec>) -> Vec<JobId> {
+        let jobs: Vec<NewJob> = specs.into_iter().map(new_job).collect();
+        let ids = jobs.iter().map(|job| job.id).collect();
+        for accepted in self.flow.submit(&jobs).await {
+            let accepted = accepted.unwrap();
+            assert!(!accepted.bus_deferred && !accepted.replayed);
+        }
+        ids
+    }
+
+    pub(crate) async fn record(&self, id: JobId) -> Record {
+        self.store().read_one(id, Fields::ALL).await.unwrap().unwrap()
+    }
+
+    pub(crate) async fn state(&self, id: JobId) -> State {
+        self.record(id).await.head.state()
+    }
+
+    /// Waits until the job is in this state.
+    pub(crate) async fn reaches(&self, id: JobId, state: State, within: Duration) -> Record {
+        until(within, &format!("job {id} to be {state}"), async || {
+            let record = self.record(id).await;
+            (record.head.state() == state).then_some(record)
+        })
+        .await
+    }
+
+    /// Waits until the job has ended like this and its effects are done: the home leaves last.
+    pub(crate) async fn ends(&self, id: JobId, state: State, within: Duration) -> Record {
+        let record = self.reaches(id, state, within).await;
+        until(SOON, "its home to be gone", async || self.store().home_of(id).await.unwrap().is_none().then_some(()))
+            .await;
+        record
+    }
+
+    /// Whether the job is among the dead letters of its tenant.
+    pub(crate) async fn is_dead_letter(&self, id: JobId) -> bool {
+        let listed = self.redis.cli(&["ZRANGE", "muster:dlq:default", "0", "-1"]).await;
+        listed.contains(&id.to_string())
+    }
+}
+
+pub(crate) fn new_job(spec: JobSpec) -> NewJob {
+    NewJob { id: JobId::mint(fastrand::u8(0..16)), spec, payload: "{\"n\":1}".into(), body_hash: None }
+}
+
+/// A job of this topic with every default.
+pub(crate) fn job(topic: &str) -> JobSpec {
+    JobSpec::new(Tenant::default(), Topic::parse(topic).unwrap())
+}

@@ -1,0 +1,166 @@
+//! A worker made by hand: every step of its protocol is a call of its own.
+
+use std::time::Duration;
+
+use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, Subscription, subjects};
+use muster_domain::{JobId, StartId, Tenant, Topic, WorkerId};
+use muster_testkit::until;
+use muster_wire::{
+    Body, job_id,
+    v1::{
+        CancelNotice, ExtendAsk, ExtendRequest, Failed, Failure, Offer, Progress, Release, Result as Report,
+        ResultGroup, Settled, Standing, StartAnswer, StartAsk, StartRequest, Success, result::Kind,
+        start_answer::Verdict,
+    },
+};
+
+use crate::stack::{SOON, Stack};
+
+pub(crate) struct Worker {
+    bus: Bus,
+    pub(crate) id: WorkerId,
+    consumer: Consumer,
+    ctl: Subscription,
+    pub(crate) lease_ms: u32,
+}
+
+/// An attempt that a worker won.
+pub(crate) struct Attempt {
+    pub(crate) job: JobId,
+    pub(crate) fence: u64,
+    pub(crate) number: u32,
+    offer: Offer,
+}
+
+/// An offer as it was delivered.
+pub(crate) struct Offered {
+    pub(crate) offer: Offer,
+    pub(crate) delivery: Delivery,
+}
+
+impl Offered {
+    pub(crate) fn job(&self) -> JobId {
+        job_id(&self.offer.job_id).unwrap()
+    }
+}
+
+impl Worker {
+    pub(crate) async fn on(stack: &Stack, name: &str, topic: &str) -> Worker {
+        let bus = stack.bus().clone();
+        let id = WorkerId::parse(name).unwrap();
+        let (tenant, topic) = (Tenant::default(), Topic::parse(topic).unwrap());
+        let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
+        let ctl = bus.subscribe(&subjects::worker_ctl(&id), None).await.unwrap();
+        Worker { bus, id, consumer, ctl, lease_ms: 30_000 }
+    }
+
+    /// The next offer, within `limit`.
+    pub(crate) async fn offered(&self, limit: Duration) -> Offered {
+        until(limit, "an offer", async || self.try_offered(Duration::from_millis(200)).await).await
+    }
+
+    pub(crate) async fn try_offered(&self, patience: Duration) -> Option<Offered> {
+        let delivery = self.consumer.fetch(1, patience).await.unwrap().pop()?;
+        let Body::Offer(group) = &delivery.body else { panic!("not an offer") };
+        assert_eq!(group.items.len(), 1, "a quiet topic has one offer a message");
+        Some(Offered { offer: group.items[0].clone(), delivery })
+    }
+
+    /// Asks once for one offer.
+    pub(crate) async fn ask(&self, offer: &Offer, start_id: StartId) -> StartAnswer {
+        let item = StartAsk {
+            job_id: offer.job_id.clone(),
+            version: offer.version,
+            dispatched_at: offer.dispatched_at,
+            start_id: start_id.0.to_vec().into(),
+            lease_ms: self.lease_ms,
+            undecodable: false,
+            tenant: offer.tenant.clone(),
+            topic: offer.topic.clone(),
+        };
+        self.ask_raw(item).await
+    }
+
+    pub(crate) async fn ask_raw(&self, item: StartAsk) -> StartAnswer {
+        let body = Body::Start(StartRequest { worker: self.id.to_string(), items: vec![item] });
+        let answer = self.bus.request(&subjects::start(), body, Duration::from_secs(5)).await.unwrap();
+        let Body::Started(reply) = answer else { panic!("not an answer to a start") };
+        reply.items.into_iter().next().unwrap()
+    }
+
+    /// Takes the next offer and starts it.
+    pub(crate) async fn start_next(&self, limit: Duration) -> Attempt {
+        let Offered { offer, delivery } = self.offered(limit).await;
+        let answer = self.ask(&offer, StartId::random()).await;
+        assert_eq!(answer.verdict(), Verdict::Go, "{}", answer.reason);
+        delivery.ack().await;
+        Attempt { job: job_id(&offer.job_id).unwrap(), fence: answer.fence, number: answer.attempt, offer }
+    }
+
+    pub(crate) async fn succeed(&self, attempt: &Attempt, json: &str) {
+        let success = Success { result: json.as_bytes().to_vec().into(), ..Default::default() };
+        self.report(attempt, Kind::Success(success)).await;
+    }
+
+    pub(crate) async fn fail(&self, attempt: &Attempt, retryable: bool) {
+        let failure = Failure { code: "boom".into(), message: "it broke".into(), retryable, ..Default::default() };
+        self.report(attempt, Kind::Failed(Failed { failure: Some(failure), retry_in_ms: None })).await;
+    }
+
+    pub(crate) async fn release(&self, attempt: &Attempt) {
+        self.report(attempt, Kind::Release(Release { delay_ms: 0 })).await;
+    }
+
+    async fn report(&self, attempt: &Attempt, kind: Kind) {
+        let item = Report {
+            job_id: attempt.offer.job_id.clone(),
+            fence: attempt.fence,
+            worker: self.id.to_string(),
+            tenant: attempt.offer.tenant.clone(),
+            topic: attempt.offer.topic.clone(),
+            kind: Some(kind),
+        };
+        let body = Body::Result(ResultGroup { items: vec![item] });
+        self.bus.publish(&subjects::result(), None, None, body).await.unwrap();
+    }
+
+    /// Extends the lease with progress; how the attempt stands.
+    pub(crate) async fn extend(&self, attempt: &Attempt, percent: f64) -> Standing {
+        let item = ExtendAsk {
+            job_id: attempt.offer.job_id.clone(),
+            fence: attempt.fence,
+            lease_ms: self.lease_ms,
+            progress: Some(Progress { percent: Some(percent), ..Default::default() }),
+            tenant: attempt.offer.tenant.clone(),
+            topic: attempt.offer.topic.clone(),
+        };
+        let body = Body::Extend(ExtendRequest { worker: self.id.to_string(), items: vec![item] });
+        let answer = self.bus.request(&subjects::extend(), body, Duration::from_secs(5)).await.unwrap();
+        let Body::Extended(reply) = answer else { panic!("not an answer to an extension") };
+        reply.items[0].standing()
+    }
+
+    /// What the worker is told next about a report of its own.
+    pub(crate) async fn settled(&mut self) -> Settled {
+        loop {
+            if let Some(settled) = self.control().await.0.into_iter().next() {
+                return settled;
+            }
+        }
+    }
+
+    /// What the worker is told next about an attempt that somebody else ended.
+    pub(crate) async fn cancelled(&mut self) -> CancelNotice {
+        loop {
+            if let Some(notice) = self.control().await.1.into_iter().next() {
+                return notice;
+            }
+        }
+    }
+
+    async fn control(&mut self) -> (Vec<Settled>, Vec<CancelNotice>) {
+        let received = tokio::time::timeout(SOON, self.ctl.next()).await.expect("a notice").unwrap();
+        let Body::Control(control) = received.body else { panic!("not a notice") };
+        (control.settled, control.cancelled)
+    }
+}
