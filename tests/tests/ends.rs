@@ -155,10 +155,7 @@ async fn a_draining_worker_gives_its_job_back_with_the_attempt() {
     let runs = Executions::default();
     let mut setup = Setup::new("leaver", "handover");
     setup.drain = Duration::from_millis(300);
-    let leaver = runs.worker(&stack, setup, |ctx, _| async move {
-        ctx.cancelled().await;
-        Ok(json!("never"))
-    });
+    let leaver = runs.worker(&stack, setup, |_, _| std::future::pending());
     let id = gateway.submit(json!({"topic": "handover", "retry": {"max_attempts": 1}})).await;
     gateway.reaches(&id, "running", SOON).await;
     leaver.drain().await;

@@ -94,7 +94,7 @@ async fn progress_and_trace_context_travel_with_the_job() {
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let _worker = runs.worker(&stack, Setup::new("w1", "traced"), |ctx, _| async move {
-        ctx.progress(40.0, "half-way", None::<&()>);
+        ctx.progress(40.0, "half-way", None);
         let trace = ctx.traceparent().map(|t| t.to_string());
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(json!({ "trace": trace }))
@@ -104,7 +104,7 @@ async fn progress_and_trace_context_travel_with_the_job() {
     let answer = gateway.send(reqwest::Method::POST, "/api/v1/jobs", &[("traceparent", parent)], body).await.unwrap();
     let id = answer.id();
     muster_testkit::until(SOON, "progress to be shown", async || {
-        (gateway.job(&id).await["progress"]["percent"] == json!(40.0)).then_some(())
+        (gateway.job(&id).await["progress"]["percent"].as_f64() == Some(40.0)).then_some(())
     })
     .await;
     let job = gateway.ended(&id, SOON).await;

@@ -74,18 +74,10 @@ pub(crate) struct Inner {
     pub(crate) in_flight: Semaphore,
     /// When streams were last made again on somebody's behalf, and how it went; see [`Bus::heal`].
     pub(crate) healed: Mutex<Option<(Instant, Result<(), BusError>)>>,
-    link: watch::Sender<Link>,
+    /// Grows with every break, so that whoever waits knows that its answer will not come.
+    breaks: watch::Sender<u64>,
     up: watch::Sender<bool>,
     clock: RwLock<Option<Clock>>,
-}
-
-/// How often the connection has come and gone.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Link {
-    /// Grows with every break, so that whoever waits knows its answer will not come.
-    pub(crate) breaks: u64,
-    /// Grows with every connection.
-    pub(crate) joins: u64,
 }
 
 impl Bus {
@@ -95,7 +87,7 @@ impl Bus {
         // Already installed by another part of the process: just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Addresses { servers, user, password } = addresses(&settings.url)?;
-        let (link, up) = (watch::Sender::new(Link::default()), watch::Sender::new(false));
+        let (breaks, up) = (watch::Sender::new(0), watch::Sender::new(false));
         let mut options = ConnectOptions::new()
             .name(&settings.instance)
             .retry_on_initial_connect()
@@ -105,9 +97,9 @@ impl Bus {
             .request_timeout(Some(settings.request_timeout))
             .reconnect_delay_callback(before_attempt)
             .event_callback({
-                let (link, up) = (link.clone(), up.clone());
+                let (breaks, up) = (breaks.clone(), up.clone());
                 move |event| {
-                    note(&event, &link, &up);
+                    note(&event, &breaks, &up);
                     async {}
                 }
             });
@@ -124,7 +116,7 @@ impl Bus {
             settings,
             in_flight: Semaphore::new(IN_FLIGHT),
             healed: Mutex::new(None),
-            link,
+            breaks,
             up,
             clock: RwLock::new(None),
         };
@@ -148,10 +140,10 @@ impl Bus {
 
     /// Waits for the connection, as long as it takes.
     pub async fn connected(&self) {
-        let mut link = self.inner.link.subscribe();
+        let mut up = self.watch_state();
         while !self.is_connected() {
             // The library may drop an event when many come at once, so look by oneself too.
-            let _ = timeout(Duration::from_millis(100), link.changed()).await;
+            let _ = timeout(Duration::from_millis(100), up.changed()).await;
         }
     }
 
@@ -180,8 +172,9 @@ impl Bus {
         encode(&seal(self.instance(), trace, now, body))
     }
 
-    pub(crate) fn links(&self) -> watch::Receiver<Link> {
-        self.inner.link.subscribe()
+    /// How often the connection has broken so far.
+    pub(crate) fn breaks(&self) -> watch::Receiver<u64> {
+        self.inner.breaks.subscribe()
     }
 
     /// Waits for the connection until `deadline`.
@@ -205,8 +198,8 @@ impl Bus {
     ) -> Result<Message, BusError> {
         let deadline = Instant::now() + wait;
         self.connected_by(deadline, &subject).await?;
-        let mut link = self.links();
-        let breaks = link.borrow().breaks;
+        let mut breaks = self.breaks();
+        let before = *breaks.borrow();
         let size = payload.len();
         let asked = async {
             let mut expected = self.inner.answers.expect();
@@ -224,7 +217,7 @@ impl Bus {
                 BusAway { detail: &subject }.emit();
                 return Err(BusError::Timeout { what: subject.to_string(), after: wait });
             }
-            _ = link.wait_for(|link| link.breaks != breaks) => {
+            _ = breaks.wait_for(|now| *now != before) => {
                 BusAway { detail: &subject }.emit();
                 return Err(BusError::away(format!("the connection broke during {subject}")));
             }
@@ -270,16 +263,15 @@ fn before_attempt(attempt: usize) -> Duration {
     }
 }
 
-fn note(event: &Event, link: &watch::Sender<Link>, up: &watch::Sender<bool>) {
+fn note(event: &Event, breaks: &watch::Sender<u64>, up: &watch::Sender<bool>) {
     match event {
         Event::Connected => {
             info!("connected to NATS");
-            link.send_modify(|link| link.joins += 1);
             up.send_replace(true);
         }
         Event::Disconnected | Event::Closed => {
             warn!("the connection to NATS is gone");
-            link.send_modify(|link| link.breaks += 1);
+            breaks.send_modify(|breaks| *breaks += 1);
             up.send_replace(false);
         }
         Event::SlowConsumer(_) => warn!("a subscription is too slow: NATS messages were dropped"),

@@ -154,11 +154,11 @@ impl Pull {
     /// Waits for the next message, a break of the connection, or a time.
     async fn wait(&mut self, consumer: &Consumer, until: Instant, silent_at: Instant) -> Result<(), BusError> {
         let Some(inbox) = self.inbox.as_mut() else { return Err(BusError::away("no inbox")) };
-        let (mut links, link) = (consumer.bus.links(), inbox.link);
+        let (mut breaks, before) = (consumer.bus.breaks(), inbox.breaks);
         let message = tokio::select! {
             biased;
             message = inbox.source.next() => message,
-            _ = links.wait_for(|now| *now != link) => return Err(BusError::away("the connection broke")),
+            _ = breaks.wait_for(|now| *now != before) => return Err(BusError::away("the connection broke")),
             () = sleep_until(until) => return Ok(()),
             () = sleep_until(silent_at) => {
                 let what = format!("no heartbeat from {}", consumer.spec.name);
@@ -179,7 +179,7 @@ impl Pull {
                 .unwrap_or_else(|_| Err(BusError::away(consumer.spec.name.as_str())))?;
             self.checked = true;
         }
-        if self.inbox.as_ref().is_some_and(|inbox| inbox.link != *bus.links().borrow()) {
+        if self.inbox.as_ref().is_some_and(|inbox| inbox.breaks != *bus.breaks().borrow()) {
             self.leave(consumer);
         }
         if self.inbox.is_none() {

@@ -72,12 +72,6 @@ impl Problem {
         problem
     }
 
-    /// Says when to come back.
-    pub(crate) fn come_back_in(mut self, wait: Duration) -> Problem {
-        self.retry_after = Some(wait);
-        self
-    }
-
     /// The HTTP status of this refusal.
     pub(crate) fn status(&self) -> StatusCode {
         status_of(self.code)

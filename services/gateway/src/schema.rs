@@ -198,7 +198,7 @@ pub(crate) struct History {
     /// Whose.
     job_id: String,
     /// Every transition that is kept: the first, and the last 63.
-    items: Vec<HistoryLine>,
+    transitions: Vec<HistoryLine>,
     /// Each attempt.
     attempts: Vec<Attempt>,
 }

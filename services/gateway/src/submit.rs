@@ -5,7 +5,7 @@
 //! byte for byte; fields that do not work yet are refused, never ignored. Leaves to others: who
 //! asks (`auth`), and what becomes of the job (`group`).
 
-use std::{convert::Infallible, ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
 use muster_domain::{
@@ -240,11 +240,6 @@ pub(crate) fn read_reason(body: &Bytes, faults: &mut Faults) -> Result<String, c
     });
     o.finish(faults);
     Ok(reason.unwrap_or_default())
-}
-
-/// A rule that takes any text.
-pub(crate) fn any_text(given: &str) -> Result<String, Infallible> {
-    Ok(given.to_owned())
 }
 
 #[cfg(test)]

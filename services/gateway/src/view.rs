@@ -262,7 +262,7 @@ fn write_progress(json: &mut Json, progress: &Progress) {
 pub(crate) fn history(id: JobId, transitions: &[Transition]) -> Bytes {
     document(|json| {
         json.text("job_id", &id.to_string());
-        json.list("items", |json| {
+        json.list("transitions", |json| {
             for line in transitions {
                 json.object(None, |json| {
                     json.text("event", line.event.map_or("submit", Event::as_str));
@@ -420,8 +420,8 @@ mod tests {
             line(Some(Event::Start), State::Running, 2, "w2"),
         ];
         let shown: Value = serde_json::from_slice(&history(JobId::mint(0), &story)).unwrap();
-        assert_eq!(shown["items"][0]["event"], "submit");
-        assert_eq!(shown["items"].as_array().unwrap().len(), 5);
+        assert_eq!(shown["transitions"][0]["event"], "submit");
+        assert_eq!(shown["transitions"].as_array().unwrap().len(), 5);
         let attempts = &shown["attempts"];
         assert_eq!(attempts[0]["worker"], "w1");
         assert_eq!(attempts[0]["error"], serde_json::json!({"code": "boom", "message": "it broke: badly"}));

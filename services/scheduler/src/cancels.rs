@@ -3,6 +3,7 @@
 //! Promises: applying one twice changes nothing and finishes what the first time left undone.
 //! Leaves to others: what a cancel entails (`flow`).
 
+use futures_util::future::join_all;
 use muster_bus::{Subject, subjects};
 use muster_domain::Tenant;
 use muster_wire::{
@@ -38,17 +39,18 @@ impl Work for Cancels {
     }
 
     async fn handle(desk: &Desk, items: Vec<Cancel>, _again: bool) -> Vec<usize> {
-        let mut failed = Vec::new();
-        for (place, item) in items.into_iter().enumerate() {
-            let done = match (job_id(&item.job_id), Tenant::parse(&item.tenant)) {
-                (Ok(id), Ok(tenant)) => desk.flow.cancel(&tenant, id, &item.reason).await.is_ok(),
-                (Err(fault), _) => bury::<Cancels>(desk, item, &fault.to_string()).await,
-                (_, Err(fault)) => bury::<Cancels>(desk, item, &fault.to_string()).await,
-            };
-            if !done {
-                failed.push(place);
-            }
-        }
-        failed
+        let done = join_all(items.into_iter().map(|item| apply(desk, item))).await;
+        done.into_iter().enumerate().filter(|(_, done)| !done).map(|(place, _)| place).collect()
     }
+}
+
+/// False if it must come again.
+async fn apply(desk: &Desk, item: Cancel) -> bool {
+    let (id, tenant) = (job_id(&item.job_id), Tenant::parse(&item.tenant));
+    let reason = match (id, tenant) {
+        (Ok(id), Ok(tenant)) => return desk.flow.cancel(&tenant, id, &item.reason).await.is_ok(),
+        (Err(fault), _) => fault.to_string(),
+        (_, Err(fault)) => fault.to_string(),
+    };
+    bury::<Cancels>(desk, item, &reason).await
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use muster_bus::Bus;
-use muster_chassis::Tasks;
+use muster_chassis::{Registry, Tasks};
 use muster_domain::{Head, JobId, Outcome, job::next_look};
 use muster_flow::Flow;
 use muster_store::{Moved, Store, StoreError};
@@ -29,6 +29,8 @@ pub(crate) struct Desk {
     pub(crate) fleet: Fleet,
     pub(crate) hints: Hints,
     pub(crate) silence: Silence,
+    /// This replica's loops, one of which may be the leader.
+    pub(crate) loops: Registry,
     /// Where work in flight runs: drained after those who take it.
     pub(crate) in_flight: Tasks,
 }
@@ -48,7 +50,7 @@ impl Desk {
     pub(crate) async fn forward(&self, homes: &[(JobId, Duration)]) -> Result<(), StoreError> {
         let Some(soonest) = homes.iter().map(|(_, after)| *after).min() else { return Ok(()) };
         self.store().forward_homes(homes).await?;
-        self.hints.due_in(self.bus(), soonest).await;
+        self.hints.due_in(&self.loops, self.bus(), soonest).await;
         Ok(())
     }
 

@@ -28,10 +28,12 @@ pub(crate) struct Hints {
 impl Hints {
     /// Tells every replica that a job is due in `after`, unless a hint for that time or an earlier
     /// one is still under way.
-    pub(crate) async fn due_in(&self, bus: &Bus, after: Duration) {
+    pub(crate) async fn due_in(&self, loops: &Registry, bus: &Bus, after: Duration) {
         if !self.is_news(after, Instant::now()) {
             return;
         }
+        // Ours needs no bus to hear of it.
+        loops.wake(RECONCILER, after);
         let in_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         let wake = Wake { r#loop: RECONCILER.to_owned(), in_us };
         // Lost hints cost an interval; the fault itself is told by the bus.

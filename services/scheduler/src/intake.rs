@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 use muster_bus::{ConsumerSpec, Delivery, Subject, subjects};
 use muster_chassis::Part;
 use muster_domain::Time;
@@ -38,8 +38,12 @@ const BATCH: usize = 512;
 const BATCHES: usize = 8;
 /// How long a pull waits for work.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When a delivery with a failure comes again: the fault may be over by then.
+/// When a delivery with a failure comes again first: the fault may be over by then. Later ones wait
+/// longer, up to the last.
 const COME_AGAIN: Duration = Duration::from_millis(500);
+const COME_AGAIN_AT_LAST: Duration = Duration::from_secs(10);
+/// Items of a repeated group that are handled at one time, each for itself.
+const SINGLES: usize = 32;
 
 /// What a consumer carries.
 pub(crate) trait Work: Send + Sync + 'static {
@@ -66,14 +70,16 @@ pub(crate) trait Work: Send + Sync + 'static {
 /// Takes work until stopped. What was begun goes on among the tasks in flight; what was delivered
 /// and not begun is given back.
 pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Consumers, stop: &CancellationToken) -> anyhow::Result<()> {
+    let opened = async {
+        desk.bus().connected().await;
+        desk.bus().consumer(ConsumerSpec::scheduler(W::subject())).await
+    };
     let consumer = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        consumer = desk.bus().consumer(ConsumerSpec::scheduler(W::subject())) => consumer?,
+        consumer = opened => consumer?,
     };
-    if desk.bus().is_connected() {
-        // It was made just now; the first fetch may wait long for its first message.
-        ready.tell(W::NAME, Ok(()));
-    }
+    // It was made just now; the first fetch may wait long for its first message.
+    ready.tell(W::NAME, Ok(()));
     let turns = Arc::new(Semaphore::new(BATCHES));
     loop {
         let turn = turns.clone().acquire_owned().await?;
@@ -184,27 +190,39 @@ async fn see_through<W: Work>(desk: &Desk, batch: Batch<W>) {
         if whole {
             delivery.ack().await;
         } else {
-            delivery.nak(COME_AGAIN).await;
+            delivery.nak(pause_before(2)).await;
         }
     }
 }
 
 /// A group that came before: each item for itself, so that a bad one harms nobody else, and only
-/// what failed is published again.
+/// what failed is published again. Where nothing could be done the group itself comes again: then
+/// it is the store that is away, and nobody is held up by a neighbour.
 async fn one_by_one<W: Work>(desk: &Desk, delivery: &Delivery, items: &[W::Item]) {
     let mut failed = Vec::new();
-    for item in items {
-        match guarded::<W>(desk, vec![item.clone()], true).await {
-            Some(places) if places.is_empty() => {}
-            _ => failed.push(item.clone()),
+    for chunk in items.chunks(SINGLES) {
+        let handled = join_all(chunk.iter().map(|item| guarded::<W>(desk, vec![item.clone()], true))).await;
+        for (item, places) in chunk.iter().zip(handled) {
+            if places.is_none_or(|places| !places.is_empty()) {
+                failed.push(item.clone());
+            }
         }
+        delivery.in_progress().await;
     }
-    let done = failed.is_empty() || desk.bus().publish(&W::subject(), None, None, W::close(failed)).await.is_ok();
+    let none_done = failed.len() == items.len() && !items.is_empty();
+    let done = failed.is_empty()
+        || (!none_done && desk.bus().publish(&W::subject(), None, None, W::close(failed)).await.is_ok());
     if done {
         delivery.ack().await;
     } else {
-        delivery.nak(COME_AGAIN).await;
+        delivery.nak(pause_before(delivery.delivered + 1)).await;
     }
+}
+
+/// How long before a delivery comes for the nth time.
+fn pause_before(nth: u64) -> Duration {
+    let doubled = u32::try_from(nth.saturating_sub(2).min(8)).unwrap_or(8);
+    (COME_AGAIN * 2_u32.pow(doubled)).min(COME_AGAIN_AT_LAST)
 }
 
 /// The places that failed; none if the handling itself broke.
@@ -221,4 +239,18 @@ pub(crate) async fn bury<W: Work>(desk: &Desk, item: W::Item, reason: &str) -> b
     let original: Bytes = encode(&seal(desk.bus().instance(), None, Time::NONE, W::close(vec![item])));
     let letter = DeadLetter { subject: subject.to_string(), reason: reason.to_owned(), original };
     desk.bus().publish(&subjects::dlq(), None, None, Body::DeadLetter(letter)).await.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_again_and_again_comes_less_and_less_often() {
+        let pauses: Vec<_> = (2..=9).map(pause_before).collect();
+        assert_eq!(pauses[0], COME_AGAIN);
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses.last(), Some(&COME_AGAIN_AT_LAST));
+        assert_eq!(pause_before(u64::MAX), COME_AGAIN_AT_LAST);
+    }
 }

@@ -83,6 +83,7 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
         fleet: Fleet::default(),
         hints: Hints::default(),
         silence: Silence::new(settings::outage_wait(values), Instant::now()),
+        loops: chassis.loops.clone(),
         in_flight: in_flight.clone(),
     });
 

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures_util::future::join_all;
 use muster_bus::{Subject, subjects};
 use muster_domain::{Event, JobId, Outcome, State, WorkerId};
-use muster_flow::End;
+use muster_flow::{End, job_event};
 use muster_store::{Fields, Moved, StoreError};
 use muster_telemetry::{Counter, Emit, count, events::StaleWrite};
 use muster_wire::{
@@ -176,7 +176,7 @@ impl Consequences {
             let error_code = error_code.filter(|_| head.state() != State::Succeeded);
             self.ends.push((place, End { id, tenant, topic, head: head.clone(), error_code, first, tell: None }));
         } else {
-            self.events.push(events::moved(id, &lane, head));
+            self.events.push(job_event(id, &lane.tenant, &lane.topic, head, error_code.as_deref()));
         }
     }
 }

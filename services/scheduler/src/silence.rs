@@ -166,34 +166,30 @@ pub(crate) async fn probe(desk: &Desk, redis: &Part, nats: &Part, stop: &Cancell
         let times = join_all((0..SHARDS).map(|shard| desk.store().due_homes(shard, 1)));
         let (times, states) = tokio::join!(times, states);
         let times: Result<Vec<Time>, _> = times.into_iter().map(|due| due.map(|due| due.now)).collect();
-        let mut heard = true;
+        let mut away = None;
         for (spec, state) in consumers.iter().zip(states) {
             match state {
-                Ok(state) => {
-                    set(Gauge::BusConsumerPending, &[("consumer", &spec.name)], state.pending as f64);
-                    nats.ready();
-                }
-                Err(fault) => {
-                    heard = false;
-                    nats.not_ready(fault.to_string());
-                }
+                Ok(state) => set(Gauge::BusConsumerPending, &[("consumer", &spec.name)], state.pending as f64),
+                Err(fault) => away = Some(fault),
             }
         }
-        match times {
-            Ok(times) => {
-                redis.ready();
-                if heard {
-                    desk.silence.answered(&times, Instant::now());
-                }
-            }
-            Err(fault) => {
-                heard = false;
-                redis.not_ready(fault.to_string());
-            }
+        let connections = desk.store().router().connections();
+        for (state, n) in [("shared", connections.shared), ("busy", connections.busy), ("idle", connections.idle)] {
+            set(Gauge::RedisConnections, &[("state", state)], n as f64);
         }
-        if !heard {
-            desk.silence.failed(Instant::now());
+        tell(nats, away.as_ref());
+        tell(redis, times.as_ref().err());
+        match (times, away) {
+            (Ok(times), None) => desk.silence.answered(&times, Instant::now()),
+            _ => desk.silence.failed(Instant::now()),
         }
+    }
+}
+
+fn tell(part: &Part, fault: Option<&impl ToString>) {
+    match fault {
+        None => part.ready(),
+        Some(fault) => part.not_ready(fault.to_string()),
     }
 }
 

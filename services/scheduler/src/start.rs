@@ -71,7 +71,7 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
     let mut outcome = Outcomes::default();
     for Read { ask, job } in reads {
         let moved = if job.is_some() { moved.next() } else { None };
-        outcome.add(ask, job, moved);
+        outcome.add(&ask, job, moved);
     }
     let Outcomes { mut answers, homes, events, ends, .. } = outcome;
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
@@ -130,17 +130,17 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    fn add(&mut self, ask: StartAsk, job: Option<(JobId, Arc<Lane>)>, moved: Option<Result<Moved, StoreError>>) {
+    fn add(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<Lane>)>, moved: Option<Result<Moved, StoreError>>) {
         let place = self.answers.len();
         let (Some((id, lane)), Some(moved)) = (job, moved) else {
-            self.answers.push(verdict(&ask, Verdict::Gone, "unreadable"));
+            self.answers.push(verdict(ask, Verdict::Gone, "unreadable"));
             return;
         };
         let answer = match moved {
-            Err(_) => verdict(&ask, Verdict::Retry, ""),
+            Err(_) => verdict(ask, Verdict::Retry, ""),
             Ok(moved) => {
-                self.note(place, id, &lane, &ask, &moved);
-                judge(&ask, &moved)
+                self.note(place, id, &lane, ask, &moved);
+                judge(ask, &moved)
             }
         };
         self.answers.push(answer);

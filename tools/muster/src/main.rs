@@ -1,6 +1,5 @@
 //! `muster`: the operator's commands, shell workers, and the local stack. Reads its arguments and
 //! hands them to `commands`; what a command's end means for a shell is said in `outcome`.
-#![expect(clippy::print_stdout, reason = "a CLI prints")]
 
 mod api;
 mod commands;

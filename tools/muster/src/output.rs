@@ -1,7 +1,7 @@
 //! What commands print: tables for people, JSON for programs, spinners and bars on standard error
 //! while one waits. Leaves to others what is in them.
 
-use std::time::Duration;
+use std::{io::Write, time::Duration};
 
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -18,14 +18,14 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Prints a JSON value as the server sent it.
+/// Prints a JSON value.
 pub(crate) fn json(value: &Value) {
-    println!("{value:#}");
+    line(format_args!("{value:#}"));
 }
 
-/// Prints one line of text.
+/// Prints one line of text. That nobody reads on (`| head`) is no fault of ours.
 pub(crate) fn line(text: impl std::fmt::Display) {
-    println!("{text}");
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints rows under their headings.
@@ -35,7 +35,7 @@ pub(crate) fn rows(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>
     for row in rows {
         table.add_row(row);
     }
-    println!("{}", table.trim_fmt());
+    line(table.trim_fmt());
 }
 
 /// Prints the facts about one thing, one a line; empty ones are left out.
@@ -45,7 +45,7 @@ pub(crate) fn facts(pairs: &[(&str, String)]) {
     for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
         table.add_row([*name, value.as_str()]);
     }
-    println!("{}", table.trim_fmt());
+    line(table.trim_fmt());
 }
 
 /// A field as a cell: strings bare, absent ones empty, everything else as JSON.

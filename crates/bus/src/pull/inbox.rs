@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{Bus, BusError, ConsumerSpec, bus::Link, jetstream::nanos};
+use crate::{Bus, BusError, ConsumerSpec, jetstream::nanos};
 
 /// How often the server says that a request still stands.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -36,8 +36,9 @@ pub(super) enum Arrived {
 
 pub(super) struct Inbox {
     pub(super) source: Subscriber,
-    /// The connection that it was opened on.
-    pub(super) link: Link,
+    /// How often the connection had broken when it was opened: what was asked before the
+    /// next break is lost.
+    pub(super) breaks: u64,
     /// Messages that the server still owes us.
     pub(super) left: usize,
     /// When the server last said anything, or was last asked.
@@ -50,12 +51,12 @@ pub(super) struct Inbox {
 
 impl Inbox {
     pub(super) async fn open(bus: &Bus) -> Result<Inbox, BusError> {
-        let (link, client) = (*bus.links().borrow(), &bus.inner.client);
+        let (breaks, client) = (*bus.breaks().borrow(), &bus.inner.client);
         let prefix = client.new_inbox();
         let opened = client.subscribe(format!("{prefix}.*")).await;
         let source = opened.map_err(|e| BusError::away(e.to_string()))?;
         let heard = Instant::now();
-        Ok(Inbox { source, link, left: 0, heard, prefix, asked: 0, heartbeats: false, at_once: false })
+        Ok(Inbox { source, breaks, left: 0, heard, prefix, asked: 0, heartbeats: false, at_once: false })
     }
 
     /// Whether the server answers the request at once, in full or with its end.

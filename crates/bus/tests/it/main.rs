@@ -1,6 +1,7 @@
 //! The bus against real NATS servers: what it promises, through restarts, wipes and kills.
 
 mod cluster;
+mod credentials;
 mod fixture;
 mod groups;
 mod inspection;

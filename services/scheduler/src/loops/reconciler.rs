@@ -35,6 +35,8 @@ use view::View;
 const BATCH: usize = 500;
 /// When a job is looked at again for which something could not be done.
 const AFTER_A_FAULT: Duration = Duration::from_secs(1);
+/// Jobs that come due within this of each other are looked at together.
+const TOGETHER: Duration = Duration::from_millis(10);
 /// The least wait before a job that did not move is looked at again.
 const SOON: Duration = Duration::from_millis(50);
 
@@ -111,7 +113,7 @@ impl Pass<'_> {
     async fn shard(&mut self, due: DueHomes) -> anyhow::Result<bool> {
         let DueHomes { entries, now, next } = due;
         if let Some(next) = next {
-            self.counts.due_in(next.remaining(now));
+            self.counts.due_in(next.remaining(now).max(TOGETHER));
         }
         if entries.is_empty() {
             return Ok(false);
@@ -150,7 +152,7 @@ impl Pass<'_> {
         let soonest = done.rescores.iter().map(|rescore| rescore.after).min();
         if let Some(after) = soonest {
             self.desk.store().rescore_homes(&done.rescores).await?;
-            self.counts.due_in(after);
+            self.counts.due_in(after.max(TOGETHER));
         }
         Ok(done.moved)
     }

@@ -1,6 +1,8 @@
 //! The scheduler in-process, against a real Redis and a real NATS, with workers made by hand.
 
 mod backlog;
+mod load;
+mod outages;
 mod path;
 mod recovery;
 mod replicas;

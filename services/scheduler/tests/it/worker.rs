@@ -88,13 +88,22 @@ impl Worker {
         reply.items.into_iter().next().unwrap()
     }
 
-    /// Takes the next offer and starts it.
+    /// Starts the next offer that is not gone.
     pub(crate) async fn start_next(&self, limit: Duration) -> Attempt {
-        let Offered { offer, delivery } = self.offered(limit).await;
-        let answer = self.ask(&offer, StartId::random()).await;
-        assert_eq!(answer.verdict(), Verdict::Go, "{}", answer.reason);
-        delivery.ack().await;
-        Attempt { job: job_id(&offer.job_id).unwrap(), fence: answer.fence, number: answer.attempt, offer }
+        loop {
+            let Offered { offer, delivery } = self.offered(limit).await;
+            let answer = self.ask(&offer, StartId::random()).await;
+            delivery.ack().await;
+            match answer.verdict() {
+                Verdict::Go => {
+                    let job = job_id(&offer.job_id).unwrap();
+                    return Attempt { job, fence: answer.fence, number: answer.attempt, offer };
+                }
+                // A server that was killed may have forgotten an ack.
+                Verdict::Gone => {}
+                other => panic!("{other:?}: {}", answer.reason),
+            }
+        }
     }
 
     pub(crate) async fn succeed(&self, attempt: &Attempt, json: &str) {

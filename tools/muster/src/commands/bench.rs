@@ -99,7 +99,7 @@ impl Submit {
         bar.finish_and_clear();
 
         let checking = output::spinner("checking every job");
-        let verdict = Verdict::reach(&api, &topic, &accepted, &tally.0).await?;
+        let verdict = Verdict::reach(&api, &topic, &accepted, &tally.0, self.patience).await?;
         checking.finish_and_clear();
         stop_worker(&mut worker, worker_pid).await;
 

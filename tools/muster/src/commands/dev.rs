@@ -66,7 +66,9 @@ impl Dev {
         let result = self.supervise(&folder, &mut fleet, &mut stop, &spinner).await;
 
         spinner.finish_and_clear();
-        eprintln!("stopping everything; Ctrl-C again ends it at once");
+        if !fleet.processes().is_empty() {
+            eprintln!("stopping everything; Ctrl-C again ends it at once");
+        }
         // A state file that names processes which are going away would mislead its readers.
         let _ = std::fs::remove_file(folder.state_file());
         fleet.stop(stop.next()).await;

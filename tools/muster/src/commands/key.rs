@@ -23,7 +23,7 @@ pub(crate) enum Key {
     },
 }
 
-/// Make a key; its secret is shown once
+/// Make a key for the tenant one acts for (--tenant); its secret is shown once
 #[derive(Args, Debug)]
 pub(crate) struct Create {
     /// What it is for
@@ -32,10 +32,6 @@ pub(crate) struct Create {
     /// What it may do: submit, read, payloads, control, worker, approve, policy, admin
     #[arg(long = "scope", required = true, value_delimiter = ',')]
     scopes: Vec<String>,
-
-    /// The tenant it is bound to; without one it acts for all tenants
-    #[arg(long = "for-tenant", value_name = "TENANT")]
-    tenant: Option<String>,
 
     /// Topics it is bound to; globs are fine
     #[arg(long = "topic", value_name = "GLOB")]
@@ -49,8 +45,6 @@ pub(crate) struct Create {
 #[derive(Serialize)]
 struct NewKey<'a> {
     name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<&'a str>,
     scopes: &'a [String],
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     topics: &'a [String],
@@ -76,7 +70,6 @@ impl Create {
     async fn run(self, caller: &Caller) -> anyhow::Result<()> {
         let body = NewKey {
             name: &self.name,
-            tenant: self.tenant.as_deref(),
             scopes: &self.scopes,
             topics: &self.topics,
             expires_at: self.expires_at.as_deref(),
@@ -88,14 +81,12 @@ impl Create {
             return Ok(());
         }
         let key = &answer.value;
-        // The secret may stand under either name; both are what goes into the header.
-        let secret = [&key["key"], &key["secret"]].into_iter().find(|v| v.is_string()).unwrap_or(&Value::Null);
         output::facts(&[
             ("id", cell(&key["id"])),
             ("name", cell(&key["name"])),
             ("tenant", cell(&key["tenant"])),
             ("scopes", words(&key["scopes"])),
-            ("key", cell(secret)),
+            ("key", cell(&key["key"])),
         ]);
         eprintln!("keep the key now: it is not shown again");
         Ok(())
@@ -112,7 +103,7 @@ async fn list(caller: &Caller) -> anyhow::Result<()> {
         vec![
             cell(&key["id"]),
             cell(&key["name"]),
-            key["tenant"].as_str().unwrap_or("(all)").to_owned(),
+            cell(&key["tenant"]),
             words(&key["scopes"]),
             words(&key["topics"]),
             cell(&key["expires_at"]),

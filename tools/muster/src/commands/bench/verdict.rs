@@ -43,24 +43,56 @@ pub(super) struct Verdict {
     never_executed: usize,
     /// Executed or listed jobs that nobody submitted.
     strangers: usize,
+    /// Jobs that had not ended yet when all executions had been counted and the clock had stopped.
+    late: usize,
+    /// Accepted jobs that the list does not show. They were read one by one.
+    unlisted: usize,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Succeeded at its first attempt.
+    AtOnce,
+    /// Any other end, or more than one attempt.
+    Otherwise,
+    NotYet,
+}
+
+impl End {
+    fn of(job: &Value) -> End {
+        match (&job["done"], job["state"] == "succeeded" && job["attempt"] == 1) {
+            (Value::Bool(true), true) => End::AtOnce,
+            (Value::Bool(true), false) => End::Otherwise,
+            _ => End::NotYet,
+        }
+    }
 }
 
 impl Verdict {
-    /// Reads every job of the topic and every line of the tally.
+    /// Reads every job of the topic and every line of the tally. Jobs that have not ended yet, as
+    /// happens when a process died on the way, are waited for.
     pub(super) async fn reach(
         api: &Api,
         topic: &str,
         accepted: &HashSet<JobId>,
         tally: &Path,
+        patience: Duration,
     ) -> anyhow::Result<Verdict> {
-        let listed = list(api, topic, accepted.len()).await?;
+        let mut listed = list(api, topic, accepted.len()).await?;
+        let unlisted: Vec<JobId> = accepted.iter().filter(|job| !listed.contains_key(job)).copied().collect();
+        let late: Vec<JobId> = listed.iter().filter(|(_, end)| **end == End::NotYet).map(|(job, _)| *job).collect();
+        let limit = Instant::now() + patience;
+        for job in late.iter().chain(&unlisted) {
+            listed.insert(*job, until_done(api, *job, limit).await?);
+        }
         let executed = executions(&fs::read_to_string(tally)?);
-        Ok(Verdict::judge(accepted, &listed, &executed))
+        Ok(Verdict { late: late.len(), unlisted: unlisted.len(), ..Verdict::judge(accepted, &listed, &executed) })
     }
 
-    fn judge(accepted: &HashSet<JobId>, listed: &HashMap<JobId, bool>, executed: &HashMap<JobId, usize>) -> Verdict {
+    fn judge(accepted: &HashSet<JobId>, listed: &HashMap<JobId, End>, executed: &HashMap<JobId, usize>) -> Verdict {
         let times = |job: &JobId| executed.get(job).copied().unwrap_or_default();
-        let fine = accepted.iter().filter(|job| listed.get(job) == Some(&true)).count();
+        let fine = accepted.iter().filter(|job| listed.get(job) == Some(&End::AtOnce)).count();
         let known: HashSet<&JobId> = listed.keys().chain(executed.keys()).collect();
         Verdict {
             accepted: accepted.len(),
@@ -70,6 +102,7 @@ impl Verdict {
             executed_again: accepted.iter().filter(|job| times(job) > 1).count(),
             never_executed: accepted.iter().filter(|job| times(job) == 0).count(),
             strangers: known.into_iter().filter(|job| !accepted.contains(job)).count(),
+            ..Verdict::default()
         }
     }
 
@@ -77,26 +110,30 @@ impl Verdict {
     pub(super) fn is_exact(&self) -> bool {
         self.succeeded_at_once == self.accepted
             && self.executions == self.accepted
-            && (self.executed_again, self.never_executed, self.strangers) == (0, 0, 0)
+            && (self.executed_again, self.never_executed, self.strangers, self.unlisted) == (0, 0, 0, 0)
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.late > 0 {
+            writeln!(f, "{} jobs had not ended when the clock stopped, and were waited for", self.late)?;
+        }
         if self.is_exact() {
             return write!(f, "exact: {} accepted, each succeeded and was started exactly once", self.accepted);
         }
         write!(
             f,
             "NOT exact: {} accepted; {} succeeded at the first attempt, {} did not; {} executions counted, \
-             {} jobs more than once, {} never; {} strangers",
+             {} jobs more than once, {} never; {} strangers; {} not in the list",
             self.accepted,
             self.succeeded_at_once,
             self.otherwise,
             self.executions,
             self.executed_again,
             self.never_executed,
-            self.strangers
+            self.strangers,
+            self.unlisted
         )
     }
 }
@@ -129,16 +166,21 @@ pub(super) async fn until_counted(
 pub(super) async fn until_settled(api: &Api, tally: &Path, patience: Duration) -> anyhow::Result<()> {
     let limit = Instant::now() + patience;
     for job in last(tally)? {
-        loop {
-            let left = limit.saturating_duration_since(Instant::now()).min(Duration::from_secs(5));
-            let call = Call::get(format!("/jobs/{job}")).query("wait_ms", left.as_millis().to_string()).waits(left);
-            let said = api.call(&call).await.map_err(Failure::from)?;
-            if said.value["done"] == Value::Bool(true) || left.is_zero() {
-                break;
-            }
-        }
+        until_done(api, job, limit).await?;
     }
     Ok(())
+}
+
+/// How the job ended, or that it had not by then.
+async fn until_done(api: &Api, job: JobId, limit: Instant) -> anyhow::Result<End> {
+    loop {
+        let left = limit.saturating_duration_since(Instant::now()).min(Duration::from_secs(5));
+        let call = Call::get(format!("/jobs/{job}")).query("wait_ms", left.as_millis().to_string()).waits(left);
+        let end = End::of(&api.call(&call).await.map_err(Failure::from)?.value);
+        if end != End::NotYet || left.is_zero() {
+            return Ok(end);
+        }
+    }
 }
 
 fn last(tally: &Path) -> anyhow::Result<Vec<JobId>> {
@@ -161,8 +203,8 @@ fn executions(tally: &str) -> HashMap<JobId, usize> {
     times
 }
 
-/// Every job of the topic, and whether it succeeded at its first attempt.
-async fn list(api: &Api, topic: &str, enough: usize) -> anyhow::Result<HashMap<JobId, bool>> {
+/// Every job of the topic, and how it ended.
+async fn list(api: &Api, topic: &str, enough: usize) -> anyhow::Result<HashMap<JobId, End>> {
     let mut jobs = HashMap::with_capacity(enough);
     let mut cursor: Option<String> = None;
     loop {
@@ -173,7 +215,7 @@ async fn list(api: &Api, topic: &str, enough: usize) -> anyhow::Result<HashMap<J
         let page = api.call(&call).await.map_err(Failure::from)?.value;
         for job in page["items"].as_array().context("the answer has no items")? {
             let id: JobId = job["id"].as_str().and_then(|id| id.parse().ok()).context("a job without an id")?;
-            jobs.insert(id, job["state"] == "succeeded" && job["attempt"] == 1);
+            jobs.insert(id, End::of(job));
         }
         cursor = page["next_cursor"].as_str().map(str::to_owned);
         // Older jobs of the tenant are none of ours.
@@ -195,7 +237,7 @@ mod tests {
     fn exact_means_each_job_once_and_no_other() {
         let [a, b, stranger] = jobs();
         let accepted = HashSet::from([a, b]);
-        let fine = HashMap::from([(a, true), (b, true)]);
+        let fine = HashMap::from([(a, End::AtOnce), (b, End::AtOnce)]);
         let once = HashMap::from([(a, 1), (b, 1)]);
         assert!(Verdict::judge(&accepted, &fine, &once).is_exact());
 
@@ -203,11 +245,11 @@ mod tests {
         assert!(!Verdict::judge(&accepted, &fine, &twice).is_exact());
         let missing = HashMap::from([(a, 1)]);
         assert!(!Verdict::judge(&accepted, &fine, &missing).is_exact());
-        let retried = HashMap::from([(a, true), (b, false)]);
+        let retried = HashMap::from([(a, End::AtOnce), (b, End::Otherwise)]);
         assert!(!Verdict::judge(&accepted, &retried, &once).is_exact());
         let one_more = HashMap::from([(a, 1), (b, 1), (stranger, 1)]);
         assert!(!Verdict::judge(&accepted, &fine, &one_more).is_exact());
-        assert!(!Verdict::judge(&accepted, &HashMap::from([(a, true)]), &once).is_exact());
+        assert!(!Verdict::judge(&accepted, &HashMap::from([(a, End::AtOnce)]), &once).is_exact());
     }
 
     #[test]

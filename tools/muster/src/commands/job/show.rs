@@ -59,21 +59,9 @@ pub(super) fn jobs(jobs: &[Value]) {
 
 /// One line a transition.
 pub(super) fn history(answer: &Value) {
-    let steps = [&answer["items"], &answer["transitions"], answer].into_iter().find_map(Value::as_array);
-    let row = |step: &Value| {
-        let from_to = match (step["from"].as_str(), [&step["to"], &step["state"]].iter().find_map(|v| v.as_str())) {
-            (Some(from), Some(to)) => format!("{from} → {to}"),
-            (_, to) => to.unwrap_or_default().to_owned(),
-        };
-        let time = [&step["at"], &step["time"]].into_iter().map(cell).find(|t| !t.is_empty()).unwrap_or_default();
-        let why = match step["error"].is_object() {
-            true => format!("{}: {}", cell(&step["error"]["code"]), cell(&step["error"]["message"])),
-            false => cell(&step["note"]),
-        };
-        vec![time, cell(&step["event"]), from_to, cell(&step["attempt"]), cell(&step["worker"]), why]
-    };
-    let steps = steps.map(Vec::as_slice).unwrap_or_default();
-    output::rows(&["TIME", "EVENT", "STATE", "ATTEMPT", "WORKER", "NOTE"], steps.iter().map(row));
+    let row = |step: &Value| ["at", "event", "state", "attempt", "note"].map(|name| cell(&step[name])).to_vec();
+    let steps = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    output::rows(&["TIME", "EVENT", "STATE", "ATTEMPT", "NOTE"], steps.iter().map(row));
 }
 
 fn took(job: &Value) -> String {

@@ -75,6 +75,8 @@ struct HttpWorker<'a> {
     report_most: usize,
     /// When a drain must be over.
     drain_until: Option<Instant>,
+    /// It was over, and handlers were told to stop.
+    gave_back: bool,
 }
 
 /// Runs until told to stop, then drains.
@@ -101,6 +103,7 @@ pub(super) async fn run(settings: Settings, door: Door, work: Arc<Work>, mut sto
         report_after: now,
         report_most: MAX_ITEMS,
         drain_until: None,
+        gave_back: false,
     };
     loop {
         worker.begin_calls()?;
@@ -172,6 +175,7 @@ impl<'a> HttpWorker<'a> {
         let body = json!({
             "worker_id": self.settings.id.as_str(),
             "wait_ms": spans::millis(wait),
+            "lease_ms": spans::millis(self.settings.lease),
             "items": self.book.extensions(),
         });
         self.ask(Call::post("/worker/extend", body.to_string()).waits(wait).repeatable())
@@ -265,6 +269,7 @@ impl<'a> HttpWorker<'a> {
             return Ok(());
         };
         self.book.give_back_all();
+        self.gave_back = true;
         self.request = None;
         if Instant::now() >= until + LAST_WORDS {
             let left = self.book.len();
@@ -279,9 +284,8 @@ impl<'a> HttpWorker<'a> {
 
     /// The next moment at which something may be due without a call coming back.
     fn next_moment(&self) -> Instant {
-        let now = Instant::now();
-        let drain = self.drain_until.map(|until| if now < until { until } else { now + PAUSE });
-        [drain, Some(now + PAUSE)].into_iter().flatten().min().unwrap_or(now + PAUSE)
+        let pause = Instant::now() + PAUSE;
+        self.drain_until.filter(|_| !self.gave_back).map_or(pause, |until| until.min(pause))
     }
 }
 

@@ -55,11 +55,11 @@ pub(super) async fn submit(caller: &Caller, file: &Path) -> anyhow::Result<()> {
         }
     }
     bar.finish_and_clear();
-    eprintln!("{accepted} accepted, {refused} refused");
-    match refused {
-        0 => Ok(()),
-        n => Err(Failure::new(format!("{n} jobs were refused")).into()),
+    if refused > 0 {
+        return Err(Failure::new(format!("{refused} of {} jobs were refused", accepted + refused)).into());
     }
+    eprintln!("{accepted} jobs accepted");
+    Ok(())
 }
 
 fn slurp(file: &Path) -> anyhow::Result<String> {

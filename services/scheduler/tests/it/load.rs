@@ -1,0 +1,121 @@
+//! Many short jobs: every one ends, each started once, through window, backlog and shared messages.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use muster_bus::{Bus, ConsumerSpec, Delivery, subjects};
+use muster_chassis::Tasks;
+use muster_domain::{JobId, StartId, State, Tenant, Topic};
+use muster_store::Fields;
+use muster_testkit::until;
+use muster_wire::{
+    Body, job_id,
+    v1::{Offer, Result as Report, ResultGroup, StartAsk, StartRequest, Success, result::Kind, start_answer::Verdict},
+};
+use tokio::sync::mpsc;
+
+use crate::stack::{Stack, job};
+
+const JOBS: usize = 20_000;
+const GROUP: usize = 100;
+
+/// Takes offers as they come, starts them in one request per batch, and reports success at once.
+async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
+    let spec = ConsumerSpec::offers(&Tenant::default(), &Topic::parse("many").unwrap());
+    let consumer = bus.consumer(spec).await.unwrap();
+    loop {
+        let deliveries = consumer.fetch(64, Duration::from_secs(1)).await.unwrap();
+        let offers: Vec<Offer> = deliveries.iter().flat_map(|d| opened(d).to_vec()).collect();
+        if offers.is_empty() {
+            continue;
+        }
+        let ask = |offer: &Offer| StartAsk {
+            job_id: offer.job_id.clone(),
+            version: offer.version,
+            dispatched_at: offer.dispatched_at,
+            start_id: StartId::random().0.to_vec().into(),
+            lease_ms: 30_000,
+            undecodable: false,
+            tenant: offer.tenant.clone(),
+            topic: offer.topic.clone(),
+        };
+        let request = StartRequest { worker: "w1".into(), items: offers.iter().map(ask).collect() };
+        let answer = bus.request(&subjects::start(), Body::Start(request), Duration::from_secs(5)).await.unwrap();
+        let Body::Started(reply) = answer else { panic!("not an answer to a start") };
+        let mut items = Vec::new();
+        for (offer, answer) in offers.into_iter().zip(reply.items) {
+            assert_eq!(offer.job_id, answer.job_id, "answers come in the order of the asks");
+            if answer.verdict() != Verdict::Go {
+                continue;
+            }
+            started.send(job_id(&offer.job_id).unwrap()).unwrap();
+            items.push(Report {
+                job_id: offer.job_id,
+                fence: answer.fence,
+                worker: "w1".into(),
+                tenant: offer.tenant,
+                topic: offer.topic,
+                kind: Some(Kind::Success(Success::default())),
+            });
+        }
+        for delivery in deliveries {
+            delivery.ack().await;
+        }
+        bus.publish(&subjects::result(), None, None, Body::Result(ResultGroup { items })).await.unwrap();
+    }
+}
+
+fn opened(delivery: &Delivery) -> &[Offer] {
+    match &delivery.body {
+        Body::Offer(group) => &group.items,
+        _ => panic!("not an offer"),
+    }
+}
+
+#[tokio::test]
+async fn thousands_of_short_jobs_all_succeed_and_each_starts_once() {
+    let stack = Stack::without_scheduler().await;
+    let _schedulers = (stack.scheduler("s1").await, stack.scheduler("s2").await);
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let workers = Tasks::new();
+    workers.spawn("worker", work(stack.bus().clone(), tell));
+    let began = std::time::Instant::now();
+    let mut ids = Vec::new();
+    for _ in 0..JOBS / GROUP {
+        ids.extend(stack.submit_all(vec![job("many"); GROUP]).await);
+    }
+    let mut starts: HashMap<JobId, u32> = HashMap::new();
+    while starts.len() < JOBS {
+        let id = tokio::time::timeout(Duration::from_secs(60), told.recv()).await.expect("all jobs to start").unwrap();
+        *starts.entry(id).or_default() += 1;
+    }
+    eprintln!("all started after {:?}", began.elapsed());
+    let mut queued = 0;
+    let mut left: HashSet<JobId> = ids.iter().copied().collect();
+    until(Duration::from_secs(60), "all jobs to succeed", async || {
+        let asked: Vec<JobId> = left.iter().copied().collect();
+        for record in stack.store().read(&asked, Fields::NONE).await {
+            let record = record.unwrap().unwrap();
+            if record.head.state() == State::Succeeded {
+                assert_eq!((record.head.attempt, record.history.last().unwrap().to), (1, State::Succeeded));
+                if record.history.iter().any(|l| l.to == State::Queued) { queued += 1; }
+                left.remove(&record.id);
+            }
+        }
+        left.is_empty().then_some(())
+    })
+    .await;
+    eprintln!("all succeeded after {:?}, {queued} went through the backlog", began.elapsed());
+    while let Ok(id) = told.try_recv() {
+        *starts.entry(id).or_default() += 1;
+    }
+    assert!(starts.values().all(|n| *n == 1), "a job was started twice");
+    assert_eq!(stack.redis.cli(&["ZCARD", "muster:queue:default:many:normal"]).await, "0");
+    until(Duration::from_secs(15), "no home to be left", async || {
+        (stack.store().count_homes().await.unwrap() == 0).then_some(())
+    })
+    .await;
+    workers.drain(Duration::from_millis(10)).await;
+}

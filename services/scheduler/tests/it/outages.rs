@@ -1,0 +1,76 @@
+//! A store that is away for a while: nothing is lost, nothing whose worker lives runs twice.
+
+use std::time::Duration;
+
+use muster_domain::{JobId, State};
+
+use crate::{
+    stack::{SOON, Stack, job},
+    worker::{Attempt, Worker},
+};
+
+const AWAY: Duration = Duration::from_secs(5);
+
+async fn start(worker: &Worker, n: usize) -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for _ in 0..n {
+        attempts.push(worker.start_next(SOON).await);
+    }
+    attempts
+}
+
+async fn all_succeeded_at_first(stack: &Stack, jobs: &[JobId]) {
+    for id in jobs {
+        let record = stack.ends(*id, State::Succeeded, Duration::from_secs(40)).await;
+        assert_eq!(record.head.attempt, 1, "no second attempt because of the outage");
+    }
+}
+
+#[tokio::test]
+async fn results_that_come_while_redis_is_away_count_once_it_is_back() {
+    let stack = Stack::start().await;
+    let worker = Worker::on(&stack, "w1", "t").await;
+    let jobs = stack.submit_all(vec![job("t"); 20]).await;
+    let attempts = start(&worker, 20).await;
+    stack.redis.pause();
+    for attempt in &attempts {
+        worker.succeed(attempt, "1").await;
+    }
+    // Longer than a call's budget, so that first and second deliveries fail.
+    tokio::time::sleep(AWAY).await;
+    stack.redis.resume();
+    all_succeeded_at_first(&stack, &jobs).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_during_an_outage_is_not_taken_from_a_live_worker() {
+    let stack = Stack::start().await;
+    let mut worker = Worker::on(&stack, "w1", "t").await;
+    worker.lease_ms = 3_000;
+    let jobs = stack.submit_all(vec![job("t"); 5]).await;
+    let attempts = start(&worker, 5).await;
+    stack.nats.pause();
+    tokio::time::sleep(AWAY).await;
+    stack.nats.resume();
+    for attempt in &attempts {
+        worker.succeed(attempt, "1").await;
+    }
+    all_succeeded_at_first(&stack, &jobs).await;
+}
+
+#[tokio::test]
+async fn jobs_on_a_bus_that_restarts_go_on() {
+    let stack = Stack::start().await;
+    let worker = Worker::on(&stack, "w1", "t").await;
+    let jobs = stack.submit_all(vec![job("t"); 20]).await;
+    let attempts = start(&worker, 10).await;
+    stack.nats.restart().await;
+    stack.bus().connected().await;
+    for attempt in &attempts {
+        worker.succeed(attempt, "1").await;
+    }
+    for attempt in start(&worker, 10).await {
+        worker.succeed(&attempt, "1").await;
+    }
+    all_succeeded_at_first(&stack, &jobs).await;
+}
