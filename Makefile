@@ -9,7 +9,7 @@ FAILPOINTS := --features muster-gateway/failpoints,muster-scheduler/failpoints
 BINARIES := -p muster-cli -p muster-gateway -p muster-scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test fmt lint bench clean-data
+.PHONY: help setup run build test fmt lint docs bench clean-data
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,11 @@ fmt: ## format the code
 
 lint: ## clippy, as strict as CI
 	cargo clippy --workspace --all-targets $(FAILPOINTS) -- -D warnings
+
+docs: ## write what is generated: Lua, typed calls, reference pages
+	cargo run --quiet --package muster-codegen
+	cargo build -p muster-gateway -p muster-scheduler $(FAILPOINTS)
+	@tools/scripts/settings_page.sh "$$CARGO_TARGET_DIR/debug" > docs/reference/settings.md
 
 bench: setup build ## 200,000 jobs through a stack of its own; prints rate and CPU per job
 	@tools/scripts/bench.sh "$$CARGO_TARGET_DIR/release/muster" $(ARGS)

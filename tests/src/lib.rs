@@ -4,6 +4,7 @@
 //! Promises: every stack is its own (folder, ports, servers) and ends with its test. Leaves to the
 //! tests: what must hold.
 
+pub mod by_hand;
 mod probe;
 mod stack;
 mod workers;

@@ -113,6 +113,7 @@ pub fn run(
     let ask = settings::asked(&args);
     match ask {
         Ask::Help => return say(&settings::help(service, own)),
+        Ask::Reference => return say(&settings::reference(service, own)),
         Ask::Version => return say(&format!("{service} {VERSION}\n")),
         Ask::Run | Ask::CheckConfig | Ask::PrintConfig => {}
     }
@@ -131,7 +132,7 @@ pub fn run(
             return say(&format!("{service}: the settings are fine\n"));
         }
         Ask::PrintConfig => return say(&loaded.values.print()),
-        Ask::Run | Ask::Help | Ask::Version => {}
+        Ask::Run | Ask::Help | Ask::Reference | Ask::Version => {}
     }
     if let Err(fault) = init_logs(&LogSettings::for_this_process(loaded.values.text("log"))) {
         let _ = writeln!(std::io::stderr(), "{service}: {fault}");

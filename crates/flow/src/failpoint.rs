@@ -29,7 +29,13 @@ pub use armed::{hit, is_armed};
 
 #[cfg(feature = "failpoints")]
 mod armed {
-    use std::{collections::HashMap, fs::OpenOptions, path::PathBuf, sync::OnceLock, time::Duration};
+    use std::{
+        collections::HashMap,
+        fs::OpenOptions,
+        path::{Path, PathBuf},
+        sync::OnceLock,
+        time::Duration,
+    };
 
     enum Action {
         Kill,
@@ -57,6 +63,11 @@ mod armed {
         Some((name.to_owned(), action))
     }
 
+    /// Whoever creates the file, whichever process that is.
+    fn is_first(file: &Path) -> bool {
+        OpenOptions::new().write(true).create_new(true).open(file).is_ok()
+    }
+
     /// Whether this place has an action.
     pub fn is_armed(name: &str) -> bool {
         actions().contains_key(name)
@@ -65,14 +76,10 @@ mod armed {
     /// Does what the test asked for at this place.
     pub async fn hit(name: &str) {
         match actions().get(name) {
-            None => {}
             Some(Action::Kill) => std::process::abort(),
-            Some(Action::KillOnce(file)) => {
-                if OpenOptions::new().write(true).create_new(true).open(file).is_ok() {
-                    std::process::abort();
-                }
-            }
+            Some(Action::KillOnce(file)) if is_first(file) => std::process::abort(),
             Some(Action::Delay(span)) => tokio::time::sleep(*span).await,
+            Some(Action::KillOnce(_)) | None => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 //! 1. Homes, due in 30 s: whatever happens from here on, somebody will look.
 //! 2. Records, each created or found.
 //! 3. What was found and not created has its home forwarded to now: the first try may have left
-//!    something undone.
+//!    something undone. What was created with a moment nearer than 30 s is forwarded to that.
 //! 4. The listing, awaited, and meanwhile the submit message, for a quarter of a second: if the
 //!    bus does not answer, the look will publish.
 //!
@@ -50,6 +50,12 @@ const SLOW: Duration = Duration::from_secs(15);
 /// How long a durable submit waits for a replica.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
 
+/// How soon a new job must be looked at, if a moment of its own comes before the first look.
+fn sooner(head: &Head) -> Option<Duration> {
+    let first = [head.deadline, head.start_by].into_iter().flatten().min()?;
+    Some(first.remaining(head.created_at)).filter(|after| *after < PENDING_LOOK)
+}
+
 /// What the scheduler hears of a pending job.
 pub fn submit_item(id: JobId, head: &Head, spec: v1::Spec, payload: bytes::Bytes) -> v1::Submit {
     let run_at = match head.phase {
@@ -79,7 +85,10 @@ impl Flow {
         let mut found: Vec<(JobId, Duration)> = Vec::new();
         for (place, outcome) in created.iter().enumerate() {
             match outcome {
-                Ok((Submitted::Created(_), _)) => fresh.push(place),
+                Ok((Submitted::Created(head), _)) => {
+                    fresh.push(place);
+                    found.extend(sooner(head).map(|after| (jobs[place].id, after)));
+                }
                 Ok(_) => found.push((jobs[place].id, Duration::ZERO)),
                 Err(_) => {}
             }
@@ -142,7 +151,8 @@ impl Flow {
             return Ok(());
         }
         self.store.forward_homes(found).await?;
-        self.hint_look(Duration::ZERO).await;
+        let first = found.iter().map(|(_, after)| *after).min();
+        self.hint_look(first.unwrap_or_default()).await;
         Ok(())
     }
 

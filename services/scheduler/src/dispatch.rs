@@ -162,8 +162,8 @@ async fn apply_once(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
 /// What follows from a batch of decisions.
 #[derive(Default)]
 struct Consequences {
-    /// One message each, several a message on hot subjects, and again what may stand there already.
-    offers: [Offers; 3],
+    /// One message each, or several a message on hot subjects.
+    offers: [Offers; 2],
     held: Vec<(usize, Arc<Lane>, QueueEntry)>,
     homes: Vec<(usize, JobId, Duration)>,
     events: Vec<JobEvent>,
@@ -181,19 +181,18 @@ async fn carry_out(desk: &Desk, answered: Vec<Answered>, again: bool) -> Vec<usi
     for answer in answered {
         todo.add(answer, again);
     }
-    let Consequences { offers: [single, shared, repeated], held, homes, events, mut failed } = todo;
+    let Consequences { offers: [single, shared], held, homes, events, mut failed } = todo;
     muster_flow::failpoint!("dispatch.after_apply");
-    let how = |many, again| Offering { many, again };
-    let (single, shared, repeated, unheld, unforwarded) = tokio::join!(
-        offer(desk, single, how(false, false)),
-        offer(desk, shared, how(true, false)),
-        offer(desk, repeated, how(false, true)),
+    let how = |many| Offering { many, again: false };
+    let (single, shared, unheld, unforwarded) = tokio::join!(
+        offer(desk, single, how(false)),
+        offer(desk, shared, how(true)),
         hold(desk, held),
         forward(desk, homes),
     );
     muster_flow::failpoint!("dispatch.after_offer");
     events::tell(desk.bus(), events).await;
-    for places in [single, shared, repeated, unheld, unforwarded] {
+    for places in [single, shared, unheld, unforwarded] {
         failed.extend(places);
     }
     failed
@@ -242,7 +241,9 @@ impl Consequences {
                 observe(Histogram::DispatchLatency, &[], waited.as_secs_f64());
                 usize::from(ask.lane.window().is_hot())
             }
-            _ => 2,
+            // The same decision, so the same message id: what stands there already stays alone, what
+            // its first decider died before publishing goes out now.
+            _ => 0,
         };
         let offers = &mut self.offers[which];
         offers.items.push(offers::from_submit(ask.submit, head));

@@ -40,8 +40,8 @@ pub(crate) struct Silence {
 #[derive(Debug)]
 struct State {
     wait: Duration,
-    /// No lease is ended before this.
-    undisturbed_from: Instant,
+    /// The last gap ended here.
+    disturbed_at: Instant,
     last_probe: Instant,
     /// TIME and the local clock as the last probe saw them together, per home shard: on a cluster
     /// each has a node's own clock.
@@ -64,7 +64,7 @@ impl Silence {
     pub(crate) fn new(wait: Duration, now: Instant) -> Silence {
         let state = State {
             wait,
-            undisturbed_from: now + wait,
+            disturbed_at: now,
             last_probe: now,
             clocks: vec![None; usize::from(SHARDS)],
             handled_until: Time::NONE,
@@ -100,10 +100,7 @@ impl Silence {
 
     /// How long until the wait after the last gap is over; zero if it is.
     pub(crate) fn disturbed_for(&self, now: Instant) -> Duration {
-        let state = self.state();
-        // A probe that has not come back yet may be the beginning of a gap.
-        let overdue = now.saturating_duration_since(state.last_probe) > GAP;
-        if overdue { state.wait } else { state.undisturbed_from.saturating_duration_since(now) }
+        self.state().disturbed_for(Duration::MAX, now)
     }
 
     /// What the bus says about results at the Redis time `time`.
@@ -129,13 +126,16 @@ impl Silence {
         }
     }
 
-    /// For a lease that ran out at `lease_end`: none if silence is proven, otherwise when to ask again.
-    pub(crate) fn unproven_until(&self, lease_end: Time, time: Time, now: Instant) -> Option<Time> {
-        let disturbed = self.disturbed_for(now);
+    /// For a lease of at most `span` that ran out at `lease_end`: none if silence is proven, otherwise
+    /// when to ask again. A worker that lives speaks within one lease after a gap, so a short lease
+    /// needs no longer wait than its own length.
+    pub(crate) fn unproven_until(&self, lease_end: Time, span: Duration, time: Time, now: Instant) -> Option<Time> {
+        let state = self.state();
+        let disturbed = state.disturbed_for(span, now);
         if !disturbed.is_zero() {
             return Some(time + disturbed);
         }
-        let handled = lease_end <= self.state().handled_until;
+        let handled = lease_end <= state.handled_until;
         if handled { None } else { Some(time + ASK_AGAIN) }
     }
 
@@ -145,8 +145,15 @@ impl Silence {
 }
 
 impl State {
+    fn disturbed_for(&self, span: Duration, now: Instant) -> Duration {
+        let wait = self.wait.min(span);
+        // A probe that has not come back yet may be the beginning of a gap.
+        let overdue = now.saturating_duration_since(self.last_probe) > GAP;
+        if overdue { wait } else { (self.disturbed_at + wait).saturating_duration_since(now) }
+    }
+
     fn disturb(&mut self, now: Instant) {
-        self.undisturbed_from = now + self.wait;
+        self.disturbed_at = now;
         self.handled_until = Time::NONE;
         self.target = None;
     }
@@ -218,10 +225,10 @@ mod tests {
         let silence = Silence::new(WAIT, start);
         watched(&silence, start, 0..=10);
         silence.results(&mark(0, 0), T0 + S * 10);
-        assert_eq!(silence.unproven_until(T0, T0 + S * 10, start + S * 10), Some(T0 + WAIT));
+        assert_eq!(silence.unproven_until(T0, WAIT, T0 + S * 10, start + S * 10), Some(T0 + WAIT));
         watched(&silence, start, 11..=30);
         silence.results(&mark(0, 0), T0 + S * 30);
-        assert_eq!(silence.unproven_until(T0 + S * 30, T0 + S * 30, start + S * 30), None);
+        assert_eq!(silence.unproven_until(T0 + S * 30, WAIT, T0 + S * 30, start + S * 30), None);
     }
 
     #[test]
@@ -251,14 +258,29 @@ mod tests {
         let silence = Silence::new(Duration::ZERO, start);
         silence.answered(&[T0], start);
         let (end, asked) = (T0, T0 + S);
-        assert!(silence.unproven_until(end, asked, start).is_some(), "nobody has asked the bus yet");
+        assert!(silence.unproven_until(end, WAIT, asked, start).is_some(), "nobody has asked the bus yet");
         silence.results(&mark(100, 90), asked);
-        assert_eq!(silence.unproven_until(end, asked, start), Some(asked + ASK_AGAIN));
+        assert_eq!(silence.unproven_until(end, WAIT, asked, start), Some(asked + ASK_AGAIN));
         silence.results(&mark(250, 99), asked + S);
-        assert!(silence.unproven_until(end, asked, start).is_some(), "one short");
+        assert!(silence.unproven_until(end, WAIT, asked, start).is_some(), "one short");
         silence.results(&mark(300, 100), asked + S * 2);
-        assert_eq!(silence.unproven_until(end, asked, start), None, "the target does not move on");
-        assert!(silence.unproven_until(asked + S, asked + S * 2, start).is_some(), "a later lease needs a later look");
+        assert_eq!(silence.unproven_until(end, WAIT, asked, start), None, "the target does not move on");
+        assert!(
+            silence.unproven_until(asked + S, WAIT, asked + S * 2, start).is_some(),
+            "a later lease needs a later look"
+        );
+    }
+
+    #[test]
+    fn a_short_lease_waits_no_longer_than_itself_after_a_gap() {
+        let start = Instant::now();
+        let silence = Silence::new(WAIT, start);
+        watched(&silence, start, 0..=3);
+        silence.results(&mark(5, 5), T0 + S * 3);
+        assert_eq!(silence.unproven_until(T0, S * 5, T0 + S * 3, start + S * 3), Some(T0 + S * 5));
+        watched(&silence, start, 4..=5);
+        assert_eq!(silence.unproven_until(T0, S * 5, T0 + S * 5, start + S * 5), None);
+        assert!(silence.unproven_until(T0, S * 30, T0 + S * 5, start + S * 5).is_some());
     }
 
     #[test]
@@ -267,7 +289,7 @@ mod tests {
         let silence = Silence::new(Duration::ZERO, start);
         silence.answered(&[T0], start);
         silence.results(&ResultsMark { idle: true, ..mark(100, 3) }, T0 + S);
-        assert_eq!(silence.unproven_until(T0 + S, T0 + S, start), None);
+        assert_eq!(silence.unproven_until(T0 + S, WAIT, T0 + S, start), None);
     }
 
     #[test]
@@ -278,9 +300,9 @@ mod tests {
         silence.results(&mark(100, 90), T0 + S);
         let anew = |last, floor| ResultsMark { stream_created: "second".into(), ..mark(last, floor) };
         silence.results(&anew(200, 150), T0 + S * 2);
-        assert!(silence.unproven_until(T0, T0 + S * 2, start).is_some(), "sequence 150 is of another stream");
+        assert!(silence.unproven_until(T0, WAIT, T0 + S * 2, start).is_some(), "sequence 150 is of another stream");
         silence.results(&anew(300, 200), T0 + S * 3);
-        assert_eq!(silence.unproven_until(T0, T0 + S * 3, start), None);
+        assert_eq!(silence.unproven_until(T0, WAIT, T0 + S * 3, start), None);
     }
 
     #[test]
@@ -289,9 +311,9 @@ mod tests {
         let silence = Silence::new(S, start);
         watched(&silence, start, 0..=3);
         silence.results(&mark(5, 5), T0 + S * 3);
-        assert_eq!(silence.unproven_until(T0, T0 + S * 3, start + S * 3), None);
+        assert_eq!(silence.unproven_until(T0, WAIT, T0 + S * 3, start + S * 3), None);
         silence.failed(start + S * 3);
         silence.answered(&[T0 + S * 5], start + S * 5);
-        assert!(silence.unproven_until(T0, T0 + S * 5, start + S * 5).is_some());
+        assert!(silence.unproven_until(T0, WAIT, T0 + S * 5, start + S * 5).is_some());
     }
 }

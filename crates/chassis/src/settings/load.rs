@@ -21,6 +21,8 @@ pub enum Ask {
     PrintConfig,
     /// Explain them.
     Help,
+    /// The same as a table for the docs.
+    Reference,
     /// Say the version.
     Version,
 }
@@ -32,6 +34,7 @@ const ASKS: &[(&str, Ask)] = &[
     ("-V", Ask::Version),
     ("--check-config", Ask::CheckConfig),
     ("--print-config", Ask::PrintConfig),
+    ("--print-reference", Ask::Reference),
 ];
 
 /// What the arguments ask for. Help and version win, so that they work whatever else is wrong.

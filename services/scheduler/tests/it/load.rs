@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::stack::{Stack, job};
 
-const JOBS: usize = 20_000;
+const JOBS: usize = 6_000;
 const GROUP: usize = 100;
 
 /// Takes offers as they come, starts them in one request per batch, and reports success at once.
@@ -81,7 +81,6 @@ async fn thousands_of_short_jobs_all_succeed_and_each_starts_once() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let workers = Tasks::new();
     workers.spawn("worker", work(stack.bus().clone(), tell));
-    let began = std::time::Instant::now();
     let mut ids = Vec::new();
     for _ in 0..JOBS / GROUP {
         ids.extend(stack.submit_all(vec![job("many"); GROUP]).await);
@@ -91,8 +90,6 @@ async fn thousands_of_short_jobs_all_succeed_and_each_starts_once() {
         let id = tokio::time::timeout(Duration::from_secs(60), told.recv()).await.expect("all jobs to start").unwrap();
         *starts.entry(id).or_default() += 1;
     }
-    eprintln!("all started after {:?}", began.elapsed());
-    let mut queued = 0;
     let mut left: HashSet<JobId> = ids.iter().copied().collect();
     until(Duration::from_secs(60), "all jobs to succeed", async || {
         let asked: Vec<JobId> = left.iter().copied().collect();
@@ -100,14 +97,12 @@ async fn thousands_of_short_jobs_all_succeed_and_each_starts_once() {
             let record = record.unwrap().unwrap();
             if record.head.state() == State::Succeeded {
                 assert_eq!((record.head.attempt, record.history.last().unwrap().to), (1, State::Succeeded));
-                if record.history.iter().any(|l| l.to == State::Queued) { queued += 1; }
                 left.remove(&record.id);
             }
         }
         left.is_empty().then_some(())
     })
     .await;
-    eprintln!("all succeeded after {:?}, {queued} went through the backlog", began.elapsed());
     while let Ok(id) = told.try_recv() {
         *starts.entry(id).or_default() += 1;
     }

@@ -2,10 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use muster_domain::State;
+use futures_util::future::join_all;
+use muster_bus::subjects;
+use muster_domain::{StartId, State};
 use muster_testkit::until;
+use muster_wire::{
+    Body,
+    v1::{SubmitGroup, start_answer::Verdict},
+};
 
 use crate::{
+    path::submit_of,
     stack::{SOON, Stack, job},
     worker::Worker,
 };
@@ -52,4 +59,29 @@ async fn jobs_go_on_when_one_of_two_schedulers_stops() {
         let record = stack.ends(id, State::Succeeded, SOON).await;
         assert_eq!(record.head.attempt, 1, "no attempt was lost to the stop");
     }
+}
+
+#[tokio::test]
+async fn one_submit_delivered_many_times_is_one_offer_and_of_many_starts_one_wins() {
+    let stack = Stack::without_scheduler().await;
+    let id = stack.submit(job("t")).await;
+    let submit = submit_of(&stack, id).await;
+    for _ in 0..32 {
+        let body = Body::Submit(SubmitGroup { items: vec![submit.clone(); 2] });
+        stack.bus().publish(&subjects::submit(), None, None, body).await.unwrap();
+    }
+    let _schedulers = tokio::join!(stack.scheduler("s1"), stack.scheduler("s2"));
+    let worker = Worker::on(&stack, "w0", "t").await;
+    let offer = worker.offered(SOON).await.offer;
+    assert_eq!(offer.version, 2, "decided once");
+
+    let names: Vec<String> = (1..=64).map(|n| format!("w{n}")).collect();
+    let workers = join_all(names.iter().map(|name| Worker::on(&stack, name, "t"))).await;
+    let answers = join_all(workers.iter().map(|worker| worker.ask(&offer, StartId::random()))).await;
+    let won: Vec<usize> = (0..64).filter(|n| answers[*n].verdict() == Verdict::Go).collect();
+    assert_eq!(won.len(), 1);
+    let refused = answers.iter().filter(|a| a.verdict() == Verdict::Gone && a.reason == "running").count();
+    assert_eq!(refused, 63, "everybody else hears why");
+    let head = stack.record(id).await.head;
+    assert_eq!((head.attempt, head.lease().unwrap().worker.clone()), (1, workers[won[0]].id.clone()));
 }

@@ -127,7 +127,7 @@ impl Submit {
         }
         match verdict.is_exact() {
             true => Ok(()),
-            false => Err(Failure::new("not every job succeeded with exactly one start").into()),
+            false => Err(Failure::new("the run was not exact").into()),
         }
     }
 

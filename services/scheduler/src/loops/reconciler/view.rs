@@ -1,7 +1,10 @@
 //! What is known of the bus during one pass: asked only when a job depends on it, once per
 //! subject. "Unknown" is an answer too, and from it nothing is concluded.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use muster_bus::subjects;
 use muster_domain::{
@@ -35,7 +38,9 @@ impl<'a> View<'a> {
                 view.offers = self.offers(&record.spec.tenant, &record.spec.topic).await;
             }
             Phase::Running { lease, .. } if lease.until.reached(now) => {
-                view.silence_unproven_until = self.silence(lease.until, now).await;
+                // Longer than the lease if it was extended, never shorter.
+                let span = lease.until.since(head.since);
+                view.silence_unproven_until = self.silence(lease.until, span, now).await;
             }
             _ => {}
         }
@@ -59,10 +64,9 @@ impl<'a> View<'a> {
         known
     }
 
-    async fn silence(&mut self, lease_end: Time, now: Time) -> Option<Time> {
+    async fn silence(&mut self, lease_end: Time, span: Duration, now: Time) -> Option<Time> {
         let silence = &self.desk.silence;
-        let undisturbed = silence.disturbed_for(Instant::now()).is_zero();
-        if undisturbed && !self.asked_results {
+        if !self.asked_results {
             self.asked_results = true;
             // `now` was read before the question, so whatever stood there then is in the answer.
             match self.desk.bus().results_mark().await {
@@ -70,6 +74,6 @@ impl<'a> View<'a> {
                 Err(_) => silence.failed(Instant::now()),
             }
         }
-        silence.unproven_until(lease_end, now, Instant::now())
+        silence.unproven_until(lease_end, span, now, Instant::now())
     }
 }

@@ -107,11 +107,16 @@ pub(crate) fn demo_worker(around: &Surroundings<'_>) -> anyhow::Result<Recipe> {
     })
 }
 
-/// Waits until each of these answers on its admin port that it is ready.
+/// Waits until each of these answers on its admin port that it is ready. A gateway says 200 without
+/// its stores too, as `degraded`; a stack is up when nobody is.
 pub(crate) async fn ready(processes: &[Process]) -> anyhow::Result<()> {
     for process in processes {
         if let Some(addr) = process.admin.as_deref().and_then(|url| url.strip_prefix("http://")) {
-            let ready = || async { probe::http_get(addr, "/readyz").await.map(drop) };
+            let ready = || async {
+                let said = probe::http_get(addr, "/readyz").await?;
+                anyhow::ensure!(!said.contains("\"degraded\""), "/readyz says {}", said.trim());
+                Ok(())
+            };
             probe::until_ready(&process.name, ready).await?;
         }
     }

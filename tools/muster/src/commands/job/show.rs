@@ -60,7 +60,7 @@ pub(super) fn jobs(jobs: &[Value]) {
 /// One line a transition.
 pub(super) fn history(answer: &Value) {
     let row = |step: &Value| ["at", "event", "state", "attempt", "note"].map(|name| cell(&step[name])).to_vec();
-    let steps = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let steps = answer["transitions"].as_array().map(Vec::as_slice).unwrap_or_default();
     output::rows(&["TIME", "EVENT", "STATE", "ATTEMPT", "NOTE"], steps.iter().map(row));
 }
 

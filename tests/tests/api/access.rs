@@ -1,0 +1,287 @@
+//! Who may do what: without a key, with one scope, with another tenant's key.
+
+use std::collections::BTreeMap;
+
+use muster_testkit::until;
+use muster_tests::{Answer, Options, Probe, Stack};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{LATER_MS, SOON, ids, listed, post_keyed};
+
+const NOBODY: &str = "0198c0de-0000-7000-8000-000000000000";
+/// What the contract names open.
+const OPEN: [&str; 6] = ["/livez", "/readyz", "/", "/openapi.json", "/docs", "/api/v1/status"];
+/// Every other route and the scope it asks for; none: any key.
+const ROUTES: [(&str, &str, Option<&str>); 17] = [
+    ("post", "/api/v1/jobs", Some("submit")),
+    ("post", "/api/v1/jobs/batch", Some("submit")),
+    ("get", "/api/v1/jobs", Some("read")),
+    ("get", "/api/v1/jobs/{id}", Some("read")),
+    ("get", "/api/v1/jobs/{id}/history", Some("read")),
+    ("post", "/api/v1/jobs/{id}/cancel", Some("control")),
+    ("post", "/api/v1/jobs/{id}/retry", Some("control")),
+    ("delete", "/api/v1/jobs/{id}", Some("control")),
+    ("post", "/api/v1/keys", Some("admin")),
+    ("get", "/api/v1/keys", Some("admin")),
+    ("delete", "/api/v1/keys/{id}", Some("admin")),
+    ("post", "/api/v1/worker/lease", Some("worker")),
+    ("post", "/api/v1/worker/extend", Some("worker")),
+    ("post", "/api/v1/worker/complete", Some("worker")),
+    ("post", "/api/v1/worker/fail", Some("worker")),
+    ("post", "/api/v1/worker/release", Some("worker")),
+    ("get", "/api/v1/whoami", None),
+];
+const SCOPES: [&str; 8] = ["submit", "read", "payloads", "control", "worker", "approve", "policy", "admin"];
+
+async fn call(gateway: &Probe, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
+    let method: Method = method.to_uppercase().parse().unwrap();
+    let path = path.replace("{id}", NOBODY);
+    gateway.send(method, &path, headers, body.map(|b| b.to_string().into_bytes())).await.expect("an answer")
+}
+
+async fn new_key(gateway: &Probe, body: Value) -> (String, String) {
+    let made = gateway.post("/keys", &body).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let text = |name: &str| made.body[name].as_str().unwrap().to_owned();
+    assert!(text("key").starts_with(&format!("mst_{}_", text("id"))), "the secret is shown once");
+    (text("id"), text("key"))
+}
+
+#[tokio::test]
+async fn without_a_key_only_what_the_contract_names_is_open() {
+    let stack = Stack::with(Options::two()).await;
+    let one = stack.gateway(1);
+    let stranger = one.with_key(None);
+    let document = stranger.send(Method::GET, "/openapi.json", &[], None).await.unwrap();
+    assert_eq!((document.status.as_u16(), document.field("openapi")), (200, &json!("3.1.0")));
+    let mut known: BTreeMap<(String, String), bool> =
+        ROUTES.iter().map(|(m, p, _)| ((m.to_string(), p.to_string()), false)).collect();
+    known.extend(OPEN.iter().map(|p| (("get".to_owned(), p.to_string()), true)));
+    for (path, methods) in document.body["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let open = known.remove(&(method.clone(), path.clone()));
+            let open = open.unwrap_or_else(|| panic!("{method} {path} has no row in this test"));
+            for (who, headers) in [
+                (stranger.clone(), vec![]),
+                (one.with_key(Some("mst_0000_ffff")), vec![]),
+                (one.with_key(Some("x")), vec![]),
+                (stranger.clone(), vec![("X-API-Key", "nonsense")]),
+                (stranger.clone(), vec![("Authorization", "Basic eDp5")]),
+            ] {
+                let answer = call(&who, method, path, &headers, None).await;
+                if open {
+                    assert_eq!(answer.status, 200, "{method} {path}");
+                } else {
+                    assert_eq!(answer.status, 401, "{method} {path}: {}", answer.text);
+                    assert_eq!(answer.field("code"), "unauthorized");
+                    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+                    assert!(answer.header("www-authenticate").is_some());
+                }
+            }
+        }
+    }
+    assert!(known.is_empty(), "not in the document: {known:?}");
+    for (method, path) in [("get", "/api/v1/nothing"), ("put", "/api/v1/jobs"), ("get", "/metrics"), ("get", "/loops")]
+    {
+        assert_eq!(call(&stranger, method, path, &[], None).await.status, 401, "{method} {path}");
+    }
+
+    // The same key in the other header, and what the open pages say.
+    let key = stack.state().api_key;
+    assert_eq!(call(&stranger, "get", "/api/v1/whoami", &[("X-API-Key", &key)], None).await.status, 200);
+    for n in [1, 2] {
+        let status = call(&stack.gateway(n).with_key(None), "get", "/api/v1/status", &[], None).await;
+        let mut names: Vec<&String> = status.body.as_object().unwrap().keys().collect();
+        names.sort();
+        assert_eq!(names, ["instance", "status", "version"], "and nothing else");
+        assert_eq!((status.field("status"), status.field("instance")), (&json!("ok"), &json!(format!("gateway-{n}"))));
+    }
+    for path in ["/", "/docs"] {
+        let page = call(&stranger, "get", path, &[], None).await;
+        assert!(page.header("content-type").is_some_and(|t| t.starts_with("text/html")));
+        for outside in ["src=\"http", "src='http", "href=\"http", "src=\"//", "@import", "import("] {
+            assert!(!page.text.contains(outside), "{path} loads from elsewhere: {outside}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_scope_opens_exactly_its_endpoints() {
+    let stack = Stack::start().await;
+    let gateway = stack.gateway(1);
+    for scope in SCOPES {
+        let (id, key) = new_key(&gateway, json!({"name": scope, "tenant": "acme", "scopes": [scope]})).await;
+        let holder = gateway.with_key(Some(&key));
+        let me = holder.get("/whoami").await;
+        assert_eq!((me.field("tenant"), me.field("scopes")), (&json!("acme"), &json!([scope])));
+        assert_eq!((me.field("key_id"), me.field("all_tenants")), (&json!(id), &json!(false)));
+        for (method, path, needs) in ROUTES {
+            let body = (method == "post").then(|| match path {
+                "/api/v1/jobs" => json!({"topic": "t", "delay_ms": LATER_MS}),
+                "/api/v1/worker/lease" => json!({"request_id": "r", "worker_id": "w", "topics": ["t"]}),
+                _ => json!({}),
+            });
+            let answer = call(&holder, method, path, &[], body.as_ref()).await;
+            let allowed = needs.is_none_or(|needed| needed == scope);
+            if allowed {
+                assert!(![401, 403].contains(&answer.status.as_u16()), "{scope}: {method} {path}: {}", answer.text);
+                assert!(answer.status.as_u16() < 500, "{scope}: {method} {path}: {}", answer.text);
+            } else {
+                let needed = needs.unwrap_or_default();
+                assert_eq!(answer.status, 403, "{scope}: {method} {path}: {}", answer.text);
+                assert_eq!(answer.field("code"), "missing_scope");
+                assert!(answer.field("detail").as_str().unwrap().contains(&format!("`{needed}`")), "{}", answer.text);
+            }
+        }
+    }
+
+    // Payload and result are a scope of their own, on top of `read`.
+    let acme = gateway.for_tenant("acme");
+    let id = acme.submit(json!({"topic": "t", "payload": "a secret", "delay_ms": LATER_MS})).await;
+    let (_, key) = new_key(&gateway, json!({"tenant": "acme", "scopes": ["read"]})).await;
+    let reader = gateway.with_key(Some(&key));
+    let (_, key) = new_key(&gateway, json!({"tenant": "acme", "scopes": ["read", "payloads"]})).await;
+    let insider = gateway.with_key(Some(&key));
+    assert_eq!(insider.job(&id).await["payload"], "a secret");
+    assert!(insider.get("/jobs?include=payload").await.text.contains("a secret"));
+    for path in [format!("/jobs/{id}"), format!("/jobs/{id}?wait_ms=10"), "/jobs".into(), format!("/jobs/{id}/history")]
+    {
+        let answer = reader.get(&path).await;
+        assert!(answer.status == 200 && !answer.text.contains("a secret"), "{path}: {}", answer.text);
+    }
+    for path in [format!("/jobs/{id}?include=payload"), "/jobs?include=result".into()] {
+        let answer = reader.get(&path).await;
+        assert_eq!((answer.status.as_u16(), answer.field("code")), (403, &json!("missing_scope")));
+        assert!(answer.text.contains("`payloads`"), "{}", answer.text);
+    }
+}
+
+#[tokio::test]
+async fn keys_are_bound_to_topics_and_end_when_deleted_or_expired() {
+    let stack = Stack::with(Options::two()).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let scopes = json!(["submit", "read", "control", "worker", "admin"]);
+    let (_, key) = new_key(&one, json!({"scopes": scopes, "topics": ["mail.*"]})).await;
+    let mailer = two.with_key(Some(&key));
+    let mail = mailer.submit(json!({"topic": "mail.send", "delay_ms": LATER_MS})).await;
+    let refused = mailer.post("/jobs", &json!({"topic": "pay", "delay_ms": LATER_MS})).await;
+    assert_eq!((refused.status.as_u16(), refused.field("code")), (403, &json!("missing_scope")));
+    let pay = one.submit(json!({"topic": "pay", "delay_ms": LATER_MS})).await;
+    assert_eq!(mailer.get(&format!("/jobs/{pay}")).await.status, 404);
+    assert_eq!(mailer.post(&format!("/jobs/{pay}/cancel"), &json!({})).await.status, 404);
+    assert_eq!(ids(&listed(&[&mailer], "").await), [mail]);
+    let lease = json!({"request_id": "r", "worker_id": "w", "topics": ["mail.send", "pay"]});
+    assert_eq!(mailer.post("/worker/lease", &lease).await.status, 403);
+    let wider = mailer.post("/keys", &json!({"scopes": ["read"], "topics": ["*"]})).await;
+    assert_eq!(wider.status, 403, "nobody gives what they do not have");
+
+    let (id, key) = new_key(&one, json!({"name": "short-lived", "scopes": ["read"]})).await;
+    let (first, second) = (one.with_key(Some(&key)), two.with_key(Some(&key)));
+    assert_eq!((first.get("/jobs").await.status.as_u16(), second.get("/jobs").await.status.as_u16()), (200, 200));
+    let list = two.get("/keys").await;
+    assert!(list.text.contains("short-lived") && !list.text.contains(&key), "listed without its secret");
+    assert!(!list.text.contains(key.rsplit('_').next().unwrap()));
+    assert_eq!(call(&two, "delete", &format!("/api/v1/keys/{id}"), &[], None).await.status, 204);
+    assert_eq!(call(&two, "delete", &format!("/api/v1/keys/{id}"), &[], None).await.status, 404);
+    until(SOON, "both gateways to refuse it", async || {
+        let (a, b) = (first.get("/jobs").await.status, second.get("/jobs").await.status);
+        (a == 401 && b == 401).then_some(())
+    })
+    .await;
+    let (_, key) = new_key(&one, json!({"scopes": ["read"], "expires_at": "2026-01-01T00:00:00Z"})).await;
+    assert_eq!(two.with_key(Some(&key)).get("/jobs").await.status, 401, "it has ended already");
+}
+
+#[tokio::test]
+async fn a_tenant_never_sees_or_touches_what_is_anothers() {
+    let stack = Stack::with(Options::two()).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let (a_id, a_key) = new_key(&one, json!({"tenant": "acme", "scopes": SCOPES})).await;
+    let (b_id, b_key) = new_key(&two, json!({"tenant": "globex", "scopes": SCOPES})).await;
+    let (a, b) = (one.with_key(Some(&a_key)), two.with_key(Some(&b_key)));
+
+    // B's jobs: one ahead, one ended, one running on an HTTP worker, one waiting on the same topic.
+    let ahead = b.submit(json!({"topic": "shared", "delay_ms": LATER_MS, "labels": {"x": "y"}})).await;
+    let ended = b.submit(json!({"topic": "other", "delay_ms": LATER_MS})).await;
+    assert_eq!(b.post(&format!("/jobs/{ended}/cancel"), &json!({})).await.status, 200);
+    let running = b.submit(json!({"topic": "shared", "payload": "b's"})).await;
+    let lease = json!({"request_id": "r1", "worker_id": "w1", "topics": ["shared"], "wait_ms": 20_000});
+    let held = b.post("/worker/lease", &lease).await.body["items"][0].clone();
+    assert_eq!(held["job_id"], json!(running));
+    let waiting = b.submit(json!({"topic": "shared"})).await;
+
+    for id in [&ahead, &ended, &running, &waiting] {
+        for gateway in [&a, &two.with_key(Some(&a_key))] {
+            for (method, rest, body) in [
+                ("get", "", None),
+                ("get", "?wait_ms=50", None),
+                ("get", "/history", None),
+                ("post", "/cancel", Some(json!({"reason": "mine now"}))),
+                ("post", "/retry", Some(json!({}))),
+                ("delete", "", None),
+            ] {
+                let answer = call(gateway, method, &format!("/api/v1/jobs/{id}{rest}"), &[], body.as_ref()).await;
+                assert_eq!(
+                    (answer.status.as_u16(), answer.field("code")),
+                    (404, &json!("not_found")),
+                    "{method} {rest}"
+                );
+                let absent = format!("/api/v1/jobs/{NOBODY}{rest}");
+                let absent = call(gateway, method, &absent, &[], body.as_ref()).await;
+                let said = answer.field("detail").as_str().unwrap().replace(id.as_str(), NOBODY);
+                assert_eq!(absent.field("detail"), &json!(said), "as if it were not there");
+            }
+        }
+    }
+    for query in ["", "topic=shared", "label.x=y", "state=cancelled", "state=running&worker=w1"] {
+        assert_eq!(ids(&listed(&[&a, &two.with_key(Some(&a_key))], query).await), Vec::<String>::new(), "{query}");
+    }
+
+    // Not by a worker on the same topic, under the same names, with the very fence.
+    for request in ["r1", "r2"] {
+        let lease = json!({"request_id": request, "worker_id": "w1", "topics": ["shared"], "max": 10, "wait_ms": 1000});
+        assert_eq!(a.post("/worker/lease", &lease).await.body["items"], json!([]));
+    }
+    let attempt = json!({"job_id": running, "fence": held["fence"]});
+    let with = |name: &str, value: Value| {
+        let mut item = attempt.clone();
+        item[name] = value;
+        json!({"worker_id": "w1", "items": [item]})
+    };
+    for (path, body) in [
+        ("/worker/extend", with("progress", json!({"percent": 99}))),
+        ("/worker/complete", with("result", json!("a's"))),
+        ("/worker/fail", with("error", json!({"retryable": false}))),
+        ("/worker/release", json!({"items": [attempt]})),
+    ] {
+        let answer = a.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        let stands = &answer.body["items"][0];
+        assert_eq!((&stands["status"], &stands["reason"]), (&json!("invalid"), &json!("unknown")), "{path}");
+    }
+    let job = b.job(&running).await;
+    assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("running"), Some(1)));
+    assert_eq!((job.get("progress"), job.get("result")), (None, None));
+    let done = b.post("/worker/complete", &with("result", json!("b's own"))).await;
+    assert_eq!(done.body["items"][0]["status"], "ok");
+
+    // Not by names of A's choosing either.
+    let body = r#"{"topic":"shared","delay_ms":3600000}"#;
+    let theirs = post_keyed(&b, "/jobs", "k", body).await.id();
+    let mine = post_keyed(&a, "/jobs", "k", body).await;
+    assert_ne!(mine.id(), theirs);
+    assert_eq!(ids(&listed(&[&a], "").await), [mine.id()]);
+    for (method, path) in [("get", "/api/v1/jobs"), ("post", "/api/v1/jobs")] {
+        let answer = call(&a, method, path, &[("Muster-Tenant", "globex")], Some(&json!({"topic": "t"}))).await;
+        assert_eq!(answer.status, 403, "{}", answer.text);
+    }
+    let keys = a.get("/keys").await;
+    assert!(keys.text.contains(&a_id) && !keys.text.contains(&b_id));
+    assert_eq!(call(&a, "delete", &format!("/api/v1/keys/{b_id}"), &[], None).await.status, 404);
+    assert_eq!(a.post("/keys", &json!({"tenant": "globex", "scopes": ["read"]})).await.status, 403);
+    assert_eq!(b.job(&waiting).await["attempt"], 0);
+    // A key for all tenants acts for one at a time.
+    assert_eq!(one.get(&format!("/jobs/{waiting}")).await.status, 404);
+    assert_eq!(one.for_tenant("globex").get(&format!("/jobs/{waiting}")).await.status, 200);
+}
