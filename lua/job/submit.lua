@@ -8,6 +8,7 @@
 -- @arg spec: bytes          what was asked for
 -- @arg payload: bytes       JSON, verbatim; empty = none
 -- @arg body_hash: bytes     of an idempotent submit; empty = none
+-- @arg place: bytes         where the listing names it; empty = nowhere in particular
 -- @ret reply: bytes         outcome (1 created, 2 exists, 3 exists with another body), forward, now, head
 -- @include job/table
 -- @include job/head
@@ -33,6 +34,10 @@ end
 if ARGV[8] ~= '' then
   fields[#fields + 1] = 'k'
   fields[#fields + 1] = ARGV[8]
+end
+if ARGV[9] ~= '' then
+  fields[#fields + 1] = 'l'
+  fields[#fields + 1] = ARGV[9]
 end
 redis.call('HSET', KEYS[1], unpack(fields))
 return answer(1, 0, head)

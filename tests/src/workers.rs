@@ -187,6 +187,16 @@ impl WorkerProcess {
         i32::try_from(self.child.id()).expect("a pid")
     }
 
+    /// Whether it still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// How it ended by itself, once it has.
+    pub async fn exited(&mut self, within: Duration) -> std::process::ExitStatus {
+        until(within, "the worker to end", async || self.child.try_wait().ok().flatten()).await
+    }
+
     /// Any signal.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid()), signal);

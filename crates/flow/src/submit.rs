@@ -1,21 +1,18 @@
 //! The group commit: home, record, listing and one message, in the order that loses nothing.
 //!
-//! 1. Homes, due in 30 s: whatever happens from here on, somebody will look.
+//! 1. Homes, due in 30 s: whatever happens from here on, somebody will look. Places in the listing.
 //! 2. Records, each created or found.
-//! 3. What was found and not created has its home forwarded to now: the first try may have left
-//!    something undone. What was created with a moment nearer than 30 s is forwarded to that.
-//! 4. The listing, awaited, and meanwhile the submit message, for a quarter of a second: if the
-//!    bus does not answer, the look will publish.
+//! 3. What was found and not created has its home forwarded to now, and is published again if it
+//!    is still pending: the first try may have left something undone. What was created with a moment nearer than 30 s is forwarded to that.
+//! 4. The submit message, awaited for a quarter of a second: if the bus does not answer, the look
+//!    will publish.
 //!
 //! Every item is answered for itself.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use muster_bus::subjects;
-use muster_domain::{Durability, Head, JobId, Phase, Tenant, Time, job::PENDING_LOOK};
+use muster_domain::{Durability, Head, JobId, Phase, State, job::PENDING_LOOK};
 use muster_store::{NewJob, Record, StoreError, Submitted};
 use muster_wire::{Body, encoded_len, v1};
 
@@ -76,28 +73,38 @@ pub fn submit_item(id: JobId, head: &Head, spec: v1::Spec, payload: bytes::Bytes
 
 impl Flow {
     /// Commits a group. Repeating any item with the same id is harmless.
-    pub async fn submit(&self, jobs: &[NewJob]) -> Vec<Result<Accepted, SubmitRefused>> {
+    pub async fn submit(&self, jobs: &mut [NewJob]) -> Vec<Result<Accepted, SubmitRefused>> {
         let began = Instant::now();
         let created = self.create(jobs).await;
+        let ours = |(job, outcome): (&NewJob, Result<(Submitted, Durability), StoreError>)| match outcome {
+            // Only we know an id that we minted: it was this very call, whose first reply was lost.
+            Ok((Submitted::Exists(head), durability)) if job.body_hash.is_none() => {
+                Ok((Submitted::Created(head), durability))
+            }
+            other => other,
+        };
+        let created: Vec<_> = jobs.iter().zip(created).map(ours).collect();
         failpoint!("submit.after_record");
 
-        let mut fresh: Vec<usize> = Vec::new();
-        let mut found: Vec<(JobId, Duration)> = Vec::new();
-        for (place, outcome) in created.iter().enumerate() {
+        let (mut fresh, mut nearer) = (Vec::new(), Vec::new());
+        for (place, (job, outcome)) in jobs.iter().zip(&created).enumerate() {
             match outcome {
                 Ok((Submitted::Created(head), _)) => {
-                    fresh.push(place);
-                    found.extend(sooner(head).map(|after| (jobs[place].id, after)));
+                    fresh.push((place, head));
+                    nearer.extend(sooner(head).map(|after| (job.id, after)));
                 }
-                Ok(_) => found.push((jobs[place].id, Duration::ZERO)),
+                Ok((Submitted::Exists(head), _)) => {
+                    nearer.push((job.id, Duration::ZERO));
+                    // Its first try may have died before it was published. Twice is harmless.
+                    if head.state() == State::Pending {
+                        fresh.push((place, head));
+                    }
+                }
+                Ok((Submitted::Mismatch, _)) => nearer.push((job.id, Duration::ZERO)),
                 Err(_) => {}
             }
         }
-        let (listed, forwarded, deferred) = tokio::join!(
-            self.list(jobs, &created, &fresh),
-            self.forward(&found),
-            self.announce(jobs, &created, &fresh)
-        );
+        let (forwarded, deferred) = tokio::join!(self.forward(&nearer), self.announce(jobs, &fresh));
         failpoint!("submit.before_answer");
         if began.elapsed() > SLOW {
             let all: Vec<_> = jobs.iter().map(|j| (j.id, Duration::ZERO)).collect();
@@ -112,81 +119,54 @@ impl Flow {
                 Submitted::Exists(head) => (head, true),
                 Submitted::Mismatch => return Err(SubmitRefused::Mismatch),
             };
-            if replayed {
-                forwarded.clone()?
-            } else {
-                listed.clone()?
-            }
-            let bus_deferred = !replayed && deferred.contains(&place);
+            forwarded.clone()?;
+            let bus_deferred = deferred.contains(&place);
             Ok(Accepted { head, replayed, bus_deferred, durability })
         };
         created.into_iter().enumerate().map(answer).collect()
     }
 
-    async fn create(&self, jobs: &[NewJob]) -> Vec<Result<(Submitted, Durability), StoreError>> {
-        let apart = failpoint::is_armed("submit.after_home");
+    /// Homes and places first, then the records of those that have both.
+    async fn create(&self, jobs: &mut [NewJob]) -> Vec<Result<(Submitted, Durability), StoreError>> {
+        let prepared = self.store.prepare(jobs, PENDING_LOOK).await;
+        failpoint!("submit.after_home");
         let wants = |job: &NewJob| job.spec.durability != Durability::Memory;
-        if !apart && !jobs.iter().any(wants) {
-            let created = self.store.submit_homed(jobs, PENDING_LOOK, false).await;
+        if prepared.iter().all(Result::is_ok) && !jobs.iter().any(wants) {
+            let created = self.store.submit(jobs).await;
             return created.into_iter().map(|r| r.map(|s| (s, Durability::Memory))).collect();
         }
-        let ids: Vec<JobId> = jobs.iter().map(|j| j.id).collect();
-        if let Err(fault) = self.store.set_homes(&ids, PENDING_LOOK).await {
-            return jobs.iter().map(|_| Err(fault.clone())).collect();
+        let (mut durable, mut plain) = (Vec::new(), Vec::new());
+        for (job, _) in jobs.iter().zip(&prepared).filter(|(_, prepared)| prepared.is_ok()) {
+            if wants(job) { durable.push(job.clone()) } else { plain.push(job.clone()) }
         }
-        failpoint!("submit.after_home");
-        let places: Vec<bool> = jobs.iter().map(wants).collect();
-        let (durable, plain): (Vec<_>, Vec<_>) = jobs.iter().cloned().partition(wants);
-        let (durable, plain) =
-            tokio::join!(self.store.submit_replicated(&durable, REPLICA_WAIT), self.store.submit(&plain));
+        let replicated = self.store.submit_replicated(&durable, REPLICA_WAIT);
+        let (durable, plain) = tokio::join!(replicated, self.store.submit(&plain));
         let reached = |replicas| if replicas > 0 { Durability::Replicated } else { Durability::Memory };
         let mut durable = durable.into_iter().map(|r| r.map(|(s, n)| (s, reached(n))));
         let mut plain = plain.into_iter().map(|r| r.map(|s| (s, Durability::Memory)));
         let lost = || Err(StoreError::Decode("no answer".into()));
-        places.into_iter().map(|d| if d { durable.next() } else { plain.next() }.unwrap_or_else(lost)).collect()
+        let outcome = |(job, prepared): (&NewJob, Result<(), StoreError>)| {
+            prepared?;
+            if wants(job) { durable.next() } else { plain.next() }.unwrap_or_else(lost)
+        };
+        jobs.iter().zip(prepared).map(outcome).collect()
     }
 
-    async fn forward(&self, found: &[(JobId, Duration)]) -> Result<(), StoreError> {
-        if found.is_empty() {
+    async fn forward(&self, nearer: &[(JobId, Duration)]) -> Result<(), StoreError> {
+        if nearer.is_empty() {
             return Ok(());
         }
-        self.store.forward_homes(found).await?;
-        let first = found.iter().map(|(_, after)| *after).min();
+        self.store.forward_homes(nearer).await?;
+        let first = nearer.iter().map(|(_, after)| *after).min();
         self.hint_look(first.unwrap_or_default()).await;
         Ok(())
     }
 
-    async fn list(
-        &self,
-        jobs: &[NewJob],
-        created: &[Result<(Submitted, Durability), StoreError>],
-        fresh: &[usize],
-    ) -> Result<(), StoreError> {
-        let mut tenants: BTreeMap<&Tenant, Vec<(JobId, Time)>> = BTreeMap::new();
-        for &place in fresh {
-            if let Ok((Submitted::Created(head), _)) = &created[place] {
-                tenants.entry(&jobs[place].spec.tenant).or_default().push((jobs[place].id, head.created_at));
-            }
-        }
-        for (tenant, ids) in tenants {
-            self.store.index_jobs(tenant, &ids).await?;
-        }
-        Ok(())
-    }
-
-    /// Publishes what is new; returns the places of what the bus did not confirm.
-    async fn announce(
-        &self,
-        jobs: &[NewJob],
-        created: &[Result<(Submitted, Durability), StoreError>],
-        fresh: &[usize],
-    ) -> Vec<usize> {
-        let items = fresh.iter().filter_map(|&place| match &created[place] {
-            Ok((Submitted::Created(head), _)) => {
-                let job = &jobs[place];
-                Some((place, submit_item(job.id, head, (&job.spec).into(), job.payload.clone())))
-            }
-            _ => None,
+    /// Publishes what is pending; returns the places of what the bus did not confirm.
+    async fn announce(&self, jobs: &[NewJob], fresh: &[(usize, &Head)]) -> Vec<usize> {
+        let items = fresh.iter().map(|(place, head)| {
+            let job = &jobs[*place];
+            (*place, submit_item(job.id, head, (&job.spec).into(), job.payload.clone()))
         });
         let groups = split(items.collect(), self.bus.max_message());
         let sends = groups.into_iter().map(|group| async move {

@@ -47,19 +47,15 @@ fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u8, Vec<T>)>
     shards.into_iter().flat_map(|(s, all)| all.chunks(CHUNK).map(|c| (s, c.to_vec())).collect::<Vec<_>>()).collect()
 }
 
-pub(crate) fn set_calls(ids: &[JobId], after: Duration) -> Vec<scripts::home::Set> {
-    let call = |(shard, ids): (u8, Vec<JobId>)| scripts::home::Set {
-        key: keys::homes(shard),
-        after: micros(after),
-        jobs: ids.into_iter().map(text).collect(),
-    };
-    by_shard(ids, |id| *id).into_iter().map(call).collect()
-}
-
 impl Store {
     /// Gives jobs their home, due after `after`, whatever stood there before.
     pub async fn set_homes(&self, ids: &[JobId], after: Duration) -> Result<(), StoreError> {
-        let replies = self.run_many(set_calls(ids, after)).await;
+        let call = |(shard, ids): (u8, Vec<JobId>)| scripts::home::Set {
+            key: keys::homes(shard),
+            after: micros(after),
+            jobs: ids.into_iter().map(text).collect(),
+        };
+        let replies = self.run_many(by_shard(ids, |id| *id).into_iter().map(call).collect()).await;
         for reply in replies {
             self.note_time(Time(reply?.now));
         }

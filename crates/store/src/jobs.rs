@@ -14,6 +14,7 @@ use muster_wire::v1;
 
 use crate::{
     Store, StoreError, keys,
+    lists::Place,
     record::{Fields, Record, StoredResult, read_head, read_record, write_result},
     router::Command,
     script::Script,
@@ -31,6 +32,8 @@ pub struct NewJob {
     pub payload: Bytes,
     /// Of the request, if the id was derived: another request under the same id is refused.
     pub body_hash: Option<[u8; 16]>,
+    /// Where the listing names it, once [`Store::prepare`] has said so.
+    pub place: Option<Place>,
 }
 
 /// What became of a submit.
@@ -189,6 +192,7 @@ fn submit_call(job: &NewJob) -> scripts::job::Submit {
         spec: v1::Spec::from(&job.spec).to_bytes(),
         payload: job.payload.to_vec(),
         body_hash: job.body_hash.map(|h| h.to_vec()).unwrap_or_default(),
+        place: job.place.map(|place| place.to_bytes().to_vec()).unwrap_or_default(),
     }
 }
 
@@ -199,32 +203,17 @@ impl Store {
         replies.into_iter().map(|reply| self.submitted(&reply?.reply)).collect()
     }
 
-    /// Gives jobs their homes, due after `look`, and then creates them: one round trip where one
-    /// node has both, because a connection's commands run in order; two on a cluster. With
-    /// `apart` it is two everywhere.
-    pub async fn submit_homed(
-        &self,
-        jobs: &[NewJob],
-        look: Duration,
-        apart: bool,
-    ) -> Vec<Result<Submitted, StoreError>> {
-        let ids: Vec<JobId> = jobs.iter().map(|j| j.id).collect();
-        if apart || self.router().is_cluster() {
-            if let Err(fault) = self.set_homes(&ids, look).await {
-                return jobs.iter().map(|_| Err(fault.clone())).collect();
-            }
-            return self.submit(jobs).await;
+    /// What must be there before a record is: its home, due after `look`, and its place in the
+    /// tenant's listing. Each job for itself; one that is prepared and never submitted leaves a home
+    /// that is dropped when due, and a place that nobody is shown.
+    pub async fn prepare(&self, jobs: &mut [NewJob], look: Duration) -> Vec<Result<(), StoreError>> {
+        let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+        let (homes, places) = tokio::join!(self.set_homes(&ids, look), self.place_jobs(jobs));
+        if let Err(fault) = homes {
+            return vec![Err(fault); jobs.len()];
         }
-        let homes = crate::homes::set_calls(&ids, look);
-        let mut commands: Vec<Command> = homes.into_iter().map(Script::into_command).collect();
-        let first = commands.len();
-        commands.extend(jobs.iter().map(|j| submit_call(j).into_command()));
-        let mut replies = self.router().many(commands).await;
-        let created = replies.split_off(first);
-        if let Some(Err(fault)) = replies.into_iter().find(Result::is_err) {
-            return created.iter().map(|_| Err(fault.clone())).collect();
-        }
-        created.into_iter().map(|reply| self.submitted(&scripts::job::Submit::decode(reply?)?.reply)).collect()
+        let placed = jobs.iter_mut().zip(places);
+        placed.map(|(job, place)| place.map(|place| job.place = Some(place))).collect()
     }
 
     /// Creates jobs and waits until replicas have the write; tells how many have it. Their homes must be set.

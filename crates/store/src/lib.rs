@@ -36,7 +36,7 @@ pub use crate::{
     keys::LeaderLock,
     leases::{LEADER_TTL, Lease, LeaseKeeper},
     limits::{RateLimit, Taken, Want},
-    lists::{ListError, ListFilter, PAGE_WORK, Page},
+    lists::{ListError, ListFilter, PAGE_WORK, Page, Place},
     queues::QueueEntry,
     record::{Fields, Record, StoredResult},
     router::{RedisSettings, Router},

@@ -1,15 +1,21 @@
 //! Listings: every job of a tenant, newest first, in lists of ten minutes each.
 //!
+//! An id is pushed before its record is created, and the record remembers the place it got. A
+//! submit that is repeated, by a client or after a lost reply, pushes once more; the record keeps
+//! its first place, and an entry anywhere else is passed over. So every job is listed, and shown
+//! once, whoever dies when.
+//!
 //! A cursor is a bucket and a position in it. Lists only grow at their end, so a cursor never moves
 //! however many jobs are added meanwhile. A page reads at most [`PAGE_WORK`] records; it may
 //! therefore be short, and only a missing cursor ends the list.
 
 use std::collections::BTreeMap;
 
+use futures_util::future::join_all;
 use muster_domain::{JobId, State, Tenant, Time, Topic};
 
 use crate::{
-    Store, StoreError, keys,
+    NewJob, Store, StoreError, keys,
     record::{Fields, Record},
     router::Command,
     script::{list, number},
@@ -20,6 +26,31 @@ pub const PAGE_WORK: usize = 2000;
 
 /// Length of a bucket, in microseconds.
 const BUCKET: u64 = 600_000_000;
+
+/// Where a listing names a job: which ten minutes, and at which position of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    bucket: u32,
+    position: u32,
+}
+
+impl Place {
+    fn new(bucket: u64, position: u64) -> Place {
+        Place {
+            bucket: u32::try_from(bucket).unwrap_or(u32::MAX),
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+        }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.bucket) << 32 | u64::from(self.position)).to_be_bytes()
+    }
+
+    pub(crate) fn from_bytes(raw: &[u8]) -> Option<Place> {
+        let both = u64::from_be_bytes(raw.try_into().ok()?);
+        Some(Place::new(both >> 32, both & u64::from(u32::MAX)))
+    }
+}
 
 /// What a listed job must be like. Empty fields ask for nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -116,35 +147,71 @@ pub enum ListError {
 }
 
 impl Store {
-    /// Lists new jobs of a tenant under their creation time. Awaited before a submit is answered;
-    /// an entry that is written twice is shown once per page.
-    pub async fn index_jobs(&self, tenant: &Tenant, jobs: &[(JobId, Time)]) -> Result<(), StoreError> {
-        let mut buckets: BTreeMap<u64, Vec<JobId>> = BTreeMap::new();
-        for (id, created) in jobs {
-            buckets.entry(created.0 / BUCKET).or_default().push(*id);
+    /// Gives new jobs a place in their tenants' listings, each for itself.
+    pub(crate) async fn place_jobs(&self, jobs: &[NewJob]) -> Vec<Result<Place, StoreError>> {
+        let now = self.now();
+        let mut tenants: BTreeMap<&Tenant, Vec<usize>> = BTreeMap::new();
+        for (n, job) in jobs.iter().enumerate() {
+            tenants.entry(&job.spec.tenant).or_default().push(n);
         }
-        let unknown: Vec<u64> = buckets.keys().copied().filter(|b| self.bucket_is_new(tenant, *b)).collect();
-        if !unknown.is_empty() {
-            let key = keys::buckets(tenant);
-            let mut cmd = redis::cmd("ZADD");
-            cmd.arg(key.as_bytes());
-            for bucket in &unknown {
-                cmd.arg(*bucket).arg(*bucket);
+        let mut places: Vec<_> = jobs.iter().map(|_| Err(StoreError::Decode("no place".into()))).collect();
+        let all = tenants.into_iter().map(|(tenant, members)| async move {
+            let entries: Vec<_> = members.iter().map(|n| (jobs[*n].id, now)).collect();
+            (members, self.index_jobs(tenant, &entries).await)
+        });
+        for (members, placed) in join_all(all).await {
+            match placed {
+                Ok(placed) => members.into_iter().zip(placed).for_each(|(n, place)| places[n] = Ok(place)),
+                Err(fault) => members.into_iter().for_each(|n| places[n] = Err(fault.clone())),
             }
-            self.router().call(Command::plain(cmd)).await?;
-            unknown.iter().for_each(|b| self.remember_bucket(tenant, *b));
         }
-        let command = |(bucket, ids): (u64, Vec<JobId>)| {
-            let key = keys::listing(tenant, bucket);
+        places
+    }
+
+    /// Lists jobs of a tenant under a moment; the places they got, in order. A repeat adds entries, and
+    /// gives other places.
+    pub async fn index_jobs(&self, tenant: &Tenant, jobs: &[(JobId, Time)]) -> Result<Vec<Place>, StoreError> {
+        let mut buckets: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (n, (_, at)) in jobs.iter().enumerate() {
+            buckets.entry(at.0 / BUCKET).or_default().push(n);
+        }
+        self.announce_buckets(tenant, buckets.keys().copied()).await?;
+        let command = |(bucket, members): (&u64, &Vec<usize>)| {
+            let key = keys::listing(tenant, *bucket);
             let mut cmd = redis::cmd("RPUSH");
             cmd.arg(key.as_bytes());
-            for id in &ids {
-                cmd.arg(id.as_bytes().as_slice());
+            for n in members {
+                cmd.arg(jobs[*n].0.as_bytes().as_slice());
             }
             Command::plain(cmd)
         };
-        let replies = self.router().many(buckets.into_iter().map(command).collect()).await;
-        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+        let replies = self.router().many(buckets.iter().map(command).collect()).await;
+        let mut places = vec![Place::new(0, 0); jobs.len()];
+        for ((bucket, members), reply) in buckets.iter().zip(replies) {
+            let length: u64 = number(&reply?)?;
+            let first = length.saturating_sub(members.len() as u64);
+            for (position, n) in (first..).zip(members) {
+                places[*n] = Place::new(*bucket, position);
+            }
+        }
+        Ok(places)
+    }
+
+    /// Notes that these listings exist, where this process has not done so yet.
+    async fn announce_buckets(&self, tenant: &Tenant, buckets: impl Iterator<Item = u64>) -> Result<(), StoreError> {
+        let unknown: Vec<u64> = buckets.filter(|b| self.bucket_is_new(tenant, *b)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let key = keys::buckets(tenant);
+        let mut cmd = redis::cmd("ZADD");
+        cmd.arg(key.as_bytes());
+        for bucket in &unknown {
+            cmd.arg(*bucket).arg(*bucket);
+        }
+        self.router().call(Command::plain(cmd)).await?;
+        unknown.iter().for_each(|b| self.remember_bucket(tenant, *b));
+        Ok(())
     }
 
     /// One page of a tenant's jobs that pass the filter, newest first.
@@ -194,7 +261,7 @@ impl Store {
             while end > 0 {
                 let start = end.saturating_sub(work.min(limit.max(50)) as u64);
                 let ids = self.bucket_slice(tenant, current, start, end).await?;
-                let mut records = self.matching(tenant, &ids, filter, fields).await?;
+                let mut records = self.matching(tenant, &ids, filter, fields, Some((current, start))).await?;
                 records.retain(|(_, r)| !page.items.iter().any(|seen: &Record| seen.id == r.id));
                 for (place, record) in records.into_iter().rev() {
                     page.items.push(record);
@@ -226,7 +293,7 @@ impl Store {
         let dead = self.dead_letters_below(tenant, after, PAGE_WORK).await?;
         for chunk in dead.chunks(limit.max(50)) {
             let ids: Vec<JobId> = chunk.iter().map(|d| d.0).collect();
-            for (place, record) in self.matching(tenant, &ids, filter, fields).await? {
+            for (place, record) in self.matching(tenant, &ids, filter, fields, None).await? {
                 page.items.push(record);
                 if page.items.len() == limit {
                     let (id, at) = chunk[place];
@@ -241,19 +308,26 @@ impl Store {
         Ok(page)
     }
 
-    /// Those of `ids` that are the tenant's, still there and asked for, with their place.
+    /// Those of `ids` that are the tenant's, still there and asked for, with their number. `listed` is
+    /// the bucket they stand in and the position of the first.
     async fn matching(
         &self,
         tenant: &Tenant,
         ids: &[JobId],
         filter: &ListFilter,
         fields: Fields,
+        listed: Option<(u64, u64)>,
     ) -> Result<Vec<(usize, Record)>, StoreError> {
+        // In a listing, an entry counts only at the place that the record remembers.
+        let counts = |n: usize, record: &Record| match (listed, record.place) {
+            (Some((bucket, start)), Some(place)) => place == Place::new(bucket, start + n as u64),
+            _ => true,
+        };
         let mut found: Vec<(usize, Record)> = Vec::new();
         for (place, record) in self.read(ids, fields).await.into_iter().enumerate() {
             let Some(record) = record? else { continue };
             let fits = !record.deleted && record.spec.tenant == *tenant && filter.admits(&record);
-            if fits && !found.iter().any(|(_, seen)| seen.id == record.id) {
+            if fits && counts(place, &record) && !found.iter().any(|(_, seen)| seen.id == record.id) {
                 found.push((place, record));
             }
         }

@@ -11,7 +11,7 @@ use muster_domain::{
 use muster_wire::v1;
 use redis::Value;
 
-use crate::{StoreError, script::bytes};
+use crate::{StoreError, lists::Place, script::bytes};
 
 /// What a job returned.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ impl Fields {
     pub const ALL: Fields = Fields { payload: true, result: true };
 
     pub(crate) fn names(self) -> Vec<&'static str> {
-        let mut names = vec!["s", "d", "e", "g", "n", "x"];
+        let mut names = vec!["s", "d", "e", "g", "n", "x", "l"];
         names.extend(self.payload.then_some("p"));
         names.extend(self.result.then_some("r"));
         names
@@ -74,6 +74,8 @@ pub struct Record {
     pub retried_as: Option<JobId>,
     /// Deleted; kept only to hold its idempotency key.
     pub deleted: bool,
+    /// Where the listing names it; an entry anywhere else is a leftover of a repeated submit.
+    pub place: Option<Place>,
 }
 
 fn wrong(what: &str) -> StoreError {
@@ -179,6 +181,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     let progress = field()?.map(|b| v1::Progress::from_bytes(&b)).transpose().map_err(wire)?;
     let retried_as = field()?.and_then(|b| JobId::from_slice(&b));
     let deleted = field()?.is_some();
+    let place = field()?.and_then(|b| Place::from_bytes(&b));
     let payload = if fields.payload { field()?.map(Bytes::from) } else { None };
     let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };
     Ok(Some(Record {
@@ -192,6 +195,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
         progress,
         retried_as,
         deleted,
+        place,
     }))
 }
 

@@ -697,6 +697,10 @@ if ARGV[8] ~= '' then
   fields[#fields + 1] = 'k'
   fields[#fields + 1] = ARGV[8]
 end
+if ARGV[9] ~= '' then
+  fields[#fields + 1] = 'l'
+  fields[#fields + 1] = ARGV[9]
+end
 redis.call('HSET', KEYS[1], unpack(fields))
 return answer(1, 0, head)
 "#,
@@ -722,6 +726,8 @@ return answer(1, 0, head)
         pub(crate) payload: Vec<u8>,
         /// of an idempotent submit; empty = none
         pub(crate) body_hash: Vec<u8>,
+        /// where the listing names it; empty = nowhere in particular
+        pub(crate) place: Vec<u8>,
     }
 
     /// What `job/submit` answers.
@@ -743,6 +749,7 @@ return answer(1, 0, head)
                 .arg(self.spec)
                 .arg(self.payload)
                 .arg(self.body_hash)
+                .arg(self.place)
         }
 
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {

@@ -68,7 +68,7 @@ on_both! {
     looks::a_home_is_forwarded_when_the_next_look_comes_nearer,
     looks::an_old_pending_job_may_be_due_late,
     repeats::a_submit_sent_twice_creates_once,
-    repeats::a_submit_gives_its_home_first,
+    repeats::a_submit_is_prepared_by_a_home_and_a_place,
     repeats::an_extension_sent_twice_is_one_lease,
     repeats::a_release_sent_twice_gives_one_attempt_back,
     repeats::a_delete_sent_twice_deletes_once,

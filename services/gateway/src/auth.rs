@@ -238,8 +238,9 @@ fn unknown() -> Problem {
 }
 
 fn presented(headers: &HeaderMap) -> Result<&str, Problem> {
-    let none =
-        || Problem::new(ProblemCode::Unauthorized, "give a key, as `Authorization: Bearer <key>` or `X-API-Key: <key>`");
+    let none = || {
+        Problem::new(ProblemCode::Unauthorized, "give a key, as `Authorization: Bearer <key>` or `X-API-Key: <key>`")
+    };
     let given = match headers.get(header::AUTHORIZATION) {
         Some(value) => {
             let text = value.to_str().map_err(|_| none())?;

@@ -144,7 +144,9 @@ mod tests {
     use super::*;
 
     fn pieces(pieces: &'static [&'static str]) -> Body {
-        Body::from_stream(stream::iter(pieces.iter().map(|p| Ok::<_, std::io::Error>(Bytes::from_static(p.as_bytes())))))
+        Body::from_stream(stream::iter(
+            pieces.iter().map(|p| Ok::<_, std::io::Error>(Bytes::from_static(p.as_bytes()))),
+        ))
     }
 
     #[tokio::test]

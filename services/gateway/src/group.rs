@@ -152,9 +152,9 @@ impl Group {
         let durable = items.iter().any(|item| item.spec.durability != Durability::Memory);
         let queue = if durable { &self.durable } else { &self.plain };
         let (reply, answer) = oneshot::channel();
-        queue.try_send(Entry { items, reply }).map_err(|_| {
-            Problem::new(ProblemCode::Overloaded, "too many submits wait already; nothing was stored")
-        })?;
+        queue
+            .try_send(Entry { items, reply })
+            .map_err(|_| Problem::new(ProblemCode::Overloaded, "too many submits wait already; nothing was stored"))?;
         match tokio::time::timeout(ANSWERED_WITHIN, answer).await {
             Ok(Ok(answers)) => Ok(answers),
             Ok(Err(_)) => Err(lost()),

@@ -132,7 +132,13 @@ impl<'a> Object<'a> {
         self.verbatim(name).filter(|raw| raw.get() != "null")
     }
 
-    fn read<T>(&mut self, name: &str, faults: &mut Faults, must: &str, read: impl Fn(&'a str) -> Option<T>) -> Option<T> {
+    fn read<T>(
+        &mut self,
+        name: &str,
+        faults: &mut Faults,
+        must: &str,
+        read: impl Fn(&'a str) -> Option<T>,
+    ) -> Option<T> {
         let raw = self.take(name)?;
         let value = read(raw.get());
         if value.is_none() {
@@ -315,7 +321,8 @@ mod tests {
     #[test]
     fn text_that_is_not_json_is_told_from_json_that_is_not_an_object() {
         let code = |body: &[u8]| Object::from_body(body).map(|_| ()).unwrap_err().code;
-        for bad in [&b""[..], b"{", b"{\"a\":}", b"{\"a\":1,}", b"\xff\xfe", b"{\"a\":\"\0\"}", b"{} {}", b"{\"a\":01}"] {
+        for bad in [&b""[..], b"{", b"{\"a\":}", b"{\"a\":1,}", b"\xff\xfe", b"{\"a\":\"\0\"}", b"{} {}", b"{\"a\":01}"]
+        {
             assert_eq!(code(bad), ProblemCode::InvalidJson, "{}", String::from_utf8_lossy(bad));
         }
         for bad in [&b"[]"[..], b"1", b"null", b"\"x\""] {

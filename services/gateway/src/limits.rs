@@ -118,9 +118,8 @@ impl Gcra {
         };
         self.full_at = self.full_at.max(now) + interval * granted;
         let wanted = if want == Want::All { n.min(limit.burst) } else { 1 };
-        let missing = (interval * wanted).saturating_sub((interval * limit.burst).saturating_sub(
-            self.full_at.saturating_duration_since(now),
-        ));
+        let missing = (interval * wanted)
+            .saturating_sub((interval * limit.burst).saturating_sub(self.full_at.saturating_duration_since(now)));
         Taken { granted, retry_after: if granted < n { missing } else { Duration::ZERO } }
     }
 }

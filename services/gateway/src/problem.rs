@@ -248,10 +248,8 @@ mod tests {
     #[test]
     fn the_first_fault_gives_the_code_and_all_are_listed() {
         let fault = |code, pointer: &str| Fault { code, pointer: pointer.into(), detail: "no".into() };
-        let problem = Problem::fields(vec![
-            fault(ProblemCode::UnknownField, "/a"),
-            fault(ProblemCode::InvalidRequest, "/b"),
-        ]);
+        let problem =
+            Problem::fields(vec![fault(ProblemCode::UnknownField, "/a"), fault(ProblemCode::InvalidRequest, "/b")]);
         assert_eq!(problem.code, ProblemCode::UnknownField);
         assert_eq!(shown(&problem)["errors"].as_array().unwrap().len(), 2);
     }

@@ -4,6 +4,9 @@
 //! name every wrong field; these types describe what those do and are never filled.
 #![expect(dead_code, reason = "described, never filled")]
 
+mod keys;
+mod workers;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -13,6 +16,11 @@ use utoipa::{
         SecurityRequirement,
         security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
     },
+};
+
+pub(crate) use keys::{KeyList, KeyRequest, NewKey, WhoAmI};
+pub(crate) use workers::{
+    CompleteRequest, ExtendRequest, FailRequest, LeaseAnswer, LeaseRequest, ReleaseRequest, StandingList,
 };
 
 /// The document's frame; the routes add themselves.
@@ -280,87 +288,6 @@ pub(crate) struct RetryRequest {
     priority: Option<String>,
 }
 
-/// A key to be made.
-#[derive(ToSchema)]
-pub(crate) struct KeyRequest {
-    /// For people.
-    name: Option<String>,
-    /// Whose; the caller's unless given.
-    tenant: Option<String>,
-    /// Of `submit, read, payloads, control, worker, approve, policy, admin`.
-    scopes: Vec<String>,
-    /// Topics with `*` for any characters; none means all.
-    topics: Option<Vec<String>>,
-    /// Until when.
-    expires_at: Option<String>,
-}
-
-/// A key without its secret.
-#[derive(ToSchema)]
-pub(crate) struct KeyView {
-    /// The middle part of `mst_<id>_<secret>`.
-    id: String,
-    /// For people.
-    name: String,
-    /// Whose.
-    tenant: String,
-    /// What it may do.
-    scopes: Vec<String>,
-    /// Which topics it may touch; none means all.
-    topics: Vec<String>,
-    /// Since when.
-    created_at: String,
-    /// Until when.
-    expires_at: Option<String>,
-}
-
-/// A key that was just made.
-#[derive(ToSchema)]
-pub(crate) struct NewKey {
-    /// Its id.
-    id: String,
-    /// `mst_<id>_<secret>`: shown this once.
-    key: String,
-    /// For people.
-    name: String,
-    /// Whose.
-    tenant: String,
-    /// What it may do.
-    scopes: Vec<String>,
-    /// Which topics it may touch; none means all.
-    topics: Vec<String>,
-    /// Since when.
-    created_at: String,
-    /// Until when.
-    expires_at: Option<String>,
-}
-
-/// Keys.
-#[derive(ToSchema)]
-pub(crate) struct KeyList {
-    /// By id.
-    items: Vec<KeyView>,
-}
-
-/// The presented key.
-#[derive(ToSchema)]
-pub(crate) struct WhoAmI {
-    /// Its id.
-    key_id: String,
-    /// For people.
-    name: String,
-    /// For whom it acts now.
-    tenant: String,
-    /// Whether it may act for any.
-    all_tenants: bool,
-    /// What it may do.
-    scopes: Vec<String>,
-    /// Which topics it may touch; none means all.
-    topics: Vec<String>,
-    /// Until when.
-    expires_at: Option<String>,
-}
-
 /// How this gateway is.
 #[derive(ToSchema)]
 pub(crate) struct Status {
@@ -404,163 +331,4 @@ pub(crate) struct FieldFault {
     pointer: String,
     /// What is wrong with it.
     detail: String,
-}
-
-/// A worker asks for work.
-#[derive(ToSchema)]
-pub(crate) struct LeaseRequest {
-    /// The same one gets the same jobs again: 1 to 128 visible characters.
-    request_id: String,
-    /// `[A-Za-z0-9_-]{1,64}`.
-    worker_id: String,
-    /// What it can do.
-    topics: Vec<String>,
-    /// What it has, for jobs that require it.
-    provides: Option<BTreeMap<String, String>>,
-    /// Jobs it takes now, 1 to 100; 1 unless given.
-    max: Option<u64>,
-    /// How long it waits, at most 30,000.
-    wait_ms: Option<u64>,
-    /// How long it holds them without a word: 5,000 to 900,000; 30,000 unless given.
-    lease_ms: Option<u64>,
-}
-
-/// Work.
-#[derive(ToSchema)]
-pub(crate) struct LeaseAnswer {
-    /// Now running.
-    items: Vec<LeasedJob>,
-    /// Take no more, and end.
-    drain: bool,
-}
-
-/// A job to be run now.
-#[derive(ToSchema)]
-pub(crate) struct LeasedJob {
-    /// Which.
-    job_id: String,
-    /// What kind of work.
-    topic: String,
-    /// As it was submitted.
-    payload: Option<Value>,
-    /// As it was submitted.
-    labels: BTreeMap<String, String>,
-    /// Which attempt this is.
-    attempt: u32,
-    /// How many there may be.
-    max_attempts: u32,
-    /// Names this attempt in every later call.
-    fence: u64,
-    /// What remains of the lease; trust it, not a clock.
-    lease_ms: u64,
-    /// Longest time of this attempt.
-    timeout_ms: Option<u32>,
-    /// The whole job is over by then.
-    deadline: Option<String>,
-    /// Its trace.
-    traceparent: Option<String>,
-}
-
-/// A worker keeps its jobs.
-#[derive(ToSchema)]
-pub(crate) struct ExtendRequest {
-    /// Who.
-    worker_id: String,
-    /// Answer when a held job is cancelled, or after so long, at most 30,000.
-    wait_ms: Option<u64>,
-    /// From now; 30,000 unless given.
-    lease_ms: Option<u64>,
-    /// At most 100.
-    items: Vec<ExtendItem>,
-}
-
-/// One to keep.
-#[derive(ToSchema)]
-pub(crate) struct ExtendItem {
-    /// Which.
-    job_id: String,
-    /// Of its attempt.
-    fence: u64,
-    /// How far it is.
-    progress: Option<Progress>,
-}
-
-/// A worker has finished jobs.
-#[derive(ToSchema)]
-pub(crate) struct CompleteRequest {
-    /// Who; may be left out.
-    worker_id: Option<String>,
-    /// At most 100.
-    items: Vec<CompleteItem>,
-}
-
-/// One that is finished.
-#[derive(ToSchema)]
-pub(crate) struct CompleteItem {
-    /// Which.
-    job_id: String,
-    /// Of its attempt.
-    fence: u64,
-    /// Any JSON.
-    result: Option<Value>,
-}
-
-/// A worker has failed at jobs.
-#[derive(ToSchema)]
-pub(crate) struct FailRequest {
-    /// Who; may be left out.
-    worker_id: Option<String>,
-    /// At most 100.
-    items: Vec<FailItem>,
-}
-
-/// One that failed.
-#[derive(ToSchema)]
-pub(crate) struct FailItem {
-    /// Which.
-    job_id: String,
-    /// Of its attempt.
-    fence: u64,
-    /// Why. May also carry `retry_in_ms`.
-    error: JobError,
-}
-
-/// A worker gives jobs back, unbegun.
-#[derive(ToSchema)]
-pub(crate) struct ReleaseRequest {
-    /// Who; may be left out.
-    worker_id: Option<String>,
-    /// At most 100.
-    items: Vec<ReleaseItem>,
-}
-
-/// One given back.
-#[derive(ToSchema)]
-pub(crate) struct ReleaseItem {
-    /// Which.
-    job_id: String,
-    /// Of its attempt.
-    fence: u64,
-    /// Not before so long from now.
-    delay_ms: Option<u64>,
-}
-
-/// How each attempt stands. Anything but `ok` means stop.
-#[derive(ToSchema)]
-pub(crate) struct StandingList {
-    /// In the order of the request.
-    items: Vec<StandingItem>,
-}
-
-/// How one attempt stands.
-#[derive(ToSchema)]
-pub(crate) struct StandingItem {
-    /// Which.
-    job_id: String,
-    /// `ok`, `stale` or `invalid`.
-    status: String,
-    /// `lost`, `cancelled`, `timed_out` or `unknown`.
-    reason: Option<String>,
-    /// What remains of the lease.
-    lease_ms: Option<u64>,
 }

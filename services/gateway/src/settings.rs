@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use muster_bus::BusSettings;
-use muster_chassis::{
-    Kind, Setting, Values,
-    settings::admin_addr,
-};
+use muster_chassis::{Kind, Setting, Values, settings::admin_addr};
 use muster_store::RedisSettings;
 use muster_telemetry::Secret;
 

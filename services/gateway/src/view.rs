@@ -351,8 +351,17 @@ mod tests {
         let mut names: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
         names.sort_unstable();
         let expected = [
-            "attempt", "created_at", "done", "durability", "id", "labels", "max_attempts", "priority", "state",
-            "tenant", "topic",
+            "attempt",
+            "created_at",
+            "done",
+            "durability",
+            "id",
+            "labels",
+            "max_attempts",
+            "priority",
+            "state",
+            "tenant",
+            "topic",
         ];
         assert_eq!(names, expected);
         assert_eq!((&shown["state"], &shown["done"], &shown["attempt"]), (&"pending".into(), &false.into(), &0.into()));

@@ -51,8 +51,7 @@ impl Workers {
         let settings = GroupSettings { limit: RESULTS_LIMIT, ..GroupSettings::bound(RESULTS_WAITING) };
         let spawn = |work| drop(publishing.spawn("results", work));
         let wrap = |items| Body::Result(v1::ResultGroup { items });
-        let results =
-            GroupPublisher::with(flow.bus.clone(), subjects::result(), &spawn, wrap, encoded_len, settings);
+        let results = GroupPublisher::with(flow.bus.clone(), subjects::result(), &spawn, wrap, encoded_len, settings);
         let pullers = Pullers::start(flow.bus.clone(), tasks, publishing);
         Workers { flow: flow.clone(), pullers, beats: Beats::default(), results, stop }
     }

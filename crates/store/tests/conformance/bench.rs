@@ -274,5 +274,11 @@ pub(crate) fn spec(tenant: &Tenant) -> JobSpec {
 }
 
 pub(crate) fn new_job(spec: JobSpec) -> NewJob {
-    NewJob { id: JobId::mint(fastrand::u8(..)), spec, payload: Bytes::from_static(b"{\"n\":1}"), body_hash: None }
+    NewJob {
+        id: JobId::mint(fastrand::u8(..)),
+        spec,
+        payload: Bytes::from_static(b"{\"n\":1}"),
+        body_hash: None,
+        place: None,
+    }
 }

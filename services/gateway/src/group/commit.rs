@@ -46,7 +46,7 @@ impl Committer {
             let plan = items.into_iter().map(|item| plan(item, &mut tokens, shard, &mut jobs)).collect::<Vec<_>>();
             plans.push((plan, reply));
         }
-        let outcomes = if jobs.is_empty() { Vec::new() } else { self.flow.submit(&jobs).await };
+        let outcomes = if jobs.is_empty() { Vec::new() } else { self.flow.submit(&mut jobs).await };
         let mut outcomes = jobs.into_iter().zip(outcomes);
         for (plan, reply) in plans {
             let mut answer = |refused: Option<Refused>| -> Answer {
@@ -87,7 +87,7 @@ fn plan(item: Item, tokens: &mut HashMap<Tenant, Taken>, shard: u8, jobs: &mut V
         }
     }
     let id = item.id.unwrap_or_else(|| JobId::mint(shard));
-    jobs.push(NewJob { id, spec: item.spec, payload: item.payload, body_hash: item.hash });
+    jobs.push(NewJob { id, spec: item.spec, payload: item.payload, body_hash: item.hash, place: None });
     None
 }
 

@@ -46,13 +46,10 @@ pub(super) async fn cancel(
         find(&gateway, &caller, id, Fields::NONE).await?;
     }
     match gateway.flow.cancel(&caller.tenant, id, &reason).await? {
-        Cancelled::Now(record) | Cancelled::Before(record) => {
-            Ok(json(StatusCode::OK, JobView::of(&record).document()))
+        Cancelled::Now(record) | Cancelled::Before(record) => Ok(json(StatusCode::OK, JobView::of(&record).document())),
+        Cancelled::EndedOtherwise(record) => {
+            Err(Problem::new(ProblemCode::JobDone, format!("job {id} ended before, as {}", record.head.state())))
         }
-        Cancelled::EndedOtherwise(record) => Err(Problem::new(
-            ProblemCode::JobDone,
-            format!("job {id} ended before, as {}", record.head.state()),
-        )),
         Cancelled::NotFound => Err(Problem::no_job(id)),
     }
 }

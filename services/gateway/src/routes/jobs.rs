@@ -53,7 +53,9 @@ pub(super) async fn submit(
     let object = Object::from_body(&body.bytes)?;
     let asked = read_job(&body.bytes, object, &caller.tenant, Place::Alone, key.is_some(), &mut faults);
     faults.into_result()?;
-    let Some(asked) = asked else { return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read")) };
+    let Some(asked) = asked else {
+        return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read"));
+    };
     caller.may_touch(&asked.spec.topic)?;
 
     let mut spec = asked.spec;

@@ -59,11 +59,7 @@ pub(super) async fn create(
     get, path = "/api/v1/keys", tag = "keys",
     responses((status = 200, description = "The keys", body = schema::KeyList))
 )]
-pub(super) async fn list(
-    State(gateway): State<Gateway>,
-    caller: Caller,
-    params: Params,
-) -> Result<Response, Problem> {
+pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     let keys = gateway.flow.store.list_keys(Some(&caller.tenant)).await?;
     let body = view::document(|json| {
@@ -123,11 +119,17 @@ fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
     o.finish(f);
     faults.into_result()?;
     if caller.key.tenant.as_ref().is_some_and(|own| *own != tenant) {
-        return Err(Problem::new(ProblemCode::MissingScope, "this key lacks all tenants: it makes keys for its own only"));
+        return Err(Problem::new(
+            ProblemCode::MissingScope,
+            "this key lacks all tenants: it makes keys for its own only",
+        ));
     }
     let wider = caller.key.topics.is_empty() || topics.iter().any(|glob| !caller.key.topics.contains(glob));
     if !caller.key.topics.is_empty() && (topics.is_empty() || wider) {
-        return Err(Problem::new(ProblemCode::MissingScope, "this key lacks those topics: it makes keys for its own only"));
+        return Err(Problem::new(
+            ProblemCode::MissingScope,
+            "this key lacks those topics: it makes keys for its own only",
+        ));
     }
     let mut scopes: Vec<String> = scopes.unwrap_or_default().iter().map(ToString::to_string).collect();
     scopes.sort();

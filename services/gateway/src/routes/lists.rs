@@ -36,11 +36,7 @@ const LARGEST_PAGE: u64 = 500;
         (status = 422, description = "A parameter is wrong", body = schema::Problem),
     )
 )]
-pub(super) async fn list(
-    State(gateway): State<Gateway>,
-    caller: Caller,
-    params: Params,
-) -> Result<Response, Problem> {
+pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
     let Asked { filter, limit, cursor, fields } = read(params)?;
     let fields = included(&caller, fields)?;
     gateway.take_read(&caller).await?;

@@ -50,5 +50,6 @@ pub(super) async fn docs() -> Response {
 fn page_of(page: String) -> Response {
     // Inline style and script of our own, and the document from here: nothing else may load.
     const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
-    ([(header::CONTENT_SECURITY_POLICY, POLICY), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], Html(page)).into_response()
+    ([(header::CONTENT_SECURITY_POLICY, POLICY), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], Html(page))
+        .into_response()
 }

@@ -106,12 +106,7 @@ impl Workers {
     }
 
     /// Waits for offers of any of the topics.
-    async fn gather(
-        &self,
-        caller: &Caller,
-        worker: &WorkerId,
-        asked: &Lease,
-    ) -> Result<(Vec<Offered>, bool), Problem> {
+    async fn gather(&self, caller: &Caller, worker: &WorkerId, asked: &Lease) -> Result<(Vec<Offered>, bool), Problem> {
         let until = Instant::now() + asked.wait.max(Duration::from_millis(50));
         let mut control = self.flow.bus.subscribe(&subjects::worker_ctl(worker), None).await.ok();
         let mut given = self.wish(caller, asked, until)?;

@@ -147,8 +147,7 @@ impl Pullers {
         // The receiver is right here.
         let _ = puller.send(want);
         wants.insert(key, puller);
-        let puller =
-            Puller { bus: self.bus.clone(), answers: self.answers.clone(), wanted, waiting: VecDeque::new() };
+        let puller = Puller { bus: self.bus.clone(), answers: self.answers.clone(), wanted, waiting: VecDeque::new() };
         let (spec, stop) = (ConsumerSpec::offers(tenant, topic), self.tasks.stopping());
         self.tasks.spawn("pull offers", puller.run(spec, stop));
         Ok(())
@@ -254,8 +253,7 @@ mod tests {
     type Given = mpsc::UnboundedReceiver<Vec<Offered>>;
 
     fn offers(n: u32) -> (Vec<Offered>, Arc<Ticket>) {
-        let ticket =
-            Arc::new(Ticket { receipt: None, back: Mutex::default(), answers: mpsc::unbounded_channel().0 });
+        let ticket = Arc::new(Ticket { receipt: None, back: Mutex::default(), answers: mpsc::unbounded_channel().0 });
         let offer = |version| v1::Offer { version, ..Default::default() };
         let list = (0..n).map(|v| Offered { offer: offer(v), ticket: ticket.clone(), decided: false }).collect();
         (list, ticket)

@@ -129,10 +129,9 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let kind = match &report.said {
         Said::Done(json) => v1::result::Kind::Success(success(json)),
-        Said::Failed(error, retry_in) => v1::result::Kind::Failed(v1::Failed {
-            failure: Some(error.into()),
-            retry_in_ms: retry_in.map(millis),
-        }),
+        Said::Failed(error, retry_in) => {
+            v1::result::Kind::Failed(v1::Failed { failure: Some(error.into()), retry_in_ms: retry_in.map(millis) })
+        }
         Said::Released(delay) => v1::result::Kind::Release(v1::Release { delay_ms: millis(*delay) }),
     };
     v1::Result {

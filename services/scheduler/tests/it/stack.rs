@@ -83,9 +83,9 @@ impl Stack {
 
     /// Submits a group.
     pub(crate) async fn submit_all(&self, specs: Vec<JobSpec>) -> Vec<JobId> {
-        let jobs: Vec<NewJob> = specs.into_iter().map(new_job).collect();
+        let mut jobs: Vec<NewJob> = specs.into_iter().map(new_job).collect();
         let ids = jobs.iter().map(|job| job.id).collect();
-        for accepted in self.flow.submit(&jobs).await {
+        for accepted in self.flow.submit(&mut jobs).await {
             let accepted = accepted.unwrap();
             assert!(!accepted.bus_deferred && !accepted.replayed);
         }
@@ -125,7 +125,7 @@ impl Stack {
 }
 
 pub(crate) fn new_job(spec: JobSpec) -> NewJob {
-    NewJob { id: JobId::mint(fastrand::u8(0..16)), spec, payload: "{\"n\":1}".into(), body_hash: None }
+    NewJob { id: JobId::mint(fastrand::u8(0..16)), spec, payload: "{\"n\":1}".into(), body_hash: None, place: None }
 }
 
 /// A job of this topic with every default.

@@ -150,10 +150,7 @@ pub(super) fn released(body: &Bytes) -> Result<Reports, Problem> {
     })
 }
 
-fn reports(
-    body: &Bytes,
-    read: impl Fn(&mut Object<'_>, &mut Faults) -> Option<Said>,
-) -> Result<Reports, Problem> {
+fn reports(body: &Bytes, read: impl Fn(&mut Object<'_>, &mut Faults) -> Option<Said>) -> Result<Reports, Problem> {
     let mut faults = Faults::default();
     let mut o = Object::from_body(body)?;
     let worker = o.name("worker_id", &mut faults, WorkerId::parse);
@@ -228,7 +225,8 @@ mod tests {
         assert_eq!(asked.topics.iter().map(Topic::as_str).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!((asked.max, asked.wait, asked.lease), (1, Duration::ZERO, Duration::from_secs(30)));
         assert_eq!(pointers(lease, "{}"), ["/request_id", "/worker_id", "/topics", "/topics"]);
-        let wrong = r#"{"request_id":"r","worker_id":"a b","topics":["A"],"max":101,"wait_ms":30001,"lease_ms":1,"x":1}"#;
+        let wrong =
+            r#"{"request_id":"r","worker_id":"a b","topics":["A"],"max":101,"wait_ms":30001,"lease_ms":1,"x":1}"#;
         assert_eq!(
             pointers(lease, wrong),
             ["/worker_id", "/topics/0", "/topics", "/max", "/wait_ms", "/lease_ms", "/x"]
@@ -241,7 +239,9 @@ mod tests {
             r#"{{"items":[{{"job_id":"{JOB}","fence":5,"result":{{"n":1.50,"big":123456789012345678901}}}},{{"job_id":"{JOB}","fence":6}}]}}"#
         ));
         let read = completed(&body).unwrap();
-        assert!(matches!(&read.items[0].said, Said::Done(json) if &json[..] == br#"{"n":1.50,"big":123456789012345678901}"#));
+        assert!(
+            matches!(&read.items[0].said, Said::Done(json) if &json[..] == br#"{"n":1.50,"big":123456789012345678901}"#)
+        );
         assert!(matches!(&read.items[1].said, Said::Done(json) if json.is_empty()));
         assert_eq!(read.items[0].fence, 5);
     }

@@ -1,0 +1,84 @@
+//! The shapes of keys.
+
+use utoipa::ToSchema;
+
+/// A key to be made.
+#[derive(ToSchema)]
+pub(crate) struct KeyRequest {
+    /// For people.
+    name: Option<String>,
+    /// Whose; the caller's unless given.
+    tenant: Option<String>,
+    /// Of `submit, read, payloads, control, worker, approve, policy, admin`.
+    scopes: Vec<String>,
+    /// Topics with `*` for any characters; none means all.
+    topics: Option<Vec<String>>,
+    /// Until when.
+    expires_at: Option<String>,
+}
+
+/// A key without its secret.
+#[derive(ToSchema)]
+pub(crate) struct KeyView {
+    /// The middle part of `mst_<id>_<secret>`.
+    id: String,
+    /// For people.
+    name: String,
+    /// Whose.
+    tenant: String,
+    /// What it may do.
+    scopes: Vec<String>,
+    /// Which topics it may touch; none means all.
+    topics: Vec<String>,
+    /// Since when.
+    created_at: String,
+    /// Until when.
+    expires_at: Option<String>,
+}
+
+/// A key that was just made.
+#[derive(ToSchema)]
+pub(crate) struct NewKey {
+    /// Its id.
+    id: String,
+    /// `mst_<id>_<secret>`: shown this once.
+    key: String,
+    /// For people.
+    name: String,
+    /// Whose.
+    tenant: String,
+    /// What it may do.
+    scopes: Vec<String>,
+    /// Which topics it may touch; none means all.
+    topics: Vec<String>,
+    /// Since when.
+    created_at: String,
+    /// Until when.
+    expires_at: Option<String>,
+}
+
+/// Keys.
+#[derive(ToSchema)]
+pub(crate) struct KeyList {
+    /// By id.
+    items: Vec<KeyView>,
+}
+
+/// The presented key.
+#[derive(ToSchema)]
+pub(crate) struct WhoAmI {
+    /// Its id.
+    key_id: String,
+    /// For people.
+    name: String,
+    /// For whom it acts now.
+    tenant: String,
+    /// Whether it may act for any.
+    all_tenants: bool,
+    /// What it may do.
+    scopes: Vec<String>,
+    /// Which topics it may touch; none means all.
+    topics: Vec<String>,
+    /// Until when.
+    expires_at: Option<String>,
+}

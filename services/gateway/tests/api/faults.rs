@@ -1,0 +1,93 @@
+//! Stores that go away: answered in time, and forgotten once they are back.
+
+use std::time::Duration;
+
+use muster_bus::{Bus, BusSettings, subjects};
+use muster_testkit::{NatsServer, RedisServer, nats, redis, until};
+use muster_wire::{Body, v1::DeadLetter};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::gate::Gate;
+
+#[tokio::test]
+async fn redis_away_is_a_503_within_two_seconds_and_the_door_stays_open() {
+    let redis = RedisServer::start().await;
+    let gate = Gate::over(&redis.url(), &nats().await.url(), &[("API_RATE_LIMIT_RPS", "1000")]).await;
+    assert_eq!(gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.status, 202);
+    let stop: [fn(&RedisServer); 2] = [RedisServer::stop, RedisServer::pause];
+    for away in stop {
+        away(&redis);
+        for turn in 0..3 {
+            let began = Instant::now();
+            let (submit, batch, read, list) = tokio::join!(
+                async { gate.post("/api/v1/jobs", &json!({"topic": "t"})).await },
+                async { gate.post("/api/v1/jobs/batch", &json!({"items": [{"topic": "t"}]})).await },
+                gate.get("/api/v1/jobs/0198c0de-0000-7000-8000-000000000000"),
+                gate.get("/api/v1/jobs"),
+            );
+            assert!(began.elapsed() < Duration::from_secs(2), "turn {turn}: {:?}", began.elapsed());
+            for answer in [submit, batch, read, list] {
+                assert_eq!((answer.status.as_u16(), answer.code()), (503, "store_unavailable"));
+                assert!(answer.headers.contains_key("retry-after"));
+            }
+        }
+        let ready = until(Duration::from_secs(10), "readiness to say so", async || {
+            Some(gate.get("/readyz").await).filter(|ready| ready.json["status"] == "degraded")
+        })
+        .await;
+        assert_eq!(ready.status, 200, "a store's outage does not take the front door away");
+        assert_eq!(ready.json["parts"]["redis"]["ready"], false);
+        if redis.running() {
+            redis.resume();
+        } else {
+            redis.restart().await;
+        }
+        until(Duration::from_secs(10), "submits to be taken again", async || {
+            (gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.status == 202).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn nats_away_does_not_stop_submits() {
+    let nats = NatsServer::start().await;
+    let gate = Gate::over(&redis().await.url(), &nats.url(), &[]).await;
+    until(Duration::from_secs(10), "the streams", async || {
+        let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+        (!made.headers.contains_key("muster-bus")).then_some(())
+    })
+    .await;
+    nats.stop();
+    let began = Instant::now();
+    let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+    assert_eq!((made.status.as_u16(), made.headers["muster-bus"].to_str().unwrap()), (202, "deferred"));
+    assert!(began.elapsed() < Duration::from_secs(2));
+    let read = gate.get(&format!("/api/v1/jobs/{}", made.json["id"].as_str().unwrap())).await;
+    assert_eq!(read.json["state"], "pending", "Redis holds it");
+    nats.restart().await;
+    until(Duration::from_secs(15), "the bus to confirm again", async || {
+        let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+        assert_eq!(made.status, 202);
+        (!made.headers.contains_key("muster-bus")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn messages_that_nobody_can_read_are_kept() {
+    let (redis, nats) = (RedisServer::start().await, NatsServer::start().await);
+    let _gate = Gate::over(&redis.url(), &nats.url(), &[]).await;
+    let bus = Bus::connect(BusSettings::new(nats.url(), "test")).await.unwrap();
+    let letter =
+        DeadLetter { subject: "sys.job.submit".into(), reason: "garbage".into(), original: vec![1, 2, 255].into() };
+    bus.publish(&subjects::dlq(), None, None, Body::DeadLetter(letter)).await.unwrap();
+    let key = until(Duration::from_secs(10), "the dead message", async || {
+        let keys = redis.cli(&["KEYS", "muster:dlq:message:*"]).await;
+        keys.lines().next().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned)
+    })
+    .await;
+    assert_eq!(redis.cli(&["HGET", &key, "reason"]).await.trim(), "garbage");
+    assert_eq!(redis.cli(&["HSTRLEN", &key, "original"]).await.trim(), "3");
+}

@@ -1,0 +1,132 @@
+//! One job from submit to deletion, as far as a gateway alone goes; and lists.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::gate::Gate;
+
+#[tokio::test]
+async fn a_job_comes_back_exactly_as_it_was_sent() {
+    let gate = Gate::start(&[]).await;
+    let payload = r#"{"big":123456789012345678901234567890,"f":1.50,"e":1E+2,"s":"\u0000é","d":{"b":1,"a":[ ]}}"#;
+    let body = format!(
+        r#"{{"topic":"a.b","payload":{payload},"priority":"high","labels":{{"team/x":"y"}},"delay_ms":60000,"retry":{{"max_attempts":2}}}}"#
+    );
+    let headers = [("content-type", "application/json")];
+    let made = gate.send(Method::POST, "/api/v1/jobs", &headers, Some(body.into_bytes())).await;
+    assert_eq!(made.status, 202, "{}", made.text);
+    assert_eq!(made.json["done"], false);
+    assert_eq!(made.json["attempt"], 0);
+    let id = made.json["id"].as_str().unwrap();
+    let read = gate.get(&format!("/api/v1/jobs/{id}")).await;
+    assert!(read.text.contains(&format!(r#""payload":{payload}"#)), "{}", read.text);
+    assert_eq!(read.json["tenant"], gate.tenant());
+    assert_eq!((&read.json["priority"], &read.json["max_attempts"]), (&json!("high"), &json!(2)));
+    assert_eq!(read.json["labels"]["team/x"], "y");
+    assert!(read.json["run_at"].as_str() > read.json["created_at"].as_str());
+    let without = gate.get(&format!("/api/v1/jobs/{id}?include=result")).await;
+    assert!(without.json.get("payload").is_none());
+    let story = gate.get(&format!("/api/v1/jobs/{id}/history")).await;
+    assert_eq!(story.json["transitions"][0]["event"], "submit", "{}", story.text);
+    for nothing in ["not-an-id", "0198c0de-0000-7000-8000-000000000000", "%ff"] {
+        assert_eq!(gate.get(&format!("/api/v1/jobs/{nothing}")).await.code(), "not_found");
+    }
+}
+
+#[tokio::test]
+async fn cancel_then_retry_then_delete() {
+    let gate = Gate::start(&[]).await;
+    let made = gate.post("/api/v1/jobs", &json!({"topic": "t", "payload": 5, "priority": "low"})).await;
+    let path = format!("/api/v1/jobs/{}", made.json["id"].as_str().unwrap());
+    assert_eq!(gate.post(&format!("{path}/retry"), &json!({})).await.code(), "job_not_done");
+    assert_eq!(gate.delete(&path).await.code(), "job_not_done");
+
+    let cancelled = gate.post(&format!("{path}/cancel"), &json!({"reason": "not needed"})).await;
+    assert_eq!((cancelled.status.as_u16(), &cancelled.json["state"]), (200, &json!("cancelled")));
+    assert_eq!(gate.post(&format!("{path}/cancel"), &json!({})).await.status, 200, "again is fine");
+
+    let retried = gate.send(Method::POST, &format!("{path}/retry"), &[], None).await;
+    assert_eq!(retried.status, 202, "{}", retried.text);
+    assert_eq!(retried.json["retry_of"], made.json["id"]);
+    assert_eq!(retried.json["priority"], "low");
+    let double = gate.post(&format!("{path}/retry"), &json!({})).await;
+    assert_eq!(double.json["id"], retried.json["id"], "a double click makes one job");
+    let other = gate.post(&format!("{path}/retry"), &json!({"payload": 6})).await;
+    assert_eq!((other.status.as_u16(), other.code()), (409, "already_retried"));
+    assert_eq!(gate.get(&path).await.json["retried_as"], retried.json["id"]);
+    let new = gate.get(&format!("/api/v1/jobs/{}", retried.json["id"].as_str().unwrap())).await;
+    assert_eq!(new.json["payload"], 5);
+
+    assert_eq!(gate.delete(&path).await.status, 204);
+    assert_eq!(gate.get(&path).await.code(), "not_found");
+    assert_eq!(gate.delete(&path).await.code(), "not_found");
+    assert_eq!(gate.post(&format!("{path}/cancel"), &json!({})).await.code(), "not_found");
+}
+
+#[tokio::test]
+async fn a_waiting_read_hears_of_an_end_on_another_gateway() {
+    let (one, other) = (Gate::start(&[]).await, Gate::start(&[]).await);
+    let other = other.for_tenant(one.tenant());
+    let made = one.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+    let path = format!("/api/v1/jobs/{}", made.json["id"].as_str().unwrap());
+    let (wait, cancel) = (format!("{path}?wait_ms=20000"), format!("{path}/cancel"));
+    let began = Instant::now();
+    let (waited, _) = tokio::join!(one.get(&wait), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        other.post(&cancel, &json!({})).await
+    });
+    assert_eq!((&waited.json["state"], &waited.json["done"]), (&json!("cancelled"), &json!(true)));
+    assert!(began.elapsed() < Duration::from_secs(5), "woken, not timed out: {:?}", began.elapsed());
+
+    let short = one.post("/api/v1/jobs?wait_ms=200", &json!({"topic": "t"})).await;
+    assert_eq!((short.status.as_u16(), &short.json["done"]), (202, &json!(false)), "nobody runs it");
+}
+
+#[tokio::test]
+async fn a_stop_answers_waiting_reads_at_once() {
+    let gate = Gate::start(&[]).await;
+    let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+    let wait = format!("/api/v1/jobs/{}?wait_ms=30000", made.json["id"].as_str().unwrap());
+    let began = Instant::now();
+    let (waited, late) = tokio::join!(gate.get(&wait), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        gate.chassis.stop.request();
+        gate.chassis.run_until_stopped().await
+    });
+    assert_eq!(waited.status, 200);
+    assert!(late.is_empty(), "{late:?}");
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn filtered_pages_show_every_match_once_while_jobs_are_added() {
+    let gate = Gate::start(&[]).await;
+    let mut expected = BTreeSet::new();
+    for n in 0..60 {
+        let colour = if n % 3 == 0 { "red" } else { "blue" };
+        let made = gate.post("/api/v1/jobs", &json!({"topic": "t", "labels": {"colour": colour}})).await;
+        if colour == "red" {
+            expected.insert(made.json["id"].as_str().unwrap().to_owned());
+        }
+    }
+    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    loop {
+        gate.post("/api/v1/jobs", &json!({"topic": "t", "labels": {"colour": "green"}})).await;
+        let page =
+            gate.get(&format!("/api/v1/jobs?label.colour=red&limit=7&topic=t&state=pending,cancelled{cursor}")).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        let items = page.json["items"].as_array().unwrap();
+        assert!(items.iter().all(|job| job.get("payload").is_none()));
+        seen.extend(items.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        match &page.json["next_cursor"] {
+            Value::String(next) => cursor = format!("&cursor={next}"),
+            _ => break,
+        }
+    }
+    assert_eq!(seen.len(), expected.len(), "none twice");
+    assert_eq!(seen.iter().cloned().collect::<BTreeSet<_>>(), expected);
+    assert_eq!(gate.get("/api/v1/jobs?cursor=nonsense").await.pointers(), ["/query/cursor"]);
+}

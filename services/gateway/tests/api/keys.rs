@@ -1,0 +1,152 @@
+//! Scenario 42: who may do what, and whose things are whose.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::gate::{Gate, fresh_tenant};
+
+/// Every route that asks for a scope: method, path, body, scope.
+const ROUTES: &[(&str, &str, Option<&str>, &str)] = &[
+    ("POST", "/api/v1/jobs", Some(r#"{"topic":"t"}"#), "submit"),
+    ("POST", "/api/v1/jobs/batch", Some(r#"{"items":[]}"#), "submit"),
+    ("GET", "/api/v1/jobs", None, "read"),
+    ("GET", "/api/v1/jobs/{id}", None, "read"),
+    ("GET", "/api/v1/jobs/{id}/history", None, "read"),
+    ("POST", "/api/v1/jobs/{id}/cancel", Some("{}"), "control"),
+    ("POST", "/api/v1/jobs/{id}/retry", Some("{}"), "control"),
+    ("DELETE", "/api/v1/jobs/{id}", None, "control"),
+    ("GET", "/api/v1/keys", None, "admin"),
+    ("POST", "/api/v1/keys", Some("{}"), "admin"),
+    ("DELETE", "/api/v1/keys/none", None, "admin"),
+    ("POST", "/api/v1/worker/lease", Some(r#"{"request_id":"r","worker_id":"w","topics":["t"]}"#), "worker"),
+    ("POST", "/api/v1/worker/extend", Some("{}"), "worker"),
+    ("POST", "/api/v1/worker/complete", Some("{}"), "worker"),
+    ("POST", "/api/v1/worker/fail", Some("{}"), "worker"),
+    ("POST", "/api/v1/worker/release", Some("{}"), "worker"),
+];
+const NOBODY: &str = "0198c0de-0000-7000-8000-000000000000";
+
+async fn call(gate: &Gate, method: &str, path: &str, body: Option<&str>) -> crate::gate::Answer {
+    let method = Method::from_bytes(method.as_bytes()).unwrap();
+    let headers: &[(&str, &str)] = if body.is_some() { &[("content-type", "application/json")] } else { &[] };
+    gate.send(method, &path.replace("{id}", NOBODY), headers, body.map(|text| text.as_bytes().to_vec())).await
+}
+
+#[tokio::test]
+async fn only_the_named_routes_are_open() {
+    let gate = Gate::start(&[]).await;
+    let stranger = gate.with_key(None);
+    for path in ["/", "/livez", "/readyz", "/openapi.json", "/docs", "/api/v1/status"] {
+        assert_eq!(stranger.get(path).await.status, 200, "{path}");
+    }
+    let closed = ["/api/v1/whoami", "/api/v1/nothing", "/nothing", "/metrics", "/api/v1", "/docs/x"];
+    let all = ROUTES.iter().map(|(method, path, body, _)| (*method, *path, *body));
+    for (method, path, body) in all.chain(closed.map(|path| ("GET", path, None))) {
+        let answer = call(&stranger, method, path, body).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (401, "unauthorized"), "{method} {path}");
+    }
+    for wrong in ["wrong-key-altogether", "mst_abc_def", "mst__"] {
+        assert_eq!(gate.with_key(Some(wrong)).get("/api/v1/whoami").await.code(), "unauthorized");
+    }
+    assert_eq!(gate.get("/api/v1/nothing").await.code(), "not_found");
+    assert_eq!(call(&gate, "PUT", "/api/v1/jobs", Some("{}")).await.code(), "method_not_allowed");
+    assert_eq!(call(&stranger, "POST", "/livez", Some("{}")).await.code(), "unauthorized");
+    let status = stranger.get("/api/v1/status").await;
+    let mut names: Vec<&String> = status.json.as_object().unwrap().keys().collect();
+    names.sort();
+    assert_eq!(names, ["instance", "status", "version"]);
+}
+
+#[tokio::test]
+async fn every_scope_opens_exactly_its_routes() {
+    let gate = Gate::start(&[]).await;
+    for scope in ["submit", "read", "payloads", "control", "worker", "approve", "policy", "admin"] {
+        let key = gate.make_key(&[scope], &[]).await;
+        let holder = gate.with_key(Some(&key));
+        for (method, path, body, needed) in ROUTES {
+            let answer = call(&holder, method, path, *body).await;
+            if *needed == scope {
+                assert!(![401, 403].contains(&answer.status.as_u16()), "{scope}: {method} {path}: {}", answer.text);
+                assert!(answer.status.as_u16() < 500, "{scope}: {method} {path}: {}", answer.text);
+            } else {
+                assert_eq!((answer.status.as_u16(), answer.code()), (403, "missing_scope"), "{scope}: {method} {path}");
+                assert!(answer.json["detail"].as_str().unwrap().contains(needed));
+            }
+        }
+        assert_eq!(holder.get("/api/v1/whoami").await.json["scopes"], json!([scope]));
+    }
+}
+
+#[tokio::test]
+async fn one_tenant_never_meets_another() {
+    let gate = Gate::start(&[]).await;
+    let everything = ["submit", "read", "payloads", "control", "worker", "admin"];
+    let a = gate.with_key(Some(&gate.make_key(&everything, &[]).await));
+    let neighbour = gate.for_tenant(&fresh_tenant());
+    let b = neighbour.with_key(Some(&neighbour.make_key(&everything, &[]).await));
+    let made = a.post("/api/v1/jobs", &json!({"topic": "shared.topic", "payload": "secret"})).await;
+    assert_eq!(made.json["tenant"], gate.tenant());
+    let id = made.json["id"].as_str().unwrap();
+    for (method, path, body, _) in ROUTES.iter().filter(|(_, path, _, _)| path.contains("{id}")) {
+        let answer = call(&b, method, &path.replace("{id}", id), *body).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (404, "not_found"), "{method} {path}");
+    }
+    assert_eq!(b.count_jobs().await, 0);
+    assert_eq!(a.count_jobs().await, 1);
+    let leased = b
+        .post("/api/v1/worker/lease", &json!({"request_id": "r1", "worker_id": "w", "topics": ["shared.topic"]}))
+        .await;
+    assert_eq!(leased.json, json!({"items": [], "drain": false}));
+    for (call, more) in [("extend", json!(null)), ("complete", json!(1)), ("release", json!(null))] {
+        let mut body = json!({"worker_id": "w", "items": [{"job_id": id, "fence": 1}]});
+        if call == "complete" {
+            body["items"][0]["result"] = more;
+        }
+        let answer = b.post(&format!("/api/v1/worker/{call}"), &body).await;
+        assert_eq!(answer.json["items"], json!([{"job_id": id, "status": "invalid", "reason": "unknown"}]), "{call}");
+    }
+    let keys = a.get("/api/v1/keys").await;
+    assert_eq!(keys.json["items"].as_array().unwrap().len(), 1, "its own");
+    let key_of_a = keys.json["items"][0]["id"].as_str().unwrap();
+    assert!(!keys.text.contains("secret") && !keys.text.contains("hash"), "{}", keys.text);
+    assert_eq!(b.delete(&format!("/api/v1/keys/{key_of_a}")).await.code(), "not_found");
+    let elsewhere = b.for_tenant(gate.tenant()).get("/api/v1/jobs").await;
+    assert_eq!((elsewhere.status.as_u16(), elsewhere.code()), (403, "missing_scope"));
+    let smuggled = b.post("/api/v1/keys", &json!({"tenant": gate.tenant(), "scopes": ["read"]})).await;
+    assert_eq!(smuggled.status, 403);
+    assert_eq!(a.get(&format!("/api/v1/jobs/{id}")).await.json["state"], "pending", "nothing happened to it");
+}
+
+#[tokio::test]
+async fn payloads_are_shown_with_their_scope_only() {
+    let gate = Gate::start(&[]).await;
+    let made = gate.post("/api/v1/jobs", &json!({"topic": "t", "payload": "secret"})).await;
+    let reader = gate.with_key(Some(&gate.make_key(&["read"], &[]).await));
+    let path = format!("/api/v1/jobs/{}", made.json["id"].as_str().unwrap());
+    assert!(!reader.get(&path).await.text.contains("secret"));
+    assert!(!reader.get("/api/v1/jobs").await.text.contains("secret"));
+    for asked in [format!("{path}?include=payload"), "/api/v1/jobs?include=payload".to_owned()] {
+        let refused = reader.get(&asked).await;
+        assert_eq!((refused.status.as_u16(), refused.code()), (403, "missing_scope"), "{asked}");
+        assert!(refused.json["detail"].as_str().unwrap().contains("payloads"));
+        assert!(gate.get(&asked).await.text.contains("secret"));
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_key_stops_working_everywhere_within_seconds() {
+    let (one, other) = (Gate::start(&[]).await, Gate::start(&[]).await);
+    let key = one.make_key(&["read"], &["mail.*"]).await;
+    let (here, there) = (one.with_key(Some(&key)), other.with_key(Some(&key)));
+    assert_eq!(there.get("/api/v1/whoami").await.json["topics"], json!(["mail.*"]));
+    let id = key.split('_').nth(1).unwrap();
+    assert_eq!(one.delete(&format!("/api/v1/keys/{id}")).await.status, 204);
+    assert_eq!(here.get("/api/v1/whoami").await.status, 401, "at once where it was deleted");
+    muster_testkit::until(std::time::Duration::from_secs(5), "the key to be forgotten", async || {
+        (there.get("/api/v1/whoami").await.status == 401).then_some(())
+    })
+    .await;
+    let past = json!({"scopes": ["read"], "expires_at": "2020-01-01T00:00:00Z"});
+    let expired = one.post("/api/v1/keys", &past).await;
+    assert_eq!(one.with_key(expired.json["key"].as_str()).get("/api/v1/whoami").await.status, 401);
+}

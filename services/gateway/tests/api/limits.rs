@@ -1,0 +1,53 @@
+//! Scenario 51: one limit for all gateways.
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use crate::gate::Gate;
+
+#[tokio::test]
+async fn ten_of_a_hundred_are_admitted_over_two_gateways() {
+    let slow = [("API_RATE_LIMIT_RPS", "0.0166"), ("API_RATE_LIMIT_BURST", "10")];
+    let (one, other) = (Gate::start(&slow).await, Gate::start(&slow).await);
+    let other = other.for_tenant(one.tenant());
+    let posts = (0..100)
+        .map(|n| if n % 2 == 0 { &one } else { &other })
+        .map(|gate| async move { gate.post("/api/v1/jobs", &json!({"topic": "t"})).await });
+    let answers = join_all(posts).await;
+    let admitted = answers.iter().filter(|answer| answer.status == 202).count();
+    assert_eq!(admitted, 10);
+    for refused in answers.iter().filter(|answer| answer.status != 202) {
+        assert_eq!((refused.status.as_u16(), refused.code()), (429, "rate_limited"));
+        let wait: u64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((1..=61).contains(&wait), "{wait}");
+        assert_eq!(refused.json["retryable"], true);
+    }
+    let neighbour = one.for_tenant(&crate::gate::fresh_tenant());
+    assert_eq!(neighbour.post("/api/v1/jobs", &json!({"topic": "t"})).await.status, 202, "others are not touched");
+    assert_eq!(one.count_jobs().await, 10);
+}
+
+#[tokio::test]
+async fn a_batch_over_the_limit_stores_nothing() {
+    let gate = Gate::start(&[("API_RATE_LIMIT_RPS", "0.01"), ("API_RATE_LIMIT_BURST", "5")]).await;
+    let items = |n: usize| json!({"items": vec![json!({"topic": "t"}); n]});
+    let refused = gate.post("/api/v1/jobs/batch", &items(6)).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (429, "rate_limited"));
+    assert_eq!(gate.post("/api/v1/jobs/batch", &items(4)).await.status, 200, "what was refused cost nothing");
+    assert_eq!(gate.post("/api/v1/jobs/batch", &items(2)).await.status, 429);
+    assert_eq!(gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.status, 202, "one is left");
+    assert_eq!(gate.count_jobs().await, 5);
+}
+
+#[tokio::test]
+async fn limits_per_replica_are_counted_by_each() {
+    let alone = [("API_RATE_LIMIT_RPS", "0.01"), ("API_RATE_LIMIT_BURST", "3"), ("REDIS_RATE_LIMIT", "no")];
+    let (one, other) = (Gate::start(&alone).await, Gate::start(&alone).await);
+    let other = other.for_tenant(one.tenant());
+    let mut admitted = 0;
+    for n in 0..10 {
+        let gate = if n % 2 == 0 { &one } else { &other };
+        admitted += usize::from(gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.status == 202);
+    }
+    assert_eq!(admitted, 6);
+}

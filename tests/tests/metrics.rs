@@ -1,0 +1,238 @@
+//! Metrics as an operator's Prometheus has them: clean text on every replica, told apart by `pod`,
+//! and sums over replicas that are right.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Write,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use muster_sdk::HandlerError;
+use muster_testkit::{free_port, until};
+use muster_tests::{Answer, Executions, Options, Probe, Setup, Stack, metric_sum};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SOON: Duration = Duration::from_secs(60);
+const JOBS: usize = 120;
+
+/// Runs jobs of every kind of end, over both gateways; how many ended.
+async fn some_jobs(stack: &Stack, runs: &Executions) -> usize {
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let _worker = runs.worker(stack, Setup::new("w1", "counted"), |ctx, payload| async move {
+        match payload["end"].as_str() {
+            Some("bad") => Err(HandlerError::permanent("bad")),
+            Some("flaky") if ctx.attempt() == 1 => Err(HandlerError::retryable("once more")),
+            _ => Ok(payload),
+        }
+    });
+    let job = |end: &str| json!({"topic": "counted", "payload": {"end": end}, "retry": {"backoff": {"initial_ms": 1}}});
+    let (good, bad, flaky) = (job("good"), job("bad"), job("flaky"));
+    let (a, b, c) = tokio::join!(one.submit_many(JOBS, &good), two.submit_many(10, &bad), two.submit_many(10, &flaky));
+    let later = one.submit(json!({"topic": "counted", "delay_ms": 3_600_000})).await;
+    assert_eq!(two.post(&format!("/jobs/{later}/cancel"), &json!({})).await.status, 200);
+    for id in [a, b, c].concat() {
+        one.ended(&id, SOON).await;
+    }
+    JOBS + 10 + 10 + 1
+}
+
+/// GET from any HTTP server; none if it does not answer.
+async fn fetch(base: &str, path: &str) -> Option<Answer> {
+    let anybody = Probe::new(base.to_owned(), String::new()).with_key(None);
+    anybody.send(Method::GET, path, &[], None).await.ok()
+}
+
+/// The scrape of every replica that has an admin port.
+async fn scrapes(stack: &Stack) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for process in stack.state().processes {
+        if let Some(admin) = process.admin {
+            let scrape = fetch(&admin, "/metrics").await.expect("an answer");
+            assert!(scrape.header("content-type").is_some_and(|t| t.starts_with("text/plain")), "{scrape:?}");
+            all.insert(process.name, scrape.text);
+        }
+    }
+    all
+}
+
+fn promtool_objects(scrape: &str) -> String {
+    let mut tool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is installed");
+    tool.stdin.take().expect("a pipe").write_all(scrape.as_bytes()).expect("it reads");
+    let output = tool.wait_with_output().expect("it ends");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success() || !said.is_empty());
+    said
+}
+
+/// Names of the series in a scrape, histograms by their own name.
+fn names(scrape: &str) -> BTreeSet<&str> {
+    scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect()
+}
+
+#[tokio::test]
+async fn every_replica_shows_clean_metrics_under_its_own_name() {
+    let stack = Stack::with(Options::two()).await;
+    let runs = Executions::default();
+    let ended = some_jobs(&stack, &runs).await;
+    let all = scrapes(&stack).await;
+    assert_eq!(
+        all.keys().map(String::as_str).collect::<Vec<_>>(),
+        ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"]
+    );
+    for (name, scrape) in &all {
+        assert_eq!(promtool_objects(scrape), "", "{name}");
+        let pod = format!("pod=\"{name}\"");
+        for line in scrape.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            assert!(line.contains(&pod), "{name}: {line}");
+            assert!(line.starts_with("muster_"), "{name}: {line}");
+        }
+        for id in runs.all() {
+            assert!(!scrape.contains(&id.job), "{name}: an id in a label");
+        }
+    }
+
+    let everywhere = ["muster_build_info", "muster_redis_command_seconds", "muster_redis_connections"];
+    let gateway = ["muster_http_request_duration_seconds", "muster_rate_limit_hits_total"];
+    let scheduler = [
+        "muster_dispatch_latency_seconds",
+        "muster_replayed_total",
+        "muster_loop_ticks_total",
+        "muster_leader",
+        "muster_bus_consumer_pending",
+    ];
+    // What only shows on whichever replica did the work.
+    let somewhere =
+        ["muster_jobs_total", "muster_job_attempts_total", "muster_job_wait_seconds", "muster_job_duration_seconds"];
+    for (name, scrape) in &all {
+        let own: &[&str] = if name.starts_with("gateway") { &gateway } else { &scheduler };
+        for metric in everywhere.iter().chain(own) {
+            assert!(names(scrape).contains(metric), "{name} lacks {metric}");
+        }
+    }
+    let joined: String = all.values().cloned().collect();
+    for metric in somewhere {
+        assert!(names(&joined).contains(metric), "nobody shows {metric}");
+    }
+
+    // Ends, attempts and starts, counted once over all replicas.
+    assert_eq!(metric_sum(&joined, "muster_jobs_total"), ended as f64);
+    let of = |state: &str| -> f64 {
+        let label = format!("state=\"{state}\"");
+        let lines = joined.lines().filter(|line| line.starts_with("muster_jobs_total{") && line.contains(&label));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    assert_eq!((of("succeeded"), of("failed"), of("cancelled")), (JOBS as f64 + 10.0, 10.0, 1.0));
+    assert_eq!(
+        metric_sum(&joined, "muster_job_attempts_total"),
+        (JOBS + 10 + 20) as f64,
+        "two for each that was flaky"
+    );
+    assert_eq!(metric_sum(&joined, "muster_job_wait_seconds_count"), runs.all().len() as f64);
+    assert_eq!(metric_sum(&joined, "muster_job_duration_seconds_count"), (ended - 1) as f64, "all that ever started");
+    assert_eq!(metric_sum(&joined, "muster_dispatch_latency_seconds_count"), (JOBS + 10 + 20) as f64);
+    for metric in ["muster_task_panics_total", "muster_lease_lost_total", "muster_store_faults_total"] {
+        assert_eq!(metric_sum(&joined, metric), 0.0, "{metric}");
+    }
+
+    // Every leader loop has one leader.
+    let mut leaders: BTreeMap<String, f64> = BTreeMap::new();
+    for line in joined.lines().filter(|line| line.starts_with("muster_leader{")) {
+        let name = line.split("loop=\"").nth(1).unwrap().split('"').next().unwrap();
+        *leaders.entry(name.to_owned()).or_default() += line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    }
+    assert!(leaders.contains_key("reconciler"), "{leaders:?}");
+    assert!(leaders.values().all(|n| *n == 1.0), "{leaders:?}");
+}
+
+/// A Prometheus of this test's own.
+struct Prometheus {
+    child: Child,
+    url: String,
+    _folder: TempDir,
+}
+
+impl Prometheus {
+    fn start(stack: &Stack) -> Prometheus {
+        let folder = tempfile::tempdir().expect("a folder");
+        let admins = stack.state().processes.into_iter().filter_map(|p| p.admin);
+        let targets: Vec<String> = admins.map(|url| url.trim_start_matches("http://").to_owned()).collect();
+        let config = json!({
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+            "scrape_configs": [{"job_name": "muster", "honor_labels": true, "static_configs": [{"targets": targets}]}],
+        });
+        let file = folder.path().join("prometheus.yml");
+        // JSON is YAML.
+        fs::write(&file, config.to_string()).expect("a file");
+        let port = free_port();
+        let log = fs::File::create(folder.path().join("log")).expect("a log file");
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log file"))
+            .stderr(log)
+            .spawn()
+            .expect("prometheus is installed");
+        Prometheus { child, url: format!("http://127.0.0.1:{port}"), _folder: folder }
+    }
+
+    /// What a query gives now: labels and values. None while Prometheus is not up yet.
+    async fn query(&self, query: &str) -> Option<Vec<(Value, f64)>> {
+        let plain = |b: u8| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") };
+        let query: String = query.bytes().map(plain).collect();
+        let answer = fetch(&self.url, &format!("/api/v1/query?query={query}")).await?;
+        let rows = answer.body["data"]["result"].as_array()?;
+        rows.iter().map(|row| Some((row["metric"].clone(), row["value"][1].as_str()?.parse().ok()?))).collect()
+    }
+
+    async fn becomes(&self, query: &str, expected: f64) {
+        let mut last = None;
+        until(SOON, &format!("{query} to be {expected}"), async || {
+            last = self.query(query).await;
+            last.as_deref().is_some_and(|rows| rows.len() == 1 && rows[0].1 == expected).then_some(())
+        })
+        .await;
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
+    let stack = Stack::with(Options::two()).await;
+    let prometheus = Prometheus::start(&stack);
+    let runs = Executions::default();
+    let ended = some_jobs(&stack, &runs).await;
+    prometheus.becomes("sum(up)", 4.0).await;
+    prometheus.becomes("sum(muster_jobs_total)", ended as f64).await;
+    prometheus.becomes("sum(muster_jobs_total{topic=\"counted\",state=\"succeeded\"})", JOBS as f64 + 10.0).await;
+    prometheus.becomes("count(count by (pod) (muster_build_info))", 4.0).await;
+    prometheus.becomes("sum(muster_build_info)", 4.0).await;
+    prometheus.becomes("sum(muster_leader{loop=\"reconciler\"})", 1.0).await;
+    let rows = prometheus.query("sum by (pod) (muster_http_request_duration_seconds_count)").await.unwrap();
+    let pods: BTreeSet<&str> = rows.iter().map(|(labels, _)| labels["pod"].as_str().unwrap()).collect();
+    assert_eq!(pods, BTreeSet::from(["gateway-1", "gateway-2"]), "a pod is its own, not the scrape's");
+    let quantile = "histogram_quantile(0.99, sum by (le) (rate(muster_job_duration_seconds_bucket[1m])))";
+    until(SOON, "a quantile over replicas", async || {
+        let rows = prometheus.query(quantile).await?;
+        (rows.len() == 1 && rows[0].1.is_finite()).then_some(())
+    })
+    .await;
+}
