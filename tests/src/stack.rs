@@ -202,9 +202,8 @@ impl Stack {
 impl Drop for Stack {
     fn drop(&mut self) {
         if thread::panicking() {
-            for name in ["dev.log"] {
-                eprintln!("--- {name}\n{}", tail(&fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()));
-            }
+            let dev = fs::read_to_string(self.dir.path().join("dev.log")).unwrap_or_default();
+            eprintln!("--- dev.log\n{}", tail(&dev));
             for entry in fs::read_dir(self.folder().join("logs")).into_iter().flatten().flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if name.starts_with("gateway") || name.starts_with("scheduler") {

@@ -121,21 +121,23 @@ impl Setup {
 impl Executions {
     /// Starts a worker whose every run is noted before its handler begins.
     #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
+    #[expect(clippy::needless_pass_by_value, reason = "tests write a setup in place")]
     pub fn worker<F, Fut>(&self, stack: &Stack, setup: Setup, handler: F) -> TestWorker
     where
         F: Fn(Context, Value) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Value, HandlerError>> + Send + 'static,
     {
-        let (notes, name) = (self.clone(), setup.id.clone());
+        let Setup { id: name, tenant, topic, slots, lease, drain } = setup;
+        let notes = self.clone();
         let worker = Worker::builder(stack.state().nats_url)
-            .id(&setup.id)
-            .tenant(&setup.tenant)
-            .concurrency(setup.slots)
-            .lease(setup.lease)
-            .drain(setup.drain)
+            .id(&name)
+            .tenant(&tenant)
+            .concurrency(slots)
+            .lease(lease)
+            .drain(drain)
             .grace(Duration::from_millis(500))
             .stream_replicas(if stack.is_cluster() { 3 } else { 1 })
-            .handle(&setup.topic, move |ctx: Context, payload: Value| {
+            .handle(&topic, move |ctx: Context, payload: Value| {
                 notes.note(Run {
                     job: ctx.job_id().to_string(),
                     attempt: ctx.attempt(),

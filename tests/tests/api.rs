@@ -359,7 +359,7 @@ async fn an_ended_job_can_be_deleted_and_stays_done() {
             assert_eq!(gateway.post(&format!("/jobs/{id}/cancel"), &json!({})).await.status, 404);
         }
     }
-    assert_eq!(ids(&listed(&[&one], "").await), [alive.clone()]);
+    assert_eq!(ids(&listed(&[&one], "").await), [alive]);
     assert_eq!(listed(&[&two], "state=failed").await, Vec::<Value>::new(), "no dead letter either");
 
     // Its key stays taken: the repeat of a deleted job does not run again.

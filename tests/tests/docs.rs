@@ -48,6 +48,15 @@ fn every_link_between_pages_leads_somewhere() -> Result<()> {
 }
 
 #[test]
+fn the_worker_shown_in_the_readme_is_the_one_that_compiles() -> Result<()> {
+    let example = fs::read_to_string(root().join("sdk/rust/examples/echo_worker.rs"))?;
+    let code = example.split_once("\n\n").context("no module doc")?.1.trim();
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    ensure!(readme.contains(code), "README.md shows another worker than sdk/rust/examples/echo_worker.rs");
+    Ok(())
+}
+
+#[test]
 fn the_settings_page_is_what_the_services_say() -> Result<()> {
     let page = fs::read_to_string(root().join("docs/reference/settings.md"))?;
     for service in ["muster-gateway", "muster-scheduler"] {

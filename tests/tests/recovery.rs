@@ -174,6 +174,11 @@ async fn a_gateway_that_dies_in_a_submit_leaves_nothing_half_done() {
     for run in runs.all() {
         assert_eq!(one_end(&gateway, &run.job, SOON).await["state"], "succeeded");
     }
+    let (mut shown, mut wanted) = (listed(&gateway, "topic=fragile").await, vec![waiting]);
+    wanted.extend(runs.all().into_iter().map(|run| run.job));
+    shown.sort();
+    wanted.sort();
+    assert_eq!(shown, wanted, "each is listed, once, and nothing else is");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! and stopping half-way is not: the home leaves last.
 
 use muster_bus::subjects;
-use muster_domain::{Head, JobId, State, Tenant, Topic, WorkerId};
+use muster_domain::{Head, JobId, Tenant, Topic, WorkerId};
 use muster_store::{Record, StoreError};
 use muster_telemetry::metrics::{Counter, Histogram, count, observe, topic_label};
 use muster_wire::{Body, v1};
@@ -115,8 +115,7 @@ impl Flow {
 fn measure(end: &End) {
     let topic = topic_label(end.topic.as_str());
     count(Counter::Jobs, &[("topic", topic), ("state", end.head.state().as_str())], 1);
-    if end.head.state() == State::Succeeded {
-        let took = end.head.started_at.map(|started| end.head.since.since(started));
-        observe(Histogram::JobDuration, &[("topic", topic)], took.unwrap_or_default().as_secs_f64());
+    if let Some(started) = end.head.started_at {
+        observe(Histogram::JobDuration, &[("topic", topic)], end.head.since.since(started).as_secs_f64());
     }
 }

@@ -9,9 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Asks both stores every two seconds until the stop, and makes the streams when the bus comes.
+/// Asks both stores every two seconds and whenever the bus comes or goes, until the stop; makes the
+/// streams when the bus comes.
 pub(crate) async fn probe(flow: &Flow, redis: &Part, nats: &Part, stop: &CancellationToken) {
     let mut streams = false;
+    let mut state = flow.bus.watch_state();
     loop {
         match flow.store.ping().await {
             Ok(_) => redis.ready(),
@@ -35,8 +37,10 @@ pub(crate) async fn probe(flow: &Flow, redis: &Part, nats: &Part, stop: &Cancell
                 Err(fault) => nats.not_ready(fault.to_string()),
             }
         }
-        if tokio::time::timeout(EVERY, stop.cancelled()).await.is_ok() {
-            return;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(EVERY) => {}
+            Ok(()) = state.changed() => {}
         }
     }
 }

@@ -14,6 +14,7 @@ mod settle;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use futures_util::future::BoxFuture;
 use muster_bus::{BusError, GroupPublisher, GroupSettings, subjects};
 use muster_chassis::Tasks;
 use muster_domain::{JobId, Tenant, WorkerId};
@@ -49,7 +50,17 @@ impl Workers {
     /// `publishing` carries results and acks and is drained after it.
     pub(crate) fn start(flow: &Flow, tasks: &Tasks, publishing: &Tasks, stop: CancellationToken) -> Workers {
         let settings = GroupSettings { limit: RESULTS_LIMIT, ..GroupSettings::bound(RESULTS_WAITING) };
-        let spawn = |work| drop(publishing.spawn("results", work));
+        let ended = publishing.stopping();
+        let spawn = |work: BoxFuture<'static, ()>| {
+            let ended = ended.clone();
+            // By the time of its stop all calls have been answered, so nothing waits in it.
+            publishing.spawn("results", async move {
+                tokio::select! {
+                    () = work => {}
+                    () = ended.cancelled() => {}
+                }
+            });
+        };
         let wrap = |items| Body::Result(v1::ResultGroup { items });
         let results = GroupPublisher::with(flow.bus.clone(), subjects::result(), &spawn, wrap, encoded_len, settings);
         let pullers = Pullers::start(flow.bus.clone(), tasks, publishing);
