@@ -10,6 +10,7 @@ local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 
 local next = '0'
 if #entries < 2 * tonumber(ARGV[1]) then
   local ahead = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  next = ahead[2] or '0'
+  -- Spelled out: Redis writes large scores with an exponent, which is no whole number to a reader.
+  if ahead[2] then next = string.format('%.0f', math.min(tonumber(ahead[2]), 9007199254740991)) end
 end
 return { now, next, entries }

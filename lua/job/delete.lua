@@ -2,12 +2,15 @@
 -- without payload and result behind, so that the key is not free again too early.
 -- @key job                  the job's hash
 -- @arg keep_key: u64        microseconds after the submit for which an idempotency key stays taken
--- @ret outcome: u64         1 deleted, 2 still alive, 3 missing
+-- @arg kept: u64            microseconds after its end for which a record is kept; 0 = however young
+-- @ret outcome: u64         1 deleted, 2 still alive, 3 missing, 4 too young
 -- @include job/table
 -- @include job/head
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < SUCCEEDED then return 2 end
+local kept = tonumber(ARGV[2])
+if kept > 0 and struct.unpack('>I8', raw, 27) + kept > NOW then return 4 end
 local left = struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW
 if left > 0 and redis.call('HEXISTS', KEYS[1], 'k') == 1 then
   redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')

@@ -121,7 +121,6 @@ impl Setup {
 impl Executions {
     /// Starts a worker whose every run is noted before its handler begins.
     #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
-    #[expect(clippy::needless_pass_by_value, reason = "tests write a setup in place")]
     pub fn worker<F, Fut>(&self, stack: &Stack, setup: Setup, handler: F) -> TestWorker
     where
         F: Fn(Context, Value) -> Fut + Send + Sync + 'static,

@@ -328,7 +328,7 @@ async fn a_waiting_call_is_answered_when_a_job_comes_and_who_leaves_loses_nothin
     assert!(at.saturating_duration_since(sent) < Duration::from_secs(5), "when it comes, not when the time is up");
 
     // Five leave before a job comes: the one who stays gets it, at its first attempt.
-    let leaver = |n: usize| lease_one(if n % 2 == 0 { &one } else { &two }, "leaver", "left", "stays");
+    let leaver = |n: usize| lease_one(if n.is_multiple_of(2) { &one } else { &two }, "leaver", "left", "stays");
     let left = join_all((0..5).map(|n| tokio::time::timeout(Duration::from_millis(300), leaver(n)))).await;
     assert!(left.iter().all(Result::is_err));
     let id = one.submit(json!({"topic": "stays", "retry": {"max_attempts": 1}})).await;
@@ -342,7 +342,7 @@ async fn a_waiting_call_is_answered_when_a_job_comes_and_who_leaves_loses_nothin
     let jobs: BTreeSet<String> =
         one.submit_many(12, &json!({"topic": "rush", "retry": {"max_attempts": 1}})).await.into_iter().collect();
     let hasty = |n: u64| {
-        let (gateway, request) = (if n % 2 == 0 { &one } else { &two }, format!("r{n}"));
+        let (gateway, request) = (if n.is_multiple_of(2) { &one } else { &two }, format!("r{n}"));
         async move {
             let asking = lease(gateway, "hasty", &request, "rush", 1, 5_000);
             let _ = tokio::time::timeout(Duration::from_millis(3 * n), asking).await;

@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_bus::{ConsumerSpec, subjects};
 use muster_testkit::until;
-use muster_tests::{Answer, Executions, Options, Probe, Setup, Stack, TestWorker};
+use muster_tests::{Answer, Executions, Options, Probe, Setup, Stack, TestWorker, by_hand::bus_of};
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -187,4 +188,35 @@ async fn a_redis_that_hangs_is_answered_with_503_and_steals_no_job() {
     assert!(["succeeded", "cancelled"].contains(&end["state"].as_str().unwrap()), "{end}");
     all_ran_once(&one, &runs, &ids).await;
     assert!(runs.counts().values().all(|n| *n == 1), "nothing ran twice");
+}
+
+#[tokio::test]
+async fn results_count_though_schedulers_hang_and_the_stream_that_took_them_is_wiped() {
+    let stack = Stack::with(Options::two()).await;
+    let gateway = stack.gateway(1);
+    let runs = Executions::default();
+    let _worker = sleeper(&runs, &stack);
+    let bus = bus_of(&stack, "looker").await;
+    let mut ids = gateway.submit_many(5, &job(15_000)).await;
+    ids.extend(gateway.submit_many(5, &job(1_500)).await);
+    runs.reach(10, SOON).await;
+
+    let paused = Instant::now();
+    for name in ["scheduler-1", "scheduler-2"] {
+        stack.signal(name, Signal::SIGSTOP);
+    }
+    let results = ConsumerSpec::scheduler(subjects::result());
+    until(SOON, "results that nobody handles", async || {
+        let state = bus.consumer_state(&results).await.ok()?;
+        (state.pending + state.unacked > 0 && paused.elapsed() > Duration::from_secs(2)).then_some(())
+    })
+    .await;
+    let died = stack.kill9("nats-1");
+    fs::rename(stack.folder().join("data/single/nats-1/jetstream"), stack.folder().join("what-nats-held")).unwrap();
+    stack.replaced("nats-1", died).await;
+    until(SOON, "every lease to be over", async || (paused.elapsed() > LEASE * 3).then_some(())).await;
+    for name in ["scheduler-1", "scheduler-2"] {
+        stack.signal(name, Signal::SIGCONT);
+    }
+    all_ran_once(&gateway, &runs, &ids).await;
 }

@@ -18,7 +18,7 @@ case "$what" in
     *) say "usage: $0 [stack|test]"; exit 2 ;;
 esac
 
-command -v cargo >/dev/null 2>&1 || die "cargo is not installed" "get Rust first: https://rustup.rs"
+command -v cargo >/dev/null 2>&1 || die "cargo is not installed" "install Rust first; rustup is the usual way"
 
 missing=()
 for pair in "${wanted[@]}"; do

@@ -78,6 +78,8 @@ pub(crate) const NO_MESSAGE: u32 = 10037;
 pub(crate) const NO_STREAM: u32 = 10059;
 /// JetStream's number for "consumer not found".
 pub(crate) const NO_CONSUMER: u32 = 10014;
+/// JetStream's number for "subjects overlap with an existing stream".
+pub(crate) const OVERLAP: u32 = 10065;
 
 impl BusError {
     pub(crate) fn away(detail: impl Into<String>) -> BusError {
@@ -99,6 +101,11 @@ impl BusError {
 
     /// Whether the server says that exactly this is not there.
     pub(crate) fn is_missing(&self, which: u32) -> bool {
+        self.is_refusal(which)
+    }
+
+    /// Whether the server refused for exactly this reason.
+    pub(crate) fn is_refusal(&self, which: u32) -> bool {
         matches!(self, BusError::Refused { err_code, .. } if *err_code == which)
     }
 }

@@ -16,7 +16,7 @@ use futures_util::{
 };
 use muster_wire::Body;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{Instant, timeout_at},
 };
 
@@ -63,6 +63,7 @@ struct Shared<T> {
     wrap: fn(Vec<T>) -> Body,
     size: fn(&T) -> usize,
     settings: GroupSettings,
+    closed: watch::Sender<bool>,
 }
 
 struct Waiting<T> {
@@ -73,8 +74,8 @@ struct Waiting<T> {
 }
 
 impl<T: Send + 'static> GroupPublisher<T> {
-    /// Starts it on a task that ends when the last clone is dropped and all is sent. `wrap`
-    /// makes a message's body of items, `size` says how many bytes an item takes in it.
+    /// Starts it on a task that ends when it was closed or its last clone is dropped, and all is
+    /// sent. `wrap` makes a message's body of items, `size` says how many bytes an item takes in it.
     pub fn new(
         bus: Bus,
         subject: Subject,
@@ -96,9 +97,15 @@ impl<T: Send + 'static> GroupPublisher<T> {
         settings: GroupSettings,
     ) -> GroupPublisher<T> {
         let (items, waiting) = mpsc::channel(settings.bound.max(1));
-        let shared = Arc::new(Shared { bus, subject, wrap, size, settings });
+        let shared = Arc::new(Shared { bus, subject, wrap, size, settings, closed: watch::Sender::new(false) });
         spawn(Box::pin(carry(shared.clone(), waiting)));
         GroupPublisher { items, shared }
+    }
+
+    /// Takes nothing more, for all clones: what waits is still sent, then the task ends. Whoever
+    /// comes later hears [`BusError::Stopped`].
+    pub fn close(&self) {
+        self.shared.closed.send_replace(true);
     }
 
     /// Resolves when the message that carries the item was acked, or failed. Dropping the
@@ -163,7 +170,8 @@ async fn carry<T: Send + 'static>(shared: Arc<Shared<T>>, mut items: mpsc::Recei
     let mut queue: VecDeque<Waiting<T>> = VecDeque::new();
     let mut flights = FuturesUnordered::new();
     let most = shared.settings.max_items.max(1);
-    let mut open = true;
+    let mut closed = shared.closed.subscribe();
+    let (mut open, mut taking) = (true, true);
     loop {
         while queue.len() < most
             && let Ok(waiting) = items.try_recv()
@@ -187,6 +195,10 @@ async fn carry<T: Send + 'static>(shared: Arc<Shared<T>>, mut items: mpsc::Recei
                 None => open = false,
             },
             Some(()) = flights.next(), if !flights.is_empty() => {}
+            _ = closed.wait_for(|closed| *closed), if taking => {
+                taking = false;
+                items.close();
+            }
         }
     }
 }

@@ -5,15 +5,17 @@
 //! is made again first, and is then truly empty. All of it only reads, apart from that.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use muster_domain::{Time, job::Known};
 use muster_wire::{Body, Envelope, decode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use crate::{
     Bus, BusError, ConsumerSpec, Stream, Subject,
     error::{NO_CONSUMER, NO_MESSAGE, NO_STREAM},
+    jetstream::judge,
     subjects,
 };
 
@@ -97,6 +99,13 @@ impl Bus {
             }
             answer => answer,
         }
+    }
+
+    /// Asks JetStream whether it is there: one question, one answer, within `limit`. A connection
+    /// that stands says little: a server that hangs keeps it for a while.
+    pub async fn ping(&self, limit: Duration) -> Result<(), BusError> {
+        let answer = self.ask("$JS.API.INFO".into(), None, Bytes::new(), limit).await?;
+        judge::<Value>(&answer.payload).map(|_| ())
     }
 
     /// One stored message, read from the stream's leader; `None` when the server says that

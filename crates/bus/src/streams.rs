@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use async_nats::{HeaderMap, header::NATS_EXPECTED_STREAM};
+use bytes::Bytes;
 use muster_domain::{Tenant, Topic, WorkerId};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,13 +17,15 @@ use tracing::{info, warn};
 
 use crate::{
     Bus, BusError, Consumer, Subject,
-    error::{NO_CONSUMER, NO_STREAM},
-    jetstream::{compare, nanos},
+    error::{NO_CONSUMER, NO_STREAM, OVERLAP},
+    jetstream::{compare, judge, nanos},
     subjects,
 };
 
 /// How long one Msg-Id is remembered.
 const DUPLICATES: Duration = Duration::from_secs(120);
+/// Between two questions to a stream that is being set up.
+const SET_UP_PAUSE: Duration = Duration::from_millis(10);
 
 /// A stream of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +48,15 @@ impl Stream {
             Stream::Sys => "MUSTER_SYS",
             Stream::Jobs => "MUSTER_JOBS",
             Stream::Events => "MUSTER_EVENTS",
+        }
+    }
+
+    /// One of its subjects to which nobody listens but the stream itself.
+    fn quiet(self) -> Subject {
+        match self {
+            Stream::Sys => subjects::audit_export(),
+            Stream::Jobs => subjects::worker_jobs(&WorkerId::trusted("nobody")),
+            Stream::Events => subjects::workflow_event(),
         }
     }
 
@@ -191,9 +204,18 @@ impl Bus {
         let found = match self.api::<Described>(&format!("STREAM.INFO.{name}"), &Value::Null).await {
             Err(fault) if fault.is_missing(NO_STREAM) => {
                 let config = with_replicas(wanted_replicas);
-                let made: Described = self.api(&format!("STREAM.CREATE.{name}"), &config).await?;
-                info!(stream = name, "stream created");
-                return compare(&format!("stream {name}"), &config, &made.config);
+                match self.api::<Described>(&format!("STREAM.CREATE.{name}"), &config).await {
+                    Ok(made) => {
+                        info!(stream = name, "stream created");
+                        return compare(&format!("stream {name}"), &config, &made.config);
+                    }
+                    // Of two who make it in the same moment nats-server 2.9 tells one that it
+                    // overlaps: with itself.
+                    Err(refused) if refused.is_refusal(OVERLAP) => {
+                        self.api(&format!("STREAM.INFO.{name}"), &Value::Null).await.map_err(|_| refused)?
+                    }
+                    Err(fault) => return Err(fault),
+                }
             }
             found => found?,
         };
@@ -240,10 +262,31 @@ impl Bus {
             Err(fault) if fault.is_missing(NO_CONSUMER) => {}
             Err(fault) => return Err(fault),
         }
+        self.set_up(spec.stream).await?;
         let verb = format!("CONSUMER.DURABLE.CREATE.{stream}.{name}");
         let made: Described = self.api(&verb, &json!({ "stream_name": stream, "config": config })).await?;
         info!(consumer = name, "consumer created");
         compare(&what, &config, &made.config)
+    }
+
+    /// Waits until the stream is whole. While nats-server 2.9 still makes it for somebody else it
+    /// already answers that it is there, and a consumer that is made on it then never delivers.
+    /// A message that names another stream is refused, not stored; the refusal is the proof.
+    async fn set_up(&self, stream: Stream) -> Result<(), BusError> {
+        let (subject, wait) = (stream.quiet(), self.inner.settings.request_timeout);
+        let deadline = Instant::now() + wait;
+        loop {
+            let mut headers = HeaderMap::new();
+            headers.insert(NATS_EXPECTED_STREAM, "none");
+            let answer = self.ask(subject.raw(), Some(headers), Bytes::new(), wait).await;
+            match answer.and_then(|answer| judge::<Value>(&answer.payload)) {
+                Ok(_) | Err(BusError::Refused { .. }) => return Ok(()),
+                Err(BusError::NoResponders { .. }) if Instant::now() < deadline => {
+                    tokio::time::sleep(SET_UP_PAUSE).await;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
     }
 
     /// A consumer ready to fetch from. It is made now if NATS is there, and otherwise by the

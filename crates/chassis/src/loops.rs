@@ -34,6 +34,9 @@ pub trait Loop: Send + 'static {
 
     /// One pass. Repeating it must be harmless: it is also how the loop recovers.
     fn run_once(&mut self, lease: &Self::Lease, budget: Budget) -> impl Future<Output = anyhow::Result<Counts>> + Send;
+
+    /// This replica no longer leads, or stops: what only a leader may show is taken back here.
+    fn stands_down(&mut self) {}
 }
 
 /// How a loop is safe with n replicas.

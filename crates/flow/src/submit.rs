@@ -44,6 +44,8 @@ pub enum SubmitRefused {
 
 /// After this long a home may have been taken for an orphan, and is written again before the answer.
 const SLOW: Duration = Duration::from_secs(15);
+/// How long publishing again may take: whoever looks at jobs has others to look at, and looks again.
+const AGAIN_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a durable submit waits for a replica.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
 
@@ -189,7 +191,7 @@ impl Flow {
         let sends = groups.into_iter().map(|group| async move {
             let (ids, items): (Vec<JobId>, Vec<_>) = group.into_iter().unzip();
             let body = Body::Submit(v1::SubmitGroup { items });
-            match self.bus.publish(&subjects::submit(), None, None, body).await {
+            match self.bus.publish_within(&subjects::submit(), None, None, body, AGAIN_PATIENCE).await {
                 Ok(()) => Vec::new(),
                 Err(_) => ids,
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use muster_domain::{JobId, Tenant, Time};
 
-use crate::{Store, StoreError, keys, router::Command, script::list};
+use crate::{ListError, Store, StoreError, keys, router::Command, script::list};
 
 /// How long an unreadable message is kept.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -85,8 +85,75 @@ impl Store {
             .arg(message.at.0);
         let mut expire = redis::cmd("EXPIRE");
         expire.arg(key.as_bytes()).arg(KEPT.as_secs());
-        let replies = self.router().many(vec![Command::plain(put), Command::plain(expire)]).await;
+        let index = keys::dead_messages();
+        let mut enter = redis::cmd("ZADD");
+        enter.arg(index.as_bytes()).arg(message.at.0).arg(&message.id);
+        let mut trim = redis::cmd("ZREMRANGEBYSCORE");
+        trim.arg(index.as_bytes()).arg("-inf").arg(self.now().before(KEPT).0);
+        let commands = [put, expire, enter, trim].map(Command::plain);
+        let replies = self.router().many(commands.into()).await;
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
+    /// How many jobs of a tenant are in the dead letters.
+    pub async fn count_dead_letters(&self, tenant: &Tenant) -> Result<u64, StoreError> {
+        self.count(&keys::dead_letters(tenant)).await
+    }
+
+    /// How many unreadable messages are kept.
+    pub async fn count_dead_messages(&self) -> Result<u64, StoreError> {
+        self.count(&keys::dead_messages()).await
+    }
+
+    async fn count(&self, key: &keys::Key) -> Result<u64, StoreError> {
+        let mut cmd = redis::cmd("ZCARD");
+        cmd.arg(key.as_bytes());
+        crate::script::number(&self.router().call(Command::plain(cmd)).await?)
+    }
+
+    /// Unreadable messages, newest first, below the cursor; and the next cursor.
+    pub async fn list_dead_messages(
+        &self,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<DeadMessage>, Option<String>), ListError> {
+        let (ids, next) = self.newest_below(&keys::dead_messages(), "m", cursor, limit).await?;
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            found.extend(self.dead_message(&id).await?);
+        }
+        Ok((found, next))
+    }
+
+    /// Members of a set that is ordered by time, newest first; and where to go on. A cursor is the
+    /// kind of list, the last member's time and its name.
+    pub(crate) async fn newest_below(
+        &self,
+        key: &keys::Key,
+        kind: &str,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<String>, Option<String>), ListError> {
+        let parse = |text: &str| {
+            let (at, name) = text.strip_prefix(kind)?.strip_prefix('.')?.split_once('.')?;
+            Some((at.parse::<u64>().ok()?, name.to_owned()))
+        };
+        let below = cursor.map(|text| parse(text).ok_or(ListError::BadCursor)).transpose()?;
+        let from = below.as_ref().map_or("+inf".to_owned(), |(at, _)| at.to_string());
+        let mut cmd = redis::cmd("ZREVRANGEBYSCORE");
+        cmd.arg(key.as_bytes()).arg(from).arg("-inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(limit + 65);
+        let raw = list(self.router().call(Command::plain(cmd)).await?)?;
+        let entry = |pair: &[Vec<u8>]| {
+            let at: f64 = std::str::from_utf8(pair.get(1)?).ok()?.parse().ok()?;
+            Some((at as u64, String::from_utf8(pair[0].clone()).ok()?))
+        };
+        let unseen =
+            |(at, name): &(u64, String)| below.as_ref().is_none_or(|(b, last)| at < b || (at == b && name < last));
+        let mut entries: Vec<(u64, String)> = raw.chunks(2).filter_map(entry).filter(unseen).collect();
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        let next = entries.last().filter(|_| more).map(|(at, name)| format!("{kind}.{at}.{name}"));
+        Ok((entries.into_iter().map(|(_, name)| name).collect(), next))
     }
 
     /// Reads an unreadable message's record: subject, reason, original bytes.

@@ -35,11 +35,11 @@ pub struct Rescore {
     pub after: Duration,
 }
 
-fn text(id: JobId) -> Vec<u8> {
+pub(crate) fn text(id: JobId) -> Vec<u8> {
     id.to_string().into_bytes()
 }
 
-fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u8, Vec<T>)> {
+pub(crate) fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u8, Vec<T>)> {
     let mut shards: BTreeMap<u8, Vec<T>> = BTreeMap::new();
     for item in items {
         shards.entry(id(item).shard()).or_default().push(*item);

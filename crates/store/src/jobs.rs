@@ -152,8 +152,13 @@ pub enum Deleted {
     Missing,
 }
 
+/// No wait is longer than a hundred years: past what a number in a script holds exactly, moments would be wrong.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Most bytes of a worker's name: a record keeps its length in one byte.
+const LONGEST_NAME: usize = 255;
+
 /// How long an idempotency key stays taken, at least.
-const KEEP_KEY: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const KEEP_KEY: Duration = Duration::from_secs(24 * 3600);
 
 /// Outcome, forward, now, and the bytes of a head.
 fn take_apart(reply: &[u8]) -> Result<(u8, u64, Time, &[u8]), StoreError> {
@@ -174,7 +179,15 @@ fn moved(reply: &[u8]) -> Result<Moved, StoreError> {
 }
 
 fn note(text: &str) -> Vec<u8> {
-    let mut end = text.len().min(240);
+    cut(text, 240)
+}
+
+fn name(worker: &WorkerId) -> Vec<u8> {
+    cut(worker.as_str(), LONGEST_NAME)
+}
+
+fn cut(text: &str, limit: usize) -> Vec<u8> {
+    let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -247,10 +260,10 @@ impl Store {
             key: keys::job(step.job),
             event: step.event.code().into(),
             seen: step.seen,
-            wait: micros(step.wait),
+            wait: micros(step.wait.min(LONGEST_WAIT)),
             lease: micros(step.lease),
             start_id: step.start_id.0.to_vec(),
-            worker: step.worker.map(|w| w.as_str().as_bytes().to_vec()).unwrap_or_default(),
+            worker: step.worker.map(|w| name(&w)).unwrap_or_default(),
             note: note(&step.note),
             result: step.result.as_ref().map(write_result).unwrap_or_default(),
             error: step.error.as_ref().map(|e| v1::Failure::from(e).to_bytes()).unwrap_or_default(),
@@ -308,7 +321,8 @@ impl Store {
 
     /// Removes an ended job's record, but for what holds its idempotency key. Repeating is harmless.
     pub async fn delete_ended(&self, id: JobId) -> Result<Deleted, StoreError> {
-        let reply = self.run(scripts::job::Delete { key: keys::job(id), keep_key: micros(KEEP_KEY) }).await?;
+        let call = scripts::job::Delete { key: keys::job(id), keep_key: micros(KEEP_KEY), kept: 0 };
+        let reply = self.run(call).await?;
         Ok(match reply.outcome {
             1 => Deleted::Deleted,
             2 => Deleted::Alive,

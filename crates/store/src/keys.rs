@@ -27,6 +27,14 @@ pub(crate) fn job(id: JobId) -> Key {
     Key::new(format!("muster:job:{id}"))
 }
 
+/// What every job's hash matches, for a walk over all of them.
+pub(crate) const ALL_JOBS: &str = "muster:job:*";
+
+/// Whose hash this is.
+pub(crate) fn job_of(key: &[u8]) -> Option<JobId> {
+    std::str::from_utf8(key).ok()?.strip_prefix("muster:job:")?.parse().ok()
+}
+
 /// One shard of the jobs' homes.
 pub(crate) fn homes(shard: u8) -> Key {
     Key::new(format!("muster:due:job:{shard:x}"))
@@ -47,6 +55,16 @@ pub(crate) fn buckets(tenant: &Tenant) -> Key {
     Key::new(format!("muster:idx:{tenant}:buckets"))
 }
 
+/// When retention looks next at those of a tenant's listings that it has looked at and kept.
+pub(crate) fn kept_buckets(tenant: &Tenant) -> Key {
+    Key::new(format!("muster:idx:{tenant}:kept"))
+}
+
+/// Whose listings exist.
+pub(crate) fn listed_tenants() -> Key {
+    Key::new("muster:idx:tenants".to_owned())
+}
+
 /// What an HTTP worker's request was given.
 pub(crate) fn lease_note(tenant: &Tenant, worker: &WorkerId, request: &RequestId) -> Key {
     Key::new(format!("muster:lease:{tenant}:{}:{}", worker.own_name(), request.as_str()))
@@ -59,12 +77,36 @@ pub(crate) fn rate(tenant: &Tenant, scope: &str) -> Key {
 
 /// A tenant's jobs that ended badly.
 pub(crate) fn dead_letters(tenant: &Tenant) -> Key {
-    Key::new(format!("muster:dlq:{tenant}"))
+    match format!("muster:dlq:{tenant}") {
+        // A tenant may have the name that the retention's lock has there.
+        taken if taken == LeaderLock::Retention.as_str() => Key::new(format!("{taken}:jobs")),
+        free => Key::new(free),
+    }
 }
 
 /// A message that nobody could read.
 pub(crate) fn dead_message(id: &str) -> Key {
     Key::new(format!("muster:dlq:message:{id}"))
+}
+
+/// Which unreadable messages there are, by time. Two colons: no tenant can have that name.
+pub(crate) fn dead_messages() -> Key {
+    Key::new("muster:dlq:messages:all".to_owned())
+}
+
+/// A bulk operation.
+pub(crate) fn operation(id: JobId) -> Key {
+    Key::new(format!("muster:operation:{id}"))
+}
+
+/// Ids of the bulk operations that may need a carrier, by time.
+pub(crate) fn open_operations() -> Key {
+    Key::new("muster:operation:open".to_owned())
+}
+
+/// Ids of a tenant's bulk operations, by time.
+pub(crate) fn operations(tenant: &Tenant) -> Key {
+    Key::new(format!("muster:operations:{tenant}"))
 }
 
 /// An API key, hashed.
@@ -75,6 +117,21 @@ pub(crate) fn api_key(id: &str) -> Key {
 /// Ids of all API keys.
 pub(crate) fn api_keys() -> Key {
     Key::new("muster:auth:keys".to_owned())
+}
+
+/// The live workers, as the leader of the snapshot saw them.
+pub(crate) fn worker_snapshot() -> Key {
+    Key::new("muster:workers:snapshot".to_owned())
+}
+
+/// What a replica says about itself.
+pub(crate) fn replica(service: &str, instance: &str) -> Key {
+    Key::new(format!("muster:replica:{service}:{instance}"))
+}
+
+/// Names of the replicas, scored by when they last spoke.
+pub(crate) fn replicas() -> Key {
+    Key::new("muster:replicas".to_owned())
 }
 
 /// A lock that makes one replica the leader of a loop.
@@ -88,9 +145,15 @@ pub enum LeaderLock {
     Scrub,
     /// The writer of the worker snapshot.
     Snapshot,
+    /// The retention of records, listings and dead letters.
+    Retention,
 }
 
 impl LeaderLock {
+    /// All of them.
+    pub const ALL: [LeaderLock; 5] =
+        [LeaderLock::Reconciler, LeaderLock::Streams, LeaderLock::Scrub, LeaderLock::Snapshot, LeaderLock::Retention];
+
     /// The key's text, as operators type it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -98,6 +161,7 @@ impl LeaderLock {
             LeaderLock::Streams => "muster:scheduler:streams",
             LeaderLock::Scrub => "muster:scheduler:scrub",
             LeaderLock::Snapshot => "muster:scheduler:snapshot:writer",
+            LeaderLock::Retention => "muster:dlq:cleanup",
         }
     }
 }

@@ -8,6 +8,7 @@
 mod api_keys;
 mod dead_letters;
 mod error;
+mod fleet;
 mod homes;
 mod jobs;
 pub mod keys;
@@ -15,13 +16,17 @@ pub mod leases;
 mod limits;
 mod lists;
 mod notes;
+mod operations;
 mod queues;
 mod record;
+mod replicas;
+mod retention;
 pub mod router;
 mod script;
 #[rustfmt::skip]
 #[expect(dead_code, reason = "generated: some scripts say more than their callers ask")]
 mod scripts;
+mod scrub;
 
 use std::{collections::HashSet, sync::Arc, sync::Mutex};
 
@@ -31,15 +36,20 @@ pub use crate::{
     api_keys::ApiKey,
     dead_letters::DeadMessage,
     error::StoreError,
+    fleet::{WorkerSeen, WorkerSnapshot},
     homes::{DueHomes, Rescore},
     jobs::{Deleted, Extended, Extension, Moved, NewJob, Step, Submitted},
     keys::LeaderLock,
     leases::{LEADER_TTL, Lease, LeaseKeeper},
     limits::{RateLimit, Taken, Want},
     lists::{ListError, ListFilter, PAGE_WORK, Page, Place},
-    queues::QueueEntry,
+    operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
+    queues::{QueueEntry, QueuePlace},
     record::{Fields, Record, StoredResult},
+    replicas::{LockHolder, LockSeen, REPLICA_TTL, Replica},
+    retention::{Retained, Retention, RetentionWalk},
     router::{RedisSettings, Router},
+    scrub::{ScrubWalk, Scrubbed},
 };
 
 /// Everything in Redis. Cheap to clone.

@@ -25,7 +25,7 @@ use crate::{
 pub const PAGE_WORK: usize = 2000;
 
 /// Length of a bucket, in microseconds.
-const BUCKET: u64 = 600_000_000;
+pub(crate) const BUCKET: u64 = 600_000_000;
 
 /// Where a listing names a job: which ten minutes, and at which position of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +35,19 @@ pub struct Place {
 }
 
 impl Place {
-    fn new(bucket: u64, position: u64) -> Place {
+    pub(crate) fn new(bucket: u64, position: u64) -> Place {
         Place {
             bucket: u32::try_from(bucket).unwrap_or(u32::MAX),
             position: u32::try_from(position).unwrap_or(u32::MAX),
         }
+    }
+
+    pub(crate) fn bucket(self) -> u64 {
+        self.bucket.into()
+    }
+
+    pub(crate) fn position(self) -> u64 {
+        self.position.into()
     }
 
     pub(crate) fn to_bytes(self) -> [u8; 8] {
@@ -203,15 +211,27 @@ impl Store {
         if unknown.is_empty() {
             return Ok(());
         }
-        let key = keys::buckets(tenant);
-        let mut cmd = redis::cmd("ZADD");
-        cmd.arg(key.as_bytes());
-        for bucket in &unknown {
-            cmd.arg(*bucket).arg(*bucket);
-        }
-        self.router().call(Command::plain(cmd)).await?;
+        self.note_buckets(tenant, &unknown).await?;
         unknown.iter().for_each(|b| self.remember_bucket(tenant, *b));
         Ok(())
+    }
+
+    /// Notes that these listings exist, and whose they are; tells how many had not been noted. Repeating
+    /// is harmless.
+    pub(crate) async fn note_buckets(&self, tenant: &Tenant, buckets: &[u64]) -> Result<u64, StoreError> {
+        let (key, tenants) = (keys::buckets(tenant), keys::listed_tenants());
+        let mut note = redis::cmd("ZADD");
+        note.arg(key.as_bytes());
+        for bucket in buckets {
+            note.arg(*bucket).arg(*bucket);
+        }
+        let mut name = redis::cmd("SADD");
+        name.arg(tenants.as_bytes()).arg(tenant.as_str());
+        let replies = self.router().many(vec![Command::plain(note), Command::plain(name)]).await;
+        let [noted, named] =
+            <[_; 2]>::try_from(replies).map_err(|_| StoreError::Decode("two commands, two replies".into()))?;
+        named?;
+        number(&noted?)
     }
 
     /// One page of a tenant's jobs that pass the filter, newest first.
@@ -343,14 +363,20 @@ impl Store {
         Ok(members.iter().filter_map(|m| std::str::from_utf8(m).ok()?.parse().ok()).collect())
     }
 
-    async fn bucket_length(&self, tenant: &Tenant, bucket: u64) -> Result<u64, StoreError> {
+    pub(crate) async fn bucket_length(&self, tenant: &Tenant, bucket: u64) -> Result<u64, StoreError> {
         let key = keys::listing(tenant, bucket);
         let mut cmd = redis::cmd("LLEN");
         cmd.arg(key.as_bytes());
         number(&self.router().call(Command::plain(cmd)).await?)
     }
 
-    async fn bucket_slice(&self, tenant: &Tenant, bucket: u64, start: u64, end: u64) -> Result<Vec<JobId>, StoreError> {
+    pub(crate) async fn bucket_slice(
+        &self,
+        tenant: &Tenant,
+        bucket: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<JobId>, StoreError> {
         let key = keys::listing(tenant, bucket);
         let mut cmd = redis::cmd("LRANGE");
         cmd.arg(key.as_bytes()).arg(start).arg(end - 1);

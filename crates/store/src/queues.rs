@@ -24,13 +24,27 @@ pub struct QueueEntry {
     pub since: Time,
 }
 
+/// Where a job stands in its topic's backlog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePlace {
+    /// How many go before it: all that are more urgent, and the older ones of its own priority.
+    pub ahead: u64,
+    /// How many wait in all, itself among them.
+    pub waiting: u64,
+    /// A scheduler has claimed it and is about to offer it; without that it has its place back then.
+    pub claimed_until: Option<Time>,
+}
+
+/// What a claim takes from a score; as in `lua/queue/claim.lua`.
+const CLAIM: f64 = 8_000_000_000_000_000.0;
+
 impl QueueEntry {
-    fn member(&self) -> String {
+    pub(crate) fn member(&self) -> String {
         format!("{}:{}", self.job, self.version)
     }
 }
 
-fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEntry>> {
+pub(crate) fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEntry>> {
     let mut queues: BTreeMap<keys::Key, Vec<&QueueEntry>> = BTreeMap::new();
     for entry in items {
         queues.entry(keys::queue(&entry.tenant, &entry.topic, entry.priority)).or_default().push(entry);
@@ -96,6 +110,37 @@ impl Store {
         };
         let replies = self.router().many(by_queue(items).into_iter().map(command).collect()).await;
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
+    /// Where an entry stands among all that wait for its topic; none if it is not there. Only reads,
+    /// and not in one step: with the queue moving it is off by as much as moved meanwhile.
+    pub async fn queue_place(&self, entry: &QueueEntry) -> Result<Option<QueuePlace>, StoreError> {
+        let ask = |verb: &str, priority: Priority, member: Option<String>| {
+            let key = keys::queue(&entry.tenant, &entry.topic, priority);
+            let mut cmd = redis::cmd(verb);
+            cmd.arg(key.as_bytes()).arg(member);
+            Command::plain(cmd)
+        };
+        let mut asked = vec![
+            ask("ZRANK", entry.priority, Some(entry.member())),
+            ask("ZSCORE", entry.priority, Some(entry.member())),
+        ];
+        asked.extend(Priority::ALL.iter().map(|&priority| ask("ZCARD", priority, None)));
+        let mut replies = self.router().many(asked).await.into_iter();
+        let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::Decode("a reply is missing".to_owned())));
+        let wrong = |fault: redis::ParsingError| StoreError::Decode(fault.to_string());
+        let rank = redis::from_redis_value::<Option<u64>>(next()?).map_err(wrong)?;
+        let score = redis::from_redis_value::<Option<f64>>(next()?).map_err(wrong)?;
+        let (mut more_urgent, mut waiting) = (0, 0);
+        for priority in Priority::ALL {
+            let len: u64 = number(&next()?)?;
+            waiting += len;
+            // Declared from first to last.
+            more_urgent += if *priority < entry.priority { len } else { 0 };
+        }
+        let (Some(rank), Some(score)) = (rank, score) else { return Ok(None) };
+        let claimed_until = (score < 0.0).then_some(Time((score + CLAIM) as u64));
+        Ok(Some(QueuePlace { ahead: more_urgent + rank, waiting, claimed_until }))
     }
 
     /// How many jobs wait in each topic's backlog.

@@ -7,18 +7,26 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &home::DROP_ORPHAN,
     &home::DUE,
     &home::FORWARD,
+    &home::PUT_BACK,
     &home::RESCORE,
     &home::SET,
     &job::APPLY,
     &job::DELETE,
     &job::EXTEND,
     &job::MARK_RETRIED,
+    &job::RELIST,
     &job::SUBMIT,
     &lease::RELEASE,
     &lease::RENEW,
     &lease::TAKE,
     &limit::TAKE,
+    &listing::DROP,
+    &listing::PUT_BACK,
     &note::PUT,
+    &operation::CANCEL,
+    &operation::CLAIM,
+    &operation::CREATE,
+    &operation::NOTE,
     &queue::CLAIM,
 ];
 
@@ -82,7 +90,7 @@ local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 
 local next = '0'
 if #entries < 2 * tonumber(ARGV[1]) then
   local ahead = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  next = ahead[2] or '0'
+  if ahead[2] then next = string.format('%.0f', math.min(tonumber(ahead[2]), 9007199254740991)) end
 end
 return { now, next, entries }
 "#,
@@ -161,6 +169,48 @@ return string.format('%.0f', now)
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(ForwardReply { now: reply.u64()? })
+        }
+    }
+
+    /// The source of `home/put_back`.
+    pub(crate) static PUT_BACK: ScriptSource = ScriptSource::new(
+        "home/put_back",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local added = 0
+for i = 1, #ARGV, 2 do
+  local score = string.format('%.0f', now + tonumber(ARGV[i + 1]))
+  added = added + redis.call('ZADD', KEYS[1], 'NX', score, ARGV[i])
+end
+return added
+"#,
+    );
+
+    /// gives a home to those who have none, due so long from now. One that is there stays as it is.
+    pub(crate) struct PutBack {
+        /// homes
+        pub(crate) key: Key,
+        /// id, microseconds from now, and so on
+        pub(crate) pairs: Vec<Vec<u8>>,
+    }
+
+    /// What `home/put_back` answers.
+    pub(crate) struct PutBackReply {
+        /// how many had none
+        pub(crate) added: u64,
+    }
+
+    impl Script for PutBack {
+        type Reply = PutBackReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&PUT_BACK, self.key.as_bytes())
+                .arg(&self.pairs)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(PutBackReply { added: reply.u64()? })
         }
     }
 
@@ -274,7 +324,7 @@ local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8,
 local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
 local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
 local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local BY_VERSION, BY_FENCE = 1, 2
 local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
 local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
@@ -456,7 +506,7 @@ local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8,
 local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
 local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
 local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local BY_VERSION, BY_FENCE = 1, 2
 local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
 local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
@@ -482,6 +532,8 @@ end
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < SUCCEEDED then return 2 end
+local kept = tonumber(ARGV[2])
+if kept > 0 and struct.unpack('>I8', raw, 27) + kept > NOW then return 4 end
 local left = struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW
 if left > 0 and redis.call('HEXISTS', KEYS[1], 'k') == 1 then
   redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')
@@ -501,11 +553,13 @@ return 1
         pub(crate) key: Key,
         /// microseconds after the submit for which an idempotency key stays taken
         pub(crate) keep_key: u64,
+        /// microseconds after its end for which a record is kept; 0 = however young
+        pub(crate) kept: u64,
     }
 
     /// What `job/delete` answers.
     pub(crate) struct DeleteReply {
-        /// 1 deleted, 2 still alive, 3 missing
+        /// 1 deleted, 2 still alive, 3 missing, 4 too young
         pub(crate) outcome: u64,
     }
 
@@ -515,6 +569,7 @@ return 1
         fn into_command(self) -> Command {
             Command::script(&DELETE, self.key.as_bytes())
                 .arg(self.keep_key)
+                .arg(self.kept)
         }
 
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
@@ -531,7 +586,7 @@ local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8,
 local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
 local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
 local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local BY_VERSION, BY_FENCE = 1, 2
 local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
 local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
@@ -643,6 +698,46 @@ return 1
         }
     }
 
+    /// The source of `job/relist`.
+    pub(crate) static RELIST: ScriptSource = ScriptSource::new(
+        "job/relist",
+        r#"if redis.call('HGET', KEYS[1], 'l') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'l', ARGV[2])
+return 1
+"#,
+    );
+
+    /// notes another place in the listing, if the record still has the one that was read.
+    pub(crate) struct Relist {
+        /// job
+        pub(crate) key: Key,
+        /// place as read
+        pub(crate) read: Vec<u8>,
+        /// where it is listed now
+        pub(crate) place: Vec<u8>,
+    }
+
+    /// What `job/relist` answers.
+    pub(crate) struct RelistReply {
+        /// 1 or 0
+        pub(crate) changed: u64,
+    }
+
+    impl Script for Relist {
+        type Reply = RelistReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&RELIST, self.key.as_bytes())
+                .arg(self.read)
+                .arg(self.place)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(RelistReply { changed: reply.u64()? })
+        }
+    }
+
     /// The source of `job/submit`.
     pub(crate) static SUBMIT: ScriptSource = ScriptSource::new(
         "job/submit",
@@ -651,7 +746,7 @@ local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8,
 local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
 local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
 local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\0\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local BY_VERSION, BY_FENCE = 1, 2
 local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
 local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
@@ -968,6 +1063,113 @@ return { string.format('%.0f', granted), string.format('%.0f', after) }
     }
 }
 
+/// Scripts on a listing.
+pub(crate) mod listing {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `listing/drop`.
+    pub(crate) static DROP: ScriptSource = ScriptSource::new(
+        "listing/drop",
+        r#"if redis.call('LLEN', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
+redis.call('UNLINK', KEYS[1])
+return 1
+"#,
+    );
+
+    /// removes a list of which everybody is gone, unless somebody was added since it was read.
+    pub(crate) struct Drop {
+        /// listing
+        pub(crate) key: Key,
+        /// as read
+        pub(crate) length: u64,
+    }
+
+    /// What `listing/drop` answers.
+    pub(crate) struct DropReply {
+        /// 1 or 0
+        pub(crate) dropped: u64,
+    }
+
+    impl Script for Drop {
+        type Reply = DropReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&DROP, self.key.as_bytes())
+                .arg(self.length)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(DropReply { dropped: reply.u64()? })
+        }
+    }
+
+    /// The source of `listing/put_back`.
+    pub(crate) static PUT_BACK: ScriptSource = ScriptSource::new(
+        "listing/put_back",
+        r#"local at, most, job = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local blank = string.rep('\0', 16)
+local length = redis.call('LLEN', KEYS[1])
+if at < length then
+  local stands = redis.call('LINDEX', KEYS[1], at)
+  if stands == job then return at end
+  if stands == blank then
+    redis.call('LSET', KEYS[1], at, job)
+    return at
+  end
+elseif at - length <= most then
+  local blanks = {}
+  for i = 1, math.min(at - length, 1000) do blanks[i] = blank end
+  for _ = 1, math.floor((at - length) / 1000) do redis.call('RPUSH', KEYS[1], unpack(blanks)) end
+  local rest = (at - length) % 1000
+  if rest > 0 then redis.call('RPUSH', KEYS[1], unpack(blanks, 1, rest)) end
+end
+return redis.call('RPUSH', KEYS[1], job) - 1
+"#,
+    );
+
+    /// lists a job at its place again. A list that was lost or cut short is filled up with
+    /// blanks, whose owners then find their places free; where somebody else stands, or too much is
+    /// missing, the job goes to the end instead and its caller tells the record.
+    pub(crate) struct PutBack {
+        /// listing
+        pub(crate) key: Key,
+        /// where the record says that it stands
+        pub(crate) position: u64,
+        /// fill up with so many blanks at most
+        pub(crate) most: u64,
+        /// raw id
+        pub(crate) job: Vec<u8>,
+    }
+
+    /// What `listing/put_back` answers.
+    pub(crate) struct PutBackReply {
+        /// where it stands now
+        pub(crate) position: u64,
+    }
+
+    impl Script for PutBack {
+        type Reply = PutBackReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&PUT_BACK, self.key.as_bytes())
+                .arg(self.position)
+                .arg(self.most)
+                .arg(self.job)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(PutBackReply { position: reply.u64()? })
+        }
+    }
+}
+
 /// Scripts on a note.
 pub(crate) mod note {
     use crate::{
@@ -1015,6 +1217,213 @@ return ARGV[1]
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(PutReply { offers: reply.bytes()? })
+        }
+    }
+}
+
+/// Scripts on a operation.
+pub(crate) mod operation {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `operation/cancel`.
+    pub(crate) static CANCEL: ScriptSource = ScriptSource::new(
+        "operation/cancel",
+        r#"local status = redis.call('HGET', KEYS[1], 'status')
+if not status then return { 0, {} } end
+if status == 'running' then
+  local t = redis.call('TIME')
+  local now = string.format('%.0f', t[1] * 1000000 + t[2])
+  redis.call('HSET', KEYS[1], 'status', 'cancelled', 'finished_at', now)
+  status = 'cancelled'
+end
+return { status == 'cancelled' and 1 or 2, redis.call('HGETALL', KEYS[1]) }
+"#,
+    );
+
+    /// ends a running operation. What it has done stays done.
+    pub(crate) struct Cancel {
+        /// operation
+        pub(crate) key: Key,
+    }
+
+    /// What `operation/cancel` answers.
+    pub(crate) struct CancelReply {
+        /// 0 = missing, 1 = cancelled, now or before, 2 = it ended otherwise
+        pub(crate) outcome: u64,
+        /// what stands: name, value, and so on
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    impl Script for Cancel {
+        type Reply = CancelReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&CANCEL, self.key.as_bytes())
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(CancelReply { outcome: reply.u64()?, fields: reply.list()? })
+        }
+    }
+
+    /// The source of `operation/claim`.
+    pub(crate) static CLAIM: ScriptSource = ScriptSource::new(
+        "operation/claim",
+        r#"local stands = redis.call('HMGET', KEYS[1], 'status', 'owner', 'until')
+if not stands[1] then return { 0, {} } end
+if stands[1] ~= 'running' then return { 3, {} } end
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+if stands[2] ~= ARGV[1] then
+  if stands[2] and tonumber(stands[3]) > now then return { 2, {} } end
+  redis.call('HINCRBY', KEYS[1], 'fence', 1)
+end
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'until', string.format('%.0f', now + tonumber(ARGV[2])))
+return { 1, redis.call('HGETALL', KEYS[1]) }
+"#,
+    );
+
+    /// makes one replica the carrier of a running operation for a while. Another one
+    /// gets it when the claim has run out, under a higher fence.
+    pub(crate) struct Claim {
+        /// operation
+        pub(crate) key: Key,
+        /// who asks; unique per process
+        pub(crate) owner: Vec<u8>,
+        /// microseconds
+        pub(crate) hold: u64,
+    }
+
+    /// What `operation/claim` answers.
+    pub(crate) struct ClaimReply {
+        /// 0 = missing, 1 = claimed, 2 = another carries it, 3 = over
+        pub(crate) outcome: u64,
+        /// the operation, if claimed: name, value, and so on
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    impl Script for Claim {
+        type Reply = ClaimReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&CLAIM, self.key.as_bytes())
+                .arg(self.owner)
+                .arg(self.hold)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(ClaimReply { outcome: reply.u64()?, fields: reply.list()? })
+        }
+    }
+
+    /// The source of `operation/create`.
+    pub(crate) static CREATE: ScriptSource = ScriptSource::new(
+        "operation/create",
+        r#"local created = 0
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  local t = redis.call('TIME')
+  local now = string.format('%.0f', t[1] * 1000000 + t[2])
+  redis.call('HSET', KEYS[1], 'status', 'running', 'created_at', now, unpack(ARGV, 2))
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+  created = 1
+end
+return { created, redis.call('HGETALL', KEYS[1]) }
+"#,
+    );
+
+    /// stores a bulk operation as running, unless it is there already.
+    pub(crate) struct Create {
+        /// operation
+        pub(crate) key: Key,
+        /// how long it is kept
+        pub(crate) ttl_ms: u64,
+        /// name, value, and so on
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    /// What `operation/create` answers.
+    pub(crate) struct CreateReply {
+        /// 1, or 0 if it was there
+        pub(crate) created: u64,
+        /// what stands: name, value, and so on
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    impl Script for Create {
+        type Reply = CreateReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&CREATE, self.key.as_bytes())
+                .arg(self.ttl_ms)
+                .arg(&self.fields)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(CreateReply { created: reply.u64()?, fields: reply.list()? })
+        }
+    }
+
+    /// The source of `operation/note`.
+    pub(crate) static NOTE: ScriptSource = ScriptSource::new(
+        "operation/note",
+        r#"local stands = redis.call('HMGET', KEYS[1], 'fence', 'status')
+if stands[1] ~= ARGV[1] then return '' end
+redis.call('HSET', KEYS[1], unpack(ARGV, 4))
+if stands[2] ~= 'running' then return stands[2] end
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+if ARGV[3] == 'running' then
+  redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now + tonumber(ARGV[2])))
+else
+  redis.call('HSET', KEYS[1], 'status', ARGV[3], 'finished_at', string.format('%.0f', now))
+end
+return ARGV[3]
+"#,
+    );
+
+    /// stores how far an operation is, if the fence is still the carrier's. What was done is
+    /// noted after a cancel too; only a running operation can end.
+    pub(crate) struct Note {
+        /// operation
+        pub(crate) key: Key,
+        /// the carrier's
+        pub(crate) fence: u64,
+        /// microseconds that it goes on to carry it
+        pub(crate) hold: u64,
+        /// `running`, or how it ended
+        pub(crate) status: Vec<u8>,
+        /// name, value, and so on
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    /// What `operation/note` answers.
+    pub(crate) struct NoteReply {
+        /// what stands now; empty if another carries it
+        pub(crate) status: Vec<u8>,
+    }
+
+    impl Script for Note {
+        type Reply = NoteReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&NOTE, self.key.as_bytes())
+                .arg(self.fence)
+                .arg(self.hold)
+                .arg(self.status)
+                .arg(&self.fields)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(NoteReply { status: reply.bytes()? })
         }
     }
 }

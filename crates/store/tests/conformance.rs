@@ -22,12 +22,20 @@ mod looks;
 mod lost_replies;
 #[path = "conformance/one_key.rs"]
 mod one_key;
+#[path = "conformance/operations.rs"]
+mod operations;
 #[path = "conformance/papers.rs"]
 mod papers;
 #[path = "conformance/queues.rs"]
 mod queues;
 #[path = "conformance/repeats.rs"]
 mod repeats;
+#[path = "conformance/replicas.rs"]
+mod replicas;
+#[path = "conformance/retention.rs"]
+mod retention;
+#[path = "conformance/scrub.rs"]
+mod scrub;
 #[path = "conformance/stories.rs"]
 mod stories;
 #[path = "conformance/transitions.rs"]
@@ -92,6 +100,7 @@ on_both! {
     queues::a_lapsed_claim_comes_first_again,
     queues::a_late_removal_does_not_hit_the_new_entry,
     queues::an_entry_that_is_there_stays_as_it_is,
+    queues::a_place_counts_everybody_who_goes_before,
     limits::of_100_at_once_exactly_the_burst_is_granted,
     limits::part_of_what_is_wanted_or_all_of_it,
     limits::a_limit_refills_at_its_rate,
@@ -102,7 +111,13 @@ on_both! {
     lists::bad_ends_are_walked_along_the_dead_letters,
     lists::cursors_of_others_are_refused,
     lists::deleted_jobs_and_other_tenants_are_not_shown,
+    operations::an_operation_has_one_carrier_and_the_next_goes_on_where_it_stopped,
+    operations::a_cancelled_operation_counts_what_it_did_and_does_not_go_on,
+    operations::operations_are_listed_by_tenant_newest_first,
     papers::the_first_note_wins_and_never_changes,
     papers::an_api_key_is_found_listed_and_deleted,
     papers::a_dead_message_is_read_back_as_it_came,
+    replicas::a_snapshot_is_read_as_written_and_runs_out,
+    replicas::a_replica_is_known_while_it_speaks,
+    replicas::every_lock_is_shown_with_its_holder,
 }

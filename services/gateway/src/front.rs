@@ -2,8 +2,9 @@
 //!
 //! Promises: each request has an id, echoed or minted, and a trace; each that is not open has a
 //! known caller with the route's scope before any of its body is read; each refusal, unknown path
-//! and panic is a problem document; each answer is measured by its route's pattern. Requests are
-//! logged at `debug` only: at tens of thousands a second a line each is a load of its own.
+//! and panic is a problem document; each answer is measured by its route's pattern. What goes well
+//! or is the client's own fault is logged at `debug` only: at tens of thousands a second a line
+//! each is a load of its own. Each refusal that is our fault (5xx) is a line with the request's id.
 
 use std::{panic::AssertUnwindSafe, time::Instant};
 
@@ -21,7 +22,7 @@ use tracing::Instrument;
 use crate::{
     Gateway,
     access::{Access, needed},
-    problem::{Carried, Problem},
+    problem::{Carried, Problem, Within},
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -51,7 +52,7 @@ pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, n
         }
         Err(problem) => problem.into_response(),
     };
-    let mut response = complete(outcome, &uri, &request_id, &context);
+    let mut response = complete(outcome, &uri, pattern.unwrap_or(NOWHERE), &request_id, &context);
     if let Ok(value) = HeaderValue::try_from(request_id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
@@ -62,7 +63,8 @@ pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, n
         &[("route", pattern.unwrap_or(NOWHERE)), ("status", status.as_str())],
         took.as_secs_f64(),
     );
-    tracing::debug!(path = uri.path(), status = status.as_u16(), took_us = took.as_micros(), "answered");
+    let request_id = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    tracing::debug!(path = uri.path(), status = status.as_u16(), request_id, took_us = took.as_micros(), "answered");
     response
 }
 
@@ -99,9 +101,27 @@ fn trace_of(request: &mut Request) -> TraceParent {
 }
 
 /// Writes the problem that a handler carries, with what only the front door knows.
-fn complete(mut response: Response, uri: &Uri, request_id: &str, context: &TraceParent) -> Response {
+fn complete(mut response: Response, uri: &Uri, route: &str, request_id: &str, context: &TraceParent) -> Response {
+    let trace_id = || context.trace_hex();
+    if let Some(Within(problem)) = response.extensions_mut().remove::<Within>() {
+        note_fault(&problem, route, request_id, &trace_id());
+    }
     let Some(Carried(problem)) = response.extensions_mut().remove::<Carried>() else { return response };
-    problem.render(uri.path(), request_id, &context.trace_hex())
+    let trace_id = trace_id();
+    note_fault(&problem, route, request_id, &trace_id);
+    problem.render(uri.path(), request_id, &trace_id)
+}
+
+/// A client that shows its request id must be found in the log.
+fn note_fault(problem: &Problem, route: &str, request_id: &str, trace_id: &str) {
+    let (code, detail) = (problem.code.as_str(), &*problem.detail);
+    match problem.status().as_u16() {
+        500 => tracing::error!(event = "request_failed", request_id, route, code, trace_id, detail, "a request failed"),
+        501.. => {
+            tracing::warn!(event = "request_failed", request_id, route, code, trace_id, detail, "a request failed")
+        }
+        _ => {}
+    }
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {

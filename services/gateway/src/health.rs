@@ -1,4 +1,7 @@
 //! Finds out whether the stores are there, and tells readiness. A gateway stays up without them.
+//!
+//! Each store is asked a question that only a living one answers, within a second: a connection
+//! that stands says nothing about a server that hangs.
 
 use std::time::Duration;
 
@@ -7,39 +10,60 @@ use muster_flow::Flow;
 use muster_telemetry::{Gauge, set};
 use tokio_util::sync::CancellationToken;
 
+/// Between two questions to a store that is there.
 const EVERY: Duration = Duration::from_secs(2);
+/// Between two questions to one that is not: it should not be missed for longer than it is away.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(1);
 
-/// Asks both stores every two seconds and whenever the bus comes or goes, until the stop; makes the
+/// Asks both stores at once and then again and again, each by itself, until the stop; makes the
 /// streams when the bus comes.
 pub(crate) async fn probe(flow: &Flow, redis: &Part, nats: &Part, stop: &CancellationToken) {
-    let mut streams = false;
-    let mut state = flow.bus.watch_state();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = watch_redis(flow, redis) => {}
+        () = watch_nats(flow, nats) => {}
+    }
+}
+
+async fn watch_redis(flow: &Flow, part: &Part) {
     loop {
-        match flow.store.ping().await {
-            Ok(_) => redis.ready(),
-            Err(fault) => redis.not_ready(fault.to_string()),
-        }
+        let there = match flow.store.ping().await {
+            Ok(_) => {
+                part.ready();
+                true
+            }
+            Err(fault) => {
+                part.not_ready(fault.to_string());
+                false
+            }
+        };
         let connections = flow.store.router().connections();
         set(Gauge::RedisConnections, &[("state", "shared")], connections.shared as f64);
         set(Gauge::RedisConnections, &[("state", "busy")], connections.busy as f64);
         set(Gauge::RedisConnections, &[("state", "idle")], connections.idle as f64);
-        if !flow.bus.is_connected() {
-            streams = false;
-            nats.not_ready("not connected");
-        } else if streams {
-            nats.ready();
-        } else {
-            match flow.bus.ensure_streams().await {
-                Ok(()) => {
-                    streams = true;
-                    nats.ready();
-                }
-                Err(fault) => nats.not_ready(fault.to_string()),
-            }
+        tokio::time::sleep(if there { EVERY } else { AGAIN }).await;
+    }
+}
+
+async fn watch_nats(flow: &Flow, part: &Part) {
+    let mut state = flow.bus.watch_state();
+    let mut streams = false;
+    loop {
+        let asked = match (flow.bus.is_connected(), streams) {
+            (false, _) => Err("not connected".to_owned()),
+            (true, false) => flow.bus.ensure_streams().await.map_err(|fault| fault.to_string()),
+            (true, true) => flow.bus.ping(ANSWER).await.map_err(|fault| fault.to_string()),
+        };
+        streams = asked.is_ok();
+        let pause = if streams { EVERY } else { AGAIN };
+        match asked {
+            Ok(()) => part.ready(),
+            Err(detail) => part.not_ready(detail),
         }
         tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(pause) => {}
             Ok(()) = state.changed() => {}
         }
     }

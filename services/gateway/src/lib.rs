@@ -11,8 +11,10 @@
 mod access;
 mod auth;
 mod body;
+mod bulk;
 mod canonical;
 mod dead_messages;
+mod explain;
 mod front;
 mod group;
 mod health;
@@ -33,9 +35,9 @@ use std::{net::SocketAddr, ops::Deref, sync::Arc, time::Duration};
 use anyhow::Context;
 use bytes::Bytes;
 use muster_bus::Bus;
-use muster_chassis::{Chassis, Health, Tasks, listen};
+use muster_chassis::{Chassis, Everyone, Health, Tasks, Waker, listen};
 use muster_flow::Flow;
-use muster_store::{Store, Want};
+use muster_store::{Replica, Store, Want};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -76,6 +78,8 @@ pub(crate) struct Parts {
     stop: CancellationToken,
     instance: String,
     openapi: Bytes,
+    /// Wakes the loop that carries out bulk operations.
+    bulk: Waker,
 }
 
 impl Deref for Gateway {
@@ -122,6 +126,7 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     let burst = u32::try_from(values.count("rate_limit_burst")).unwrap_or(u32::MAX);
     let limits = Arc::new(Limits::new(rate, burst, shared));
     let stop = chassis.stop.requested();
+    let bulk = chassis.loops.register(values.duration("loop_bulk_interval"));
     let gateway = Gateway(Arc::new(Parts {
         keys: Keys::new(&bootstrap, store),
         group: Group::start(&writes, &flow, &limits),
@@ -132,17 +137,26 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
         instance: chassis.instance.clone(),
         openapi: routes::document(values.opt_text("public_url")),
         limits,
+        bulk: bulk.waker(),
         flow,
         stop,
     }));
 
     tap(&taps, &gateway, chassis);
+    announce(&gateway, chassis);
+    bulk.start(bulk::Bulk::new(gateway.clone()), Everyone);
     let listener = listen::bind(values.addr("http_addr")).await?;
     let serving = listen::serve(&chassis.tasks, "http", listener, routes::app(gateway.clone()))?;
     let addr = serving.local_addr();
     tracing::info!(event = "listening", port = "http", %addr, "listening");
 
-    chassis.stop.stage("bus taps", drained(taps, STOP_TAPS));
+    let loops = chassis.loops.clone();
+    chassis.stop.stage("bus taps", async move {
+        let (late, ()) = tokio::join!(loops.stop(STOP_TAPS), drained(taps, STOP_TAPS));
+        if !late.is_empty() {
+            tracing::warn!(event = "task_late", tasks = ?late, "did not end in time");
+        }
+    });
     chassis.stop.stage("http", async move {
         serving.drain(STOP_HTTP).await;
     });
@@ -158,6 +172,28 @@ async fn drained(tasks: Tasks, limit: Duration) {
     if !late.is_empty() {
         tracing::warn!(event = "task_late", tasks = ?late, "did not end in time");
     }
+}
+
+/// Tells the cluster that this replica lives and what its loops do, until the last task ended.
+fn announce(gateway: &Gateway, chassis: &Chassis) {
+    let store = gateway.flow.store.clone();
+    let about = Replica {
+        service: chassis.service.to_owned(),
+        instance: chassis.instance.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        admin: chassis.values.addr("admin_addr").to_string(),
+        started_at: store.now(),
+        seen_at: store.now(),
+        loops: Vec::new(),
+    };
+    let (loops, stop) = (chassis.loops.clone(), chassis.tasks.stopping());
+    chassis.tasks.supervise("announce", move || {
+        let (store, about, loops, stop) = (store.clone(), about.clone(), loops.clone(), stop.clone());
+        async move {
+            store.announce(about, || loops.show_each(), stop.cancelled()).await;
+            Ok(())
+        }
+    });
 }
 
 /// What listens to the bus, and what watches the stores.

@@ -139,6 +139,10 @@ pub(crate) struct Document<'a> {
 #[derive(Clone)]
 pub(crate) struct Carried(pub(crate) Box<Problem>);
 
+/// A fault of ours within an answer that is fine as a whole, for the log.
+#[derive(Clone)]
+pub(crate) struct Within(pub(crate) Box<Problem>);
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.status().into_response();
@@ -177,10 +181,8 @@ pub(crate) fn status_of(code: ProblemCode) -> StatusCode {
         ProblemCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ProblemCode::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         ProblemCode::JobDone | ProblemCode::JobNotDone | ProblemCode::AlreadyRetried => StatusCode::CONFLICT,
-        ProblemCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        ProblemCode::BacklogFull | ProblemCode::Overloaded | ProblemCode::StoreUnavailable => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        ProblemCode::RateLimited | ProblemCode::BacklogFull => StatusCode::TOO_MANY_REQUESTS,
+        ProblemCode::Overloaded | ProblemCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         ProblemCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

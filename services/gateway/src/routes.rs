@@ -4,13 +4,17 @@
 //! is anything else. Leaves to others: what happens to every request (`front`).
 
 mod batch;
-mod control;
+mod bulk;
+pub(crate) mod control;
+mod dead_letters;
+mod explain;
+mod fleet;
 mod jobs;
 mod keys;
 mod lists;
 mod operations;
 mod pages;
-mod retry;
+pub(crate) mod retry;
 mod workers;
 
 use axum::{Router, extract::FromRequestParts, middleware};
@@ -29,8 +33,19 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(batch::submit))
         .routes(routes!(jobs::get, control::delete))
         .routes(routes!(jobs::history))
+        .routes(routes!(explain::explain))
         .routes(routes!(control::cancel))
         .routes(routes!(retry::retry))
+        .routes(routes!(bulk::ask))
+        .routes(routes!(bulk::list))
+        .routes(routes!(bulk::get))
+        .routes(routes!(bulk::cancel))
+        .routes(routes!(dead_letters::list))
+        .routes(routes!(dead_letters::summary))
+        .routes(routes!(fleet::workers))
+        .routes(routes!(fleet::replicas))
+        .routes(routes!(fleet::loops))
+        .routes(routes!(fleet::locks))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::delete))
         .routes(routes!(operations::whoami))

@@ -4,6 +4,9 @@
 //! name every wrong field; these types describe what those do and are never filled.
 #![expect(dead_code, reason = "described, never filled")]
 
+mod dead_letters;
+mod explain;
+mod fleet;
 mod keys;
 mod workers;
 
@@ -18,6 +21,9 @@ use utoipa::{
     },
 };
 
+pub(crate) use dead_letters::{BulkRequest, DeadLetterPage, DeadLetterSummary, DryRun, Operation, OperationPage};
+pub(crate) use explain::Explanation;
+pub(crate) use fleet::{LockList, LoopList, ReplicaList, WorkerList};
 pub(crate) use keys::{KeyList, KeyRequest, NewKey, WhoAmI};
 pub(crate) use workers::{
     CompleteRequest, ExtendRequest, FailRequest, LeaseAnswer, LeaseRequest, ReleaseRequest, StandingList,

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use muster_bus::BusSettings;
-use muster_chassis::{Kind, Setting, Values, settings::admin_addr};
+use muster_chassis::{
+    Kind, Setting, Values,
+    settings::{admin_addr, loop_interval},
+};
 use muster_store::RedisSettings;
 use muster_telemetry::Secret;
 
@@ -47,6 +50,7 @@ pub const SETTINGS: &[Setting] = &[
         "Submitted jobs per tenant at once, across replicas.",
     )
     .or("4000"),
+    loop_interval("loop_bulk_interval", "MUSTER_LOOP_BULK_INTERVAL", "5s"),
     Setting::new(
         "public_url",
         "MUSTER_PUBLIC_URL",

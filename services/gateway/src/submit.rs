@@ -209,10 +209,17 @@ pub(crate) struct Overrides {
     pub(crate) hash: [u8; 16],
 }
 
+impl Overrides {
+    /// Nothing is changed.
+    pub(crate) fn none() -> Overrides {
+        Overrides { hash: hash_fields(std::iter::empty()), ..Overrides::default() }
+    }
+}
+
 /// Reads a retry's body; an empty one changes nothing.
 pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overrides, crate::problem::Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
-        return Ok(Overrides { hash: hash_fields(std::iter::empty()), ..Overrides::default() });
+        return Ok(Overrides::none());
     }
     let mut o = Object::from_body(body)?;
     let fields = o.fields();

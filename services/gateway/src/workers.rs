@@ -50,19 +50,14 @@ impl Workers {
     /// `publishing` carries results and acks and is drained after it.
     pub(crate) fn start(flow: &Flow, tasks: &Tasks, publishing: &Tasks, stop: CancellationToken) -> Workers {
         let settings = GroupSettings { limit: RESULTS_LIMIT, ..GroupSettings::bound(RESULTS_WAITING) };
-        let ended = publishing.stopping();
-        let spawn = |work: BoxFuture<'static, ()>| {
-            let ended = ended.clone();
-            // By the time of its stop all calls have been answered, so nothing waits in it.
-            publishing.spawn("results", async move {
-                tokio::select! {
-                    () = work => {}
-                    () = ended.cancelled() => {}
-                }
-            });
-        };
+        let spawn = |work: BoxFuture<'static, ()>| drop(publishing.spawn("results", work));
         let wrap = |items| Body::Result(v1::ResultGroup { items });
         let results = GroupPublisher::with(flow.bus.clone(), subjects::result(), &spawn, wrap, encoded_len, settings);
+        let (closing, ended) = (results.clone(), publishing.stopping());
+        publishing.spawn("results", async move {
+            ended.cancelled().await;
+            closing.close();
+        });
         let pullers = Pullers::start(flow.bus.clone(), tasks, publishing);
         Workers { flow: flow.clone(), pullers, beats: Beats::default(), results, stop }
     }

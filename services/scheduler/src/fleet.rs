@@ -12,13 +12,19 @@ use std::{
 };
 
 use muster_bus::subjects;
+use muster_domain::Time;
+use muster_store::WorkerSeen;
 use muster_wire::{Body, v1::Heartbeat};
 use tokio_util::sync::CancellationToken;
 
-use crate::desk::Desk;
+use crate::{desk::Desk, loops::SNAPSHOT};
 
 /// A worker that was not heard for so long is gone.
 const GONE_AFTER: Duration = Duration::from_secs(30);
+/// Who has listened for so long has heard every worker: they beat every 5 s.
+const ALL_HEARD: Duration = Duration::from_secs(6);
+/// Workers that come and go together are written down together.
+const GATHER: Duration = Duration::from_millis(100);
 /// How often the gone are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -33,40 +39,76 @@ struct State {
     workers: HashMap<String, Worker>,
     /// By tenant, then topic.
     free: HashMap<String, HashMap<String, u64>>,
+    listens_since: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Worker {
-    tenant: String,
-    topics: Vec<String>,
+    said: Heartbeat,
     free: u64,
     heard: Instant,
 }
 
 impl Fleet {
-    /// A worker was heard.
-    pub(crate) fn heard(&self, beat: Heartbeat, now: Instant) {
+    /// A worker was heard. True if it came, left, or began or ceased to take work.
+    pub(crate) fn heard(&self, beat: Heartbeat, now: Instant) -> bool {
         let mut state = self.state();
-        state.forget(&beat.worker);
+        let before = state.forget(&beat.worker).map(|worker| worker.said.consuming);
         if beat.leaving {
-            return;
+            return before.is_some();
         }
         let free = u64::from(beat.slots.saturating_sub(beat.busy));
-        let worker = Worker { tenant: beat.tenant, topics: beat.topics, free, heard: now };
-        for topic in &worker.topics {
-            state.add(&worker.tenant, topic, free);
+        let changed = before != Some(beat.consuming);
+        for topic in &beat.topics {
+            state.add(&beat.tenant, topic, free);
         }
-        state.workers.insert(beat.worker, worker);
+        state.workers.insert(beat.worker.clone(), Worker { said: beat, free, heard: now });
+        changed
     }
 
-    /// Forgets who has not been heard for too long.
-    pub(crate) fn sweep(&self, now: Instant) {
+    /// Forgets who has not been heard for too long. True if there was one.
+    pub(crate) fn sweep(&self, now: Instant) -> bool {
         let mut state = self.state();
         let gone = |w: &Worker| now.saturating_duration_since(w.heard) > GONE_AFTER;
         let names: Vec<String> = state.workers.iter().filter(|(_, w)| gone(w)).map(|(name, _)| name.clone()).collect();
-        for name in names {
-            state.forget(&name);
+        for name in &names {
+            state.forget(name);
         }
+        !names.is_empty()
+    }
+
+    /// Heartbeats arrive from now on.
+    fn listens(&self, now: Instant) {
+        self.state().listens_since = Some(now);
+    }
+
+    /// Whether every worker that lives must have been heard by now.
+    pub(crate) fn has_heard_all(&self, now: Instant) -> bool {
+        self.state().listens_since.is_some_and(|since| now.saturating_duration_since(since) > ALL_HEARD)
+    }
+
+    /// Who lives, in the order of tenant and name. `at` is what Redis's clock says at `now`.
+    pub(crate) fn live(&self, now: Instant, at: Time) -> Vec<WorkerSeen> {
+        let state = self.state();
+        let mut live: Vec<WorkerSeen> = state
+            .workers
+            .values()
+            .map(|worker| (worker, now.saturating_duration_since(worker.heard)))
+            .filter(|(_, silent)| *silent <= GONE_AFTER)
+            .map(|(Worker { said, .. }, silent)| WorkerSeen {
+                id: said.worker.clone(),
+                tenant: said.tenant.clone(),
+                topics: said.topics.clone(),
+                slots: said.slots,
+                busy: said.busy,
+                healthy: said.consuming,
+                version: said.version.clone(),
+                labels: said.labels.clone(),
+                last_seen: at.before(silent),
+            })
+            .collect();
+        live.sort_unstable_by(|a, b| (&a.tenant, &a.id).cmp(&(&b.tenant, &b.id)));
+        live
     }
 
     /// How many slots are free for a tenant's topic, over all its live workers.
@@ -80,18 +122,19 @@ impl Fleet {
 }
 
 impl State {
-    fn forget(&mut self, name: &str) {
-        let Some(worker) = self.workers.remove(name) else { return };
-        let Some(topics) = self.free.get_mut(&worker.tenant) else { return };
-        for topic in &worker.topics {
+    fn forget(&mut self, name: &str) -> Option<Worker> {
+        let worker = self.workers.remove(name)?;
+        let Some(topics) = self.free.get_mut(&worker.said.tenant) else { return Some(worker) };
+        for topic in &worker.said.topics {
             if let Some(free) = topics.get_mut(topic) {
                 *free = free.saturating_sub(worker.free);
             }
         }
         topics.retain(|_, free| *free > 0);
         if topics.is_empty() {
-            self.free.remove(&worker.tenant);
+            self.free.remove(&worker.said.tenant);
         }
+        Some(worker)
     }
 
     fn add(&mut self, tenant: &str, topic: &str, free: u64) {
@@ -107,12 +150,15 @@ impl State {
 pub(crate) async fn listen(desk: &Desk, stop: &CancellationToken) -> anyhow::Result<()> {
     let mut beats = desk.bus().subscribe(&subjects::heartbeat(), None).await?;
     let mut hands = desk.bus().subscribe(&subjects::handshake(), None).await?;
+    desk.fleet.listens(Instant::now());
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         let received = tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = sweep.tick() => {
-                desk.fleet.sweep(Instant::now());
+                if desk.fleet.sweep(Instant::now()) {
+                    desk.loops.wake(SNAPSHOT, GATHER);
+                }
                 continue;
             }
             received = beats.next() => received,
@@ -128,7 +174,9 @@ pub(crate) async fn listen(desk: &Desk, stop: &CancellationToken) -> anyhow::Res
 fn note(desk: &Desk, beat: Heartbeat) {
     let (tenant, topics) = (beat.tenant.clone(), beat.topics.clone());
     let leaving = beat.leaving;
-    desk.fleet.heard(beat, Instant::now());
+    if desk.fleet.heard(beat, Instant::now()) {
+        desk.loops.wake(SNAPSHOT, GATHER);
+    }
     for topic in topics {
         // A worker's own names are not ours to judge; one that is no topic has no lane.
         let Ok(lane) = desk.lanes.lane(&tenant, &topic) else { continue };
@@ -174,5 +222,26 @@ mod tests {
         assert_eq!(fleet.free_slots("default", "a"), 4);
         fleet.heard(Heartbeat { leaving: true, ..beat("w2", &["a"], 4, 0) }, now + GONE_AFTER);
         assert_eq!(fleet.free_slots("default", "a"), 0);
+    }
+
+    #[test]
+    fn who_lives_is_told_in_order_with_health_and_age() {
+        let (fleet, now, at) = (Fleet::default(), Instant::now(), Time(60_000_000));
+        assert!(!fleet.has_heard_all(now + ALL_HEARD * 2), "it does not listen yet");
+        fleet.listens(now);
+        assert!(!fleet.has_heard_all(now + ALL_HEARD / 2) && fleet.has_heard_all(now + ALL_HEARD * 2));
+        let well = |name: &str| Heartbeat { consuming: true, ..beat(name, &["a"], 4, 1) };
+        assert!(fleet.heard(well("w2"), now) && fleet.heard(beat("w1", &["a"], 4, 0), now));
+        assert!(fleet.heard(Heartbeat { tenant: "acme".into(), ..well("w3") }, now));
+        assert!(!fleet.heard(well("w2"), now + Duration::from_secs(10)), "no news");
+        assert!(fleet.heard(beat("w2", &["a"], 4, 1), now + Duration::from_secs(10)), "its loop hangs");
+        assert!(fleet.heard(well("w2"), now + Duration::from_secs(10)));
+        let seen = fleet.live(now + Duration::from_secs(15), at);
+        let told: Vec<_> = seen.iter().map(|w| (w.id.as_str(), w.healthy, w.last_seen.0 / 1_000_000)).collect();
+        assert_eq!(told, [("w3", true, 45), ("w1", false, 45), ("w2", true, 55)]);
+        assert_eq!(fleet.live(now + GONE_AFTER + Duration::from_secs(1), at).len(), 1, "the silent are gone");
+        assert!(fleet.sweep(now + GONE_AFTER + Duration::from_secs(1)));
+        assert!(fleet.heard(Heartbeat { leaving: true, ..well("w2") }, now));
+        assert!(!fleet.heard(Heartbeat { leaving: true, ..well("w2") }, now), "it had left");
     }
 }

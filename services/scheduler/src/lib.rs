@@ -39,7 +39,7 @@ use std::{
 use muster_bus::{Bus, subjects};
 use muster_chassis::{Chassis, Tasks};
 use muster_flow::Flow;
-use muster_store::Store;
+use muster_store::{Replica, Store};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -99,6 +99,7 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
         });
     }
     watch(&chassis, &taking, &desk, pokes);
+    announce(&chassis, &desk);
     stages(&chassis, &taking, &in_flight, &desk);
     chassis.run_until_stopped().await;
     Ok(())
@@ -171,6 +172,27 @@ fn watch(
         let (desk, pokes, stop) = (released.clone(), pokes.clone(), stop.clone());
         async move {
             backlog::run(&desk, &mut *pokes.lock().await, &stop).await;
+            Ok(())
+        }
+    });
+}
+
+/// Tells the cluster that this replica lives and what its loops do, until the last of them ended.
+fn announce(chassis: &Chassis, desk: &Arc<Desk>) {
+    let about = Replica {
+        service: chassis.service.to_owned(),
+        instance: chassis.instance.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        admin: chassis.values.addr("admin_addr").to_string(),
+        started_at: desk.store().now(),
+        seen_at: desk.store().now(),
+        loops: Vec::new(),
+    };
+    let (store, loops, stop) = (desk.store().clone(), chassis.loops.clone(), chassis.tasks.stopping());
+    chassis.tasks.supervise("announce", move || {
+        let (store, about, loops, stop) = (store.clone(), about.clone(), loops.clone(), stop.clone());
+        async move {
+            store.announce(about, || loops.show_each(), stop.cancelled()).await;
             Ok(())
         }
     });

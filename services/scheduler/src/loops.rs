@@ -2,21 +2,28 @@
 
 mod backlog;
 mod reconciler;
+mod scrub;
+mod snapshot;
 mod streams;
 
 use std::{sync::Arc, time::Duration};
 
-use muster_chassis::{Chassis, Everyone};
+use muster_chassis::{Chassis, Everyone, Loop};
 use muster_store::{LeaderLock, LeaseKeeper};
 
 use crate::{desk::Desk, leaders::Leader};
+
+/// The loop that writes down who works, for those who have news for it.
+pub(crate) const SNAPSHOT: &str = snapshot::Snapshot::NAME;
 
 /// How often the loops look when nothing wakes them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Intervals {
     pub(crate) reconciler: Duration,
     pub(crate) streams: Duration,
+    pub(crate) scrub: Duration,
     pub(crate) backlog: Duration,
+    pub(crate) snapshot: Duration,
 }
 
 /// Registers and starts all of them. Returns who asks for which lock, to be nudged when one is free.
@@ -24,9 +31,19 @@ pub(crate) fn start(chassis: &Chassis, desk: &Arc<Desk>, every: Intervals) -> Ve
     let loops = &chassis.loops;
     let lead = |lock| Leader::campaign(&chassis.tasks, desk.store(), desk.bus(), lock, &chassis.instance);
     let (reconciler, streams) = (lead(LeaderLock::Reconciler), lead(LeaderLock::Streams));
-    let keepers = vec![(LeaderLock::Reconciler, reconciler.keeper()), (LeaderLock::Streams, streams.keeper())];
+    let (scrub, snapshot) = (lead(LeaderLock::Scrub), lead(LeaderLock::Snapshot));
+    let keepers = vec![
+        (LeaderLock::Reconciler, reconciler.keeper()),
+        (LeaderLock::Streams, streams.keeper()),
+        (LeaderLock::Scrub, scrub.keeper()),
+        (LeaderLock::Snapshot, snapshot.keeper()),
+    ];
     loops.register(every.reconciler).start(reconciler::Reconciler::new(desk.clone()), reconciler);
     loops.register(every.streams).start(streams::Streams::new(desk.clone()), streams);
+    let slot = loops.register(every.scrub);
+    scrub::watch_topology(&chassis.tasks, desk.store(), slot.waker());
+    slot.start(scrub::Scrub::new(desk.clone()), scrub);
     loops.register(every.backlog).start(backlog::Backlog::new(desk.clone()), Everyone);
+    loops.register(every.snapshot).start(snapshot::Snapshot::new(desk.clone(), every.snapshot), snapshot);
     keepers
 }

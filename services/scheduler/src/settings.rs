@@ -16,7 +16,9 @@ pub const SETTINGS: &[Setting] = &[
     admin_addr("0.0.0.0:9090"),
     loop_interval("loop_reconciler_interval", "MUSTER_LOOP_RECONCILER_INTERVAL", "5s"),
     loop_interval("loop_streams_interval", "MUSTER_LOOP_STREAMS_INTERVAL", "5s"),
+    loop_interval("loop_scrub_interval", "MUSTER_LOOP_SCRUB_INTERVAL", "5s"),
     loop_interval("loop_backlog_interval", "MUSTER_LOOP_BACKLOG_INTERVAL", "5s"),
+    loop_interval("loop_snapshot_interval", "MUSTER_LOOP_SNAPSHOT_INTERVAL", "5s"),
     Setting::new(
         "outage_wait",
         "MUSTER_OUTAGE_WAIT",
@@ -42,7 +44,9 @@ pub(crate) fn intervals(values: &Values) -> Intervals {
     Intervals {
         reconciler: values.duration("loop_reconciler_interval"),
         streams: values.duration("loop_streams_interval"),
+        scrub: values.duration("loop_scrub_interval"),
         backlog: values.duration("loop_backlog_interval"),
+        snapshot: values.duration("loop_snapshot_interval"),
     }
 }
 

@@ -119,7 +119,7 @@ async fn apply_read(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
     for (mut read, record) in reads.into_iter().zip(records) {
         match record {
             Ok(Some(record)) => {
-                let step = step_after(&mut read, &record);
+                let step = step_after(&mut read, &record, desk.store().now());
                 asked.push((read, step.event));
                 steps.push(step);
             }
@@ -149,7 +149,8 @@ struct Consequences {
 impl Consequences {
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
         let Read { place, id, lane, fence, worker, error_code, .. } = read;
-        let Ok(moved) = moved else {
+        // Early is an estimate of the time that ran ahead: it comes again.
+        let Some(moved) = moved.ok().filter(|moved| moved.outcome != Outcome::Early) else {
             self.failed.push(place);
             return;
         };
@@ -187,6 +188,7 @@ fn outcome_of(event: Event) -> &'static str {
         Event::Succeed => "succeeded",
         Event::Release => "released",
         Event::Quarantine => "quarantined",
+        Event::TimeOut => "timed_out",
         _ => "failed",
     }
 }

@@ -13,15 +13,20 @@ const NOBODY: &str = "0198c0de-0000-7000-8000-000000000000";
 /// What the contract names open.
 const OPEN: [&str; 6] = ["/livez", "/readyz", "/", "/openapi.json", "/docs", "/api/v1/status"];
 /// Every other route and the scope it asks for; none: any key.
-const ROUTES: [(&str, &str, Option<&str>); 17] = [
+const ROUTES: [(&str, &str, Option<&str>); 22] = [
     ("post", "/api/v1/jobs", Some("submit")),
     ("post", "/api/v1/jobs/batch", Some("submit")),
     ("get", "/api/v1/jobs", Some("read")),
     ("get", "/api/v1/jobs/{id}", Some("read")),
     ("get", "/api/v1/jobs/{id}/history", Some("read")),
+    ("get", "/api/v1/jobs/{id}/explain", Some("read")),
     ("post", "/api/v1/jobs/{id}/cancel", Some("control")),
     ("post", "/api/v1/jobs/{id}/retry", Some("control")),
     ("delete", "/api/v1/jobs/{id}", Some("control")),
+    ("get", "/api/v1/workers", Some("read")),
+    ("get", "/api/v1/replicas", Some("admin")),
+    ("get", "/api/v1/loops", Some("admin")),
+    ("get", "/api/v1/locks", Some("admin")),
     ("post", "/api/v1/keys", Some("admin")),
     ("get", "/api/v1/keys", Some("admin")),
     ("delete", "/api/v1/keys/{id}", Some("admin")),
@@ -217,6 +222,7 @@ async fn a_tenant_never_sees_or_touches_what_is_anothers() {
                 ("get", "", None),
                 ("get", "?wait_ms=50", None),
                 ("get", "/history", None),
+                ("get", "/explain", None),
                 ("post", "/cancel", Some(json!({"reason": "mine now"}))),
                 ("post", "/retry", Some(json!({}))),
                 ("delete", "", None),

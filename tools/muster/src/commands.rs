@@ -2,9 +2,12 @@
 //! Everything runs on one thread; `dev` relies on that for the lives of its children.
 
 mod bench;
+mod cluster;
 mod dev;
+mod dlq;
 mod job;
 mod key;
+mod operation;
 mod status;
 mod worker;
 
@@ -38,10 +41,19 @@ enum Command {
     /// Submit jobs and follow them
     #[command(subcommand)]
     Job(job::Job),
+    /// What ended badly, why, and another try for it
+    #[command(subcommand)]
+    Dlq(dlq::Dlq),
+    /// Follow and end bulk operations
+    #[command(subcommand)]
+    Operation(operation::Operation),
     /// Make and remove API keys
     #[command(subcommand)]
     Key(key::Key),
     Status(status::Status),
+    Replicas(cluster::Replicas),
+    Loops(cluster::Loops),
+    Locks(cluster::Locks),
     Bench(bench::Bench),
 }
 
@@ -67,9 +79,14 @@ impl Cli {
         let caller = || anyhow::Ok(Caller { api: Api::new(target.door()?)?, format });
         match command {
             Command::Dev(dev) => dev.run(target.state_file.as_deref()).await,
-            Command::Worker(worker) => worker.run(&target).await,
+            Command::Worker(worker) => worker.run(&target, format).await,
             Command::Job(job) => job.run(&caller()?).await,
+            Command::Dlq(dlq) => dlq.run(&caller()?).await,
+            Command::Operation(operation) => operation.run(&caller()?).await,
             Command::Key(key) => key.run(&caller()?).await,
+            Command::Replicas(replicas) => replicas.run(&caller()?).await,
+            Command::Loops(loops) => loops.run(&caller()?).await,
+            Command::Locks(locks) => locks.run(&caller()?).await,
             Command::Status(status) => status.run(&caller()?, target.stack()?).await,
             Command::Bench(bench) => bench.run(&target, format).await,
         }

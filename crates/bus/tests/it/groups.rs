@@ -1,12 +1,12 @@
 //! Group commit: few messages for many items, and everybody hears of its own.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use muster_bus::{Bus, BusError, ConsumerSpec, GroupPublisher, GroupSettings, subjects};
 use muster_testkit::{NatsServer, until};
 use muster_wire::{Body, encoded_len, v1};
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::fixture::{SOON, Tasks, bus, fetched, plain, stream_messages};
 
@@ -125,4 +125,26 @@ async fn all_that_waits_is_sent_when_the_last_handle_goes() {
         });
     assert!(outcomes.iter().all(Result::is_ok));
     assert_eq!(carried(&bus, 20).await.1, 20, "one item a message, as set");
+}
+
+#[tokio::test]
+async fn a_closed_publisher_sends_what_waits_and_its_task_ends() {
+    let server = NatsServer::start().await;
+    let (bus, tasks, ended) = (bus(&server).await, Tasks::default(), Arc::new(Notify::new()));
+    let spawn = |task: BoxFuture<'static, ()>| {
+        let ended = ended.clone();
+        tasks.spawn(Box::pin(async move {
+            task.await;
+            ended.notify_one();
+        }));
+    };
+    let settings = GroupSettings { max_items: 1, ..GroupSettings::bound(100) };
+    let publisher = GroupPublisher::with(bus.clone(), subjects::submit(), &spawn, wrap, encoded_len, settings);
+    let (outcomes, ()) = tokio::join!(publisher.publish_all((0..20).map(|n| item(n, 10)).collect()), async {
+        publisher.close();
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    tokio::time::timeout(SOON, ended.notified()).await.expect("its task ends, though a handle is left");
+    assert_eq!(publisher.publish(item(21, 10)).await, Err(BusError::Stopped));
+    assert_eq!(carried(&bus, 20).await.0.len(), 20);
 }

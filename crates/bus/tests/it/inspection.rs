@@ -46,6 +46,19 @@ async fn nothing_is_concluded_while_nats_is_away() {
 }
 
 #[tokio::test]
+async fn a_server_that_hangs_is_noticed_though_the_connection_stands() {
+    let server = NatsServer::start().await;
+    let (bus, limit) = (bus(&server).await, Duration::from_millis(500));
+    assert_eq!(bus.ping(limit).await, Ok(()));
+    server.pause();
+    let began = std::time::Instant::now();
+    assert!(bus.ping(limit).await.is_err_and(|fault| fault.is_transient()));
+    assert!(began.elapsed() < 4 * limit, "{:?}", began.elapsed());
+    server.resume();
+    until(SOON, "an answer", async || bus.ping(limit).await.ok()).await;
+}
+
+#[tokio::test]
 async fn a_stream_that_is_gone_is_made_again_and_then_truly_empty() {
     let server = NatsServer::start().await;
     let (bus, client) = (bus(&server).await, plain(&server).await);

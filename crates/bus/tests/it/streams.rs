@@ -1,10 +1,11 @@
 //! Streams and consumers: made by whoever comes first, as the contract says, and checked.
 
+use futures_util::future::join_all;
 use muster_bus::{BusError, ConsumerSpec, subjects};
 use muster_testkit::NatsServer;
 use serde_json::{Value, json};
 
-use crate::fixture::{bus, fetched, js, loose_bus, names, number, numbered, offers_of, plain, stream_messages};
+use crate::fixture::{bus, fetched, js, loose_bus, names, number, numbered, offers_of, plain, stream_messages, take};
 
 #[tokio::test]
 async fn any_number_of_replicas_may_make_the_streams_at_once() {
@@ -32,6 +33,27 @@ async fn any_number_of_replicas_may_make_the_streams_at_once() {
     assert_eq!((&events["max_age"], &events["max_bytes"]), (&json!(3600 * second), &json!(1 << 30)));
     for stream in [sys, jobs, events] {
         assert_eq!(stream["storage"], "file");
+    }
+}
+
+#[tokio::test]
+async fn replicas_that_make_streams_and_consumers_at_once_all_get_messages() {
+    for _ in 0..30 {
+        let server = NatsServer::start().await;
+        let url = server.url();
+        let buses = join_all((0..6).map(|_| loose_bus(&url))).await;
+        join_all(buses.iter().map(muster_bus::Bus::connected)).await;
+        let consumers = join_all(buses.iter().map(async |bus| {
+            bus.ensure_streams().await.unwrap();
+            let [submits, results] = [subjects::submit(), subjects::result()].map(ConsumerSpec::scheduler);
+            tokio::try_join!(bus.consumer(submits), bus.consumer(results)).unwrap()
+        }))
+        .await;
+        for (subject, consumer) in [(subjects::submit(), &consumers[0].0), (subjects::result(), &consumers[5].1)] {
+            buses[1].publish(&subject, None, None, numbered(7)).await.unwrap();
+            assert_eq!(take(consumer, 1).await, [7]);
+        }
+        assert_eq!(stream_messages(&plain(&server).await, "MUSTER_SYS").await, 2, "nothing but what was published");
     }
 }
 

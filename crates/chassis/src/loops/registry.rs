@@ -112,7 +112,12 @@ impl Registry {
 
     /// What `/loops` answers. Times are ages, since clocks differ.
     pub fn show(&self) -> Value {
-        Value::Array(self.entries().iter().map(|entry| entry.show()).collect())
+        Value::Array(self.show_each())
+    }
+
+    /// The same, one value for each loop.
+    pub fn show_each(&self) -> Vec<Value> {
+        self.entries().iter().map(|entry| entry.show()).collect()
     }
 
     fn tell_readiness(&self) {

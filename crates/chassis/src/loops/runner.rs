@@ -50,7 +50,7 @@ pub(super) async fn run<L: Loop>(
 ) {
     let mut failures = 0;
     show_leader::<L>(false);
-    while let Some(lease) = wait_for_lease::<L, _>(&leadership, &entry, &stop).await {
+    while let Some(lease) = wait_for_lease(&mut body, &leadership, &entry, &stop).await {
         entry.waker.begin();
         entry.tick_begins();
         let began = Instant::now();
@@ -65,13 +65,16 @@ pub(super) async fn run<L: Loop>(
     if tokio::time::timeout(RELEASE_LIMIT, leadership.release()).await.is_err() {
         warn!(event = "release_late", r#loop = L::NAME, "the lease was not given up in time; it will expire");
     }
-    entry.holds(false);
+    if entry.holds(false) {
+        body.stands_down();
+    }
     show_leader::<L>(false);
 }
 
 /// The lease, once held; `None` when the process stops.
-async fn wait_for_lease<L: Loop, P: Leadership<Lease = L::Lease>>(
-    leadership: &P,
+async fn wait_for_lease<L: Loop>(
+    body: &mut L,
+    leadership: &impl Leadership<Lease = L::Lease>,
     entry: &Entry,
     stop: &CancellationToken,
 ) -> Option<L::Lease> {
@@ -83,7 +86,7 @@ async fn wait_for_lease<L: Loop, P: Leadership<Lease = L::Lease>>(
             }
             return Some(lease);
         }
-        stands_by::<L>(entry);
+        stands_by(body, entry);
         tokio::select! {
             () = stop.cancelled() => {}
             () = leadership.changed() => {}
@@ -93,8 +96,9 @@ async fn wait_for_lease<L: Loop, P: Leadership<Lease = L::Lease>>(
     None
 }
 
-fn stands_by<L: Loop>(entry: &Entry) {
+fn stands_by<L: Loop>(body: &mut L, entry: &Entry) {
     if entry.holds(false) {
+        body.stands_down();
         info!(event = "standby", r#loop = L::NAME, "no longer leading");
         show_leader::<L>(false);
     }

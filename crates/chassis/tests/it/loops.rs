@@ -48,13 +48,14 @@ struct Body {
     orders: Orders,
     begun: mpsc::UnboundedSender<Instant>,
     inside: Arc<AtomicU32>,
+    stood_down: Arc<AtomicU32>,
 }
 
 impl Body {
     fn new() -> (Body, Orders, Passes) {
         let (begun, passes) = mpsc::unbounded_channel();
         let orders = Orders::default();
-        (Body { orders: orders.clone(), begun, inside: Arc::default() }, orders, passes)
+        (Body { orders: orders.clone(), begun, inside: Arc::default(), stood_down: Arc::default() }, orders, passes)
     }
 
     async fn pass(&mut self) -> anyhow::Result<Counts> {
@@ -96,6 +97,9 @@ macro_rules! loops {
             type Lease = $lease;
             async fn run_once(&mut self, _: &$lease, _: Budget) -> anyhow::Result<Counts> {
                 self.0.pass().await
+            }
+            fn stands_down(&mut self) {
+                self.0.stood_down.fetch_add(1, Ordering::SeqCst);
             }
         }
     )+};
@@ -328,6 +332,7 @@ async fn a_leader_ticks_only_while_it_leads_and_resumes_when_it_leads_again() {
     let (registry, ..) = registry();
     let (body, _, mut passes) = Body::new();
     let (turn, _, leadership) = switch(None);
+    let stood_down = body.stood_down.clone();
     let slot = registry.register::<Led>(INTERVAL);
     let waker = slot.waker();
     slot.start(Led(body), leadership);
@@ -342,11 +347,13 @@ async fn a_leader_ticks_only_while_it_leads_and_resumes_when_it_leads_again() {
     assert_eq!(shown(&registry, "led")["state"], "leading");
     assert_eq!(shown(&registry, "led")["lock"], "muster:test");
     assert_eq!(metric("muster_leader", &[("loop", "led")]), 1.0);
+    assert_eq!(stood_down.load(Ordering::SeqCst), 0, "who never led has nothing to take back");
 
     tokio::task::yield_now().await;
     turn.send_replace(None);
     no_tick_within(&mut passes, 2 * INTERVAL).await;
     assert_eq!(metric("muster_leader", &[("loop", "led")]), 0.0);
+    assert_eq!(stood_down.load(Ordering::SeqCst), 1, "once for each time it led");
     turn.send_replace(Some(2));
     next(&mut passes).await;
 }
@@ -376,10 +383,12 @@ async fn a_stop_gives_the_lease_up_after_the_tick() {
     let (body, orders, mut passes) = Body::new();
     orders.give(Order::Take(Duration::from_secs(1)));
     let (_turn, released, leadership) = switch(Some(1));
+    let stood_down = body.stood_down.clone();
     registry.register::<Released>(INTERVAL).start(Released(body), leadership);
     next(&mut passes).await;
     assert_eq!(registry.stop(SOON).await, Vec::<&str>::new());
     assert!(released.load(Ordering::SeqCst));
+    assert_eq!(stood_down.load(Ordering::SeqCst), 1);
     assert_eq!(metric("muster_leader", &[("loop", "released")]), 0.0);
     assert_eq!(ticks("released", "ok"), 1.0);
 }

@@ -176,7 +176,10 @@ fn bounded(head: &Head, plain: Time) -> Time {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{StartId, State, Tenant, Topic, WorkerId, job::Lease};
+    use crate::{
+        StartId, State, Tenant, Topic, WorkerId,
+        job::{Lease, transition},
+    };
 
     const NOW: Time = Time(1_800_000_000_000_000);
     const S: Duration = Duration::from_secs(1);
@@ -321,12 +324,11 @@ mod tests {
             waiting.deadline = None;
             waiting.start_by = Some(NOW);
             assert_eq!(event(&looked(&waiting, &QUIET)), Some(Event::Expire), "{:?}", waiting.state());
-            if waiting.state() != State::AwaitingApproval {
-                waiting.started_at = Some(NOW.before(S));
-                assert_eq!(event(&looked(&waiting, &QUIET)), None, "start_by binds only before the first start");
-                waiting.deadline = Some(NOW);
-                assert_eq!(event(&looked(&waiting, &QUIET)), Some(Event::TimeOut));
-            }
+            waiting.started_at = Some(NOW.before(S));
+            assert_eq!(event(&looked(&waiting, &QUIET)), None, "start_by binds only before the first start");
+            waiting.deadline = Some(NOW);
+            assert_eq!(event(&looked(&waiting, &QUIET)), Some(Event::TimeOut));
+            assert!(transition(waiting.state(), Event::TimeOut).is_some(), "{:?}", waiting.state());
         }
         let mut run = running(10, None);
         run.deadline = Some(NOW);

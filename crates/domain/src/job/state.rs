@@ -224,6 +224,7 @@ transitions! {
     AwaitingApproval + Approve => Pending;
     AwaitingApproval + Deny => Denied;
     AwaitingApproval + Expire => Expired;
+    AwaitingApproval + TimeOut => TimedOut;
     AwaitingApproval + Cancel => Cancelled;
 
     Queued + Hold => Queued;

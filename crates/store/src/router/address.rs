@@ -15,7 +15,7 @@ pub struct NodeAddr {
 }
 
 impl NodeAddr {
-    pub(super) fn new(host: &str, port: u16) -> NodeAddr {
+    pub(crate) fn new(host: &str, port: u16) -> NodeAddr {
         NodeAddr { host: host.into(), port }
     }
 

@@ -148,4 +148,9 @@ pub(crate) async fn homes_are_due_in_order_and_the_next_is_known(bench: &Bench) 
     })
     .await;
     bench.store.drop_homes(&ids).await.unwrap();
+    // One that is further ahead than any number we keep does not hide its shard.
+    bench.store.set_homes(&ids[..1], Duration::from_secs(10_u64.pow(12))).await.unwrap();
+    let far = bench.store.due_homes(5, 7).await.unwrap();
+    assert!(far.entries.is_empty() && far.next.is_some_and(|next| next > far.now + 1000 * HOUR));
+    bench.store.drop_homes(&ids).await.unwrap();
 }

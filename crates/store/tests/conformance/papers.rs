@@ -86,6 +86,9 @@ pub(crate) async fn a_dead_message_is_read_back_as_it_came(bench: &Bench) {
         bench.store.add_dead_message(&message).await.unwrap();
         assert_eq!(bench.store.dead_message(&message.id).await, Ok(Some(message.clone())));
     }
+    let (listed, _) = bench.store.list_dead_messages(None, 500).await.unwrap();
+    assert_eq!(listed.iter().filter(|found| **found == message).count(), 1, "listed once");
+    assert!(bench.store.count_dead_messages().await.unwrap() > 0);
     let ttl: i64 =
         redis::from_redis_value(bench.command("TTL", &format!("muster:dlq:message:{}", message.id), &[]).await)
             .unwrap();

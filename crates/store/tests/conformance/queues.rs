@@ -137,3 +137,26 @@ pub(crate) async fn an_entry_that_is_there_stays_as_it_is(bench: &Bench) {
     assert_eq!(backlog.claim(bench, 5, HOUR).await, jobs(&entries[1..]));
     assert_eq!(backlog.len(bench).await, 3);
 }
+
+pub(crate) async fn a_place_counts_everybody_who_goes_before(bench: &Bench) {
+    let (backlog, base) = (Backlog::new(), base(bench).await);
+    let mut entries: Vec<QueueEntry> = Vec::new();
+    for &priority in Priority::ALL {
+        entries.extend((0..3).map(|age| backlog.entry(priority, base + age)));
+    }
+    bench.store.enqueue(&entries).await.unwrap();
+    for (n, entry) in entries.iter().enumerate() {
+        let place = bench.store.queue_place(entry).await.unwrap().expect("it is there");
+        assert_eq!((place.ahead, place.waiting, place.claimed_until), (n as u64, 12, None), "{:?}", entry.priority);
+    }
+    let stranger = backlog.entry(Priority::High, base);
+    assert_eq!(bench.store.queue_place(&stranger).await.unwrap(), None);
+    let older = QueueEntry { version: 1, ..entries[0].clone() };
+    assert_eq!(bench.store.queue_place(&older).await.unwrap(), None, "of another version");
+
+    assert_eq!(backlog.claim(bench, 1, HOUR).await, [entries[0].job]);
+    let place = bench.store.queue_place(&entries[0]).await.unwrap().expect("nothing is popped");
+    let until = place.claimed_until.expect("claimed");
+    assert!(until > Time(base) + HOUR && until < Time(base) + 2 * HOUR, "{until:?}");
+    assert_eq!(bench.store.queue_place(&entries[1]).await.unwrap().map(|p| p.ahead), Some(1));
+}

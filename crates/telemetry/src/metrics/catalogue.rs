@@ -55,6 +55,7 @@ catalogue! {
         Leader = "muster_leader" ["loop"] "1 while this replica leads the loop, otherwise 0.";
         BusConsumerPending = "muster_bus_consumer_pending" ["consumer"] "Messages that a durable consumer has still to deliver.";
         RedisConnections = "muster_redis_connections" ["state"] "Connections to Redis nodes, by state.";
+        Workers = "muster_workers" ["topic"] "Live workers that take the topic; only the leader of the snapshot counts them.";
         BuildInfo = "muster_build_info" ["version"] "Always 1; the label says which version runs.";
     }
 }

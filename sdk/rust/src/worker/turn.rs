@@ -223,6 +223,9 @@ impl Turn {
 
     /// A start was won. The slot it was asked with is the attempt's from here on.
     fn begin(&mut self, offered: Offered, mut offer: v1::Offer, answer: &v1::StartAnswer, sent: Instant) {
+        // An ask that was answered late began its lease when it was first heard.
+        let used = self.plan.lease.saturating_sub(Duration::from_micros(answer.lease_us));
+        let sent = sent.checked_sub(used).unwrap_or(sent);
         let attempt = Attempt { job: offered.job, fence: answer.fence };
         if self.phase != Phase::Working {
             // Won while leaving: it was never begun, so it goes back whole.

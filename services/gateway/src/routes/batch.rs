@@ -15,7 +15,7 @@ use crate::{
     group::Item,
     json::{Faults, Object, join},
     limits::Bucket,
-    problem::Problem,
+    problem::{Problem, Within},
     query::Params,
     schema,
     submit::{Asked, Place, read_job},
@@ -92,7 +92,11 @@ pub(super) async fn submit(
     {
         return Err(first.clone());
     }
-    Ok(json(StatusCode::OK, answer(&outcomes)))
+    let mut response = json(StatusCode::OK, answer(&outcomes));
+    if let Some(fault) = outcomes.into_iter().filter_map(Result::err).find(|p| p.status().is_server_error()) {
+        response.extensions_mut().insert(Within(Box::new(fault)));
+    }
+    Ok(response)
 }
 
 type Outcome = Result<(NewJob, Accepted), Problem>;

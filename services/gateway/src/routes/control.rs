@@ -3,9 +3,9 @@
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_domain::ProblemCode;
+use muster_domain::{JobId, ProblemCode, Tenant};
 use muster_flow::Cancelled;
-use muster_store::{Deleted, Fields};
+use muster_store::{Deleted, Fields, Store, StoreError};
 
 use super::{Id, jobs::find, json};
 use crate::{
@@ -73,16 +73,20 @@ pub(super) async fn delete(
     params.finish(Faults::default())?;
     let record = find(&gateway, &caller, id, Fields::NONE).await?;
     let store = &gateway.flow.store;
-    match store.delete_ended(id).await? {
-        Deleted::Deleted => {
-            if record.head.state().is_bad_end() {
-                store.drop_dead_letter(&caller.tenant, id).await?;
-            }
-            Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
-        }
+    match remove(store, &caller.tenant, id).await? {
+        Deleted::Deleted => Ok(json(StatusCode::NO_CONTENT, Bytes::new())),
         Deleted::Alive => Err(not_done(&record)),
         Deleted::Missing => Err(Problem::no_job(id)),
     }
+}
+
+/// Removes an ended job from everywhere. Repeating finishes what an earlier call left undone.
+pub(crate) async fn remove(store: &Store, tenant: &Tenant, id: JobId) -> Result<Deleted, StoreError> {
+    let outcome = store.delete_ended(id).await?;
+    if outcome != Deleted::Alive {
+        store.drop_dead_letter(tenant, id).await?;
+    }
+    Ok(outcome)
 }
 
 /// The job has not ended yet.

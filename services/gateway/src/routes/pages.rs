@@ -25,13 +25,17 @@ pub(super) async fn livez() -> Response {
     json(StatusCode::OK, bytes::Bytes::from_static(br#"{"status":"alive"}"#))
 }
 
-/// Whether this gateway may be sent requests. Stays 200, with `degraded`, when a store is away.
+/// Whether this gateway may be sent requests. Stays 200, with `degraded`, when a store is away. Says
+/// which parts are ready; why one is not stands on the admin port, because here anybody may ask.
 #[utoipa::path(
     get, path = "/readyz", tag = "root",
     responses((status = 200, description = "Ready or degraded"), (status = 503, description = "Stopping"))
 )]
 pub(super) async fn readyz(State(gateway): State<Gateway>) -> Response {
-    let (status, body) = gateway.health.show();
+    let (status, mut body) = gateway.health.show();
+    for part in body["parts"].as_object_mut().into_iter().flat_map(|parts| parts.values_mut()) {
+        part.as_object_mut().into_iter().for_each(|part| part.retain(|name, _| name == "ready"));
+    }
     json(status, body.to_string().into())
 }
 

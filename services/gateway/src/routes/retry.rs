@@ -2,8 +2,8 @@
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_domain::{JobId, JobSpec, ProblemCode, Time, job::When};
-use muster_store::Fields;
+use muster_domain::{JobId, JobSpec, ProblemCode, Time, TraceParent, job::When};
+use muster_store::{Fields, Record};
 
 use super::{
     Id, Submitter,
@@ -13,13 +13,14 @@ use super::{
 };
 use crate::{
     Gateway,
+    auth::Caller,
     body::{Posted, SINGLE},
-    group::Item,
+    group::{Answer, Item},
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
-    submit::read_overrides,
+    submit::{Overrides, read_overrides},
     view::JobView,
 };
 
@@ -50,8 +51,23 @@ pub(super) async fn retry(
     if !old.head.state().is_end() {
         return Err(not_done(&old));
     }
+    let made = make(&gateway, &caller, old, overrides, trace).await?;
+    let (job, accepted) = made.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
+    let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document());
+    note_acceptance(&mut response, job.id, &accepted);
+    Ok(response)
+}
+
+/// Makes an ended job's retry. Repeating finds the same one.
+pub(crate) async fn make(
+    gateway: &Gateway,
+    caller: &Caller,
+    old: Record,
+    overrides: Overrides,
+    trace: Option<TraceParent>,
+) -> Result<Answer, Problem> {
     let mut spec = again(&old.spec, gateway.flow.store.now());
-    spec.retry_of = Some(id);
+    spec.retry_of = Some(old.id);
     spec.principal.clone_from(&caller.key.id);
     spec.trace = trace.or(spec.trace);
     spec.topic = overrides.topic.unwrap_or(spec.topic);
@@ -59,19 +75,18 @@ pub(super) async fn retry(
     caller.may_touch(&spec.topic)?;
 
     let item = Item {
-        id: Some(JobId::derive("retry", &caller.tenant, &id.to_string())),
+        id: Some(JobId::derive("retry", &caller.tenant, &old.id.to_string())),
         spec,
         payload: overrides.payload.or(old.payload).unwrap_or_default(),
         hash: Some(overrides.hash),
         paid: false,
     };
     let answer = gateway.group.submit(item).await?;
-    let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
-    // After the new job: a crash in between is mended by the next click.
-    gateway.flow.store.mark_retried(id, job.id).await?;
-    let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document());
-    note_acceptance(&mut response, job.id, &accepted);
-    Ok(response)
+    if let Ok((job, _)) = &answer {
+        // After the new job: a crash in between is mended by the next click.
+        gateway.flow.store.mark_retried(old.id, job.id).await?;
+    }
+    Ok(answer)
 }
 
 /// The same wishes, less those moments that have passed: they would end the new job at once.

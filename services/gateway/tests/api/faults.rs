@@ -37,7 +37,7 @@ async fn redis_away_is_a_503_within_two_seconds_and_the_door_stays_open() {
         })
         .await;
         assert_eq!(ready.status, 200, "a store's outage does not take the front door away");
-        assert_eq!(ready.json["parts"]["redis"]["ready"], false);
+        assert_eq!(ready.json["parts"]["redis"], json!({"ready": false}), "why is nobody's business here");
         if redis.running() {
             redis.resume();
         } else {
@@ -73,6 +73,35 @@ async fn nats_away_does_not_stop_submits() {
         (!made.headers.contains_key("muster-bus")).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn nats_that_hangs_is_noticed_and_missed_no_longer_than_it_is_away() {
+    let nats = NatsServer::start().await;
+    let gate = Gate::over(&redis().await.url(), &nats.url(), &[]).await;
+    let says = async |status: &str, within: u64| {
+        until(Duration::from_secs(within), status, async || {
+            Some(gate.get("/readyz").await.json).filter(|said| said["status"] == status)
+        })
+        .await
+    };
+    says("ready", 10).await;
+    nats.pause();
+    let said = says("degraded", 5).await;
+    assert_eq!(said["parts"], json!({"loops": {"ready": true}, "nats": {"ready": false}, "redis": {"ready": true}}));
+    nats.resume();
+    says("ready", 15).await;
+}
+
+#[tokio::test]
+async fn a_stop_finds_nobody_late() {
+    let gate = Gate::start(&[]).await;
+    assert_eq!(gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.status, 202);
+    gate.chassis.stop.request();
+    let began = Instant::now();
+    assert_eq!(gate.chassis.run_until_stopped().await, Vec::<&str>::new());
+    assert!(began.elapsed() < Duration::from_millis(1_900), "{:?}", began.elapsed());
+    assert_eq!(gate.chassis.tasks.running(), Vec::<&str>::new());
 }
 
 #[tokio::test]

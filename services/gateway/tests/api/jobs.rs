@@ -75,6 +75,7 @@ async fn a_waiting_read_hears_of_an_end_on_another_gateway() {
     let (wait, cancel) = (format!("{path}?wait_ms=20000"), format!("{path}/cancel"));
     let began = Instant::now();
     let (waited, _) = tokio::join!(one.get(&wait), async {
+        // Time for the read to be waiting; were it late, it would find the job ended.
         tokio::time::sleep(Duration::from_millis(300)).await;
         other.post(&cancel, &json!({})).await
     });
@@ -92,6 +93,7 @@ async fn a_stop_answers_waiting_reads_at_once() {
     let wait = format!("/api/v1/jobs/{}?wait_ms=30000", made.json["id"].as_str().unwrap());
     let began = Instant::now();
     let (waited, late) = tokio::join!(gate.get(&wait), async {
+        // Time for the read to be under way; who comes after the stop is not served.
         tokio::time::sleep(Duration::from_millis(300)).await;
         gate.chassis.stop.request();
         gate.chassis.run_until_stopped().await

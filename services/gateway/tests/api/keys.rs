@@ -11,6 +11,7 @@ const ROUTES: &[(&str, &str, Option<&str>, &str)] = &[
     ("POST", "/api/v1/jobs/batch", Some(r#"{"items":[]}"#), "submit"),
     ("GET", "/api/v1/jobs", None, "read"),
     ("GET", "/api/v1/jobs/{id}", None, "read"),
+    ("GET", "/api/v1/jobs/{id}/explain", None, "read"),
     ("GET", "/api/v1/jobs/{id}/history", None, "read"),
     ("POST", "/api/v1/jobs/{id}/cancel", Some("{}"), "control"),
     ("POST", "/api/v1/jobs/{id}/retry", Some("{}"), "control"),

@@ -171,7 +171,12 @@ async fn a_worker_leases_extends_and_completes_on_different_gateways() {
     assert!(items[0]["lease_ms"].as_u64().unwrap() > 25_000);
     let repeated = other.post("/api/v1/worker/lease", &lease("r1", "http.work", 2, 10_000)).await;
     assert_eq!(ids_of(&repeated.json["items"]), ids_of(&first.json["items"]), "the same request, the same jobs");
-    assert_eq!(repeated.json["items"][0].get("payload"), repeated.json["items"][0].get("payload"));
+    let given = |items: &Value| -> BTreeSet<(String, String, String)> {
+        let text = |item: &Value, name: &str| item[name].to_string();
+        let fields = |item: &Value| (text(item, "job_id"), text(item, "payload"), text(item, "fence"));
+        items.as_array().unwrap().iter().map(fields).collect()
+    };
+    assert_eq!(given(&repeated.json["items"]), given(&first.json["items"]), "with payload and fence");
     let second = other.post("/api/v1/worker/lease", &lease("r2", "http.work", 5, 10_000)).await;
     assert_eq!(second.json["items"].as_array().unwrap().len(), 1, "what the first did not take: {}", second.text);
 
@@ -217,6 +222,7 @@ async fn a_waiting_worker_is_given_work_as_soon_as_it_is_there() {
     let began = tokio::time::Instant::now();
     let asked = lease("r1", "http.wait", 1, 20_000);
     let (leased, ()) = tokio::join!(gate.post("/api/v1/worker/lease", &asked), async {
+        // Time for the call to be waiting; were it late, it would still be given the job.
         tokio::time::sleep(Duration::from_millis(500)).await;
         scheduler.dispatch(&ids).await;
     });
@@ -257,6 +263,7 @@ async fn a_cancel_ends_a_waiting_extension_early() {
         json!({"worker_id": "w1", "wait_ms": 20_000, "items": [{"job_id": item["job_id"], "fence": item["fence"]}]});
     let began = tokio::time::Instant::now();
     let (held, cancelled) = tokio::join!(gate.post("/api/v1/worker/extend", &hold), async {
+        // Time for the call to be waiting; were it late, it would hear of the cancel all the same.
         tokio::time::sleep(Duration::from_millis(500)).await;
         gate.post(&format!("/api/v1/jobs/{}/cancel", ids[0]), &json!({"reason": "stop"})).await
     });

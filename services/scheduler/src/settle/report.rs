@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_domain::{
-    Event, JobError, JobErrorCode, JobId,
+    Event, Head, JobError, JobErrorCode, JobId, Phase, Time,
     job::{FailedAttempt, MAX_RELEASES, after_failure},
 };
 use muster_store::{Record, Step, StoredResult};
@@ -75,8 +75,8 @@ pub(super) fn succeed(read: &Read, success: Success) -> Step {
     Step { result: stored(success), ..Step::new(read.id, Event::Succeed, read.fence) }
 }
 
-/// The step of a failure or a release, given the job's record.
-pub(super) fn step_after(read: &mut Read, record: &Record) -> Step {
+/// The step of a failure or a release, given the job's record. `now` is an estimate of Redis time.
+pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
     let head = &record.head;
     let before = head.attempt_ended_by.filter(|_| head.fence == read.fence && head.lease().is_none());
     let after = match std::mem::take(&mut read.kind) {
@@ -97,8 +97,18 @@ pub(super) fn step_after(read: &mut Read, record: &Record) -> Step {
         Kind::Success(_) | Kind::Taken => FailedAttempt { event: Event::Fail, wait: Duration::ZERO, error: unsaid() },
     };
     read.error_code = Some(after.error.code.clone());
+    if after.event == Event::Fail && out_of_time(head, read.fence, &after.error, now) {
+        // The worker was faster than the look: the end is the same, and the script judges the moment.
+        return Step::new(read.id, Event::TimeOut, head.version.into()).with_error(after.error);
+    }
     let event = before.filter(|event| matches!(event, Event::Retry | Event::Fail)).unwrap_or(after.event);
     Step { wait: after.wait, ..Step::new(read.id, event, read.fence) }.with_error(after.error)
+}
+
+/// Whether this failure says that the attempt that runs took longer than it may, and so it did.
+fn out_of_time(head: &Head, fence: u64, error: &JobError, now: Time) -> bool {
+    let over = matches!(head.phase, Phase::Running { attempt_end: Some(end), .. } if end.reached(now));
+    over && head.fence == fence && error.code == JobErrorCode::AttemptTimeout.as_str()
 }
 
 fn unsaid() -> JobError {
@@ -130,6 +140,8 @@ fn beginning(bytes: &[u8]) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use muster_domain::{StartId, Tenant, Topic, WorkerId, job::Lease};
+
     use super::*;
 
     #[test]
@@ -143,6 +155,65 @@ mod tests {
         let kept = stored(Success { result: odd.clone().into(), ..Default::default() }).unwrap();
         assert_eq!(kept.preview.len(), PREVIEW - 1, "a character that was cut is left out");
         assert!(odd.starts_with(&kept.preview));
+    }
+
+    /// The only attempt, which began two seconds ago and may take one.
+    fn late(now: Time) -> Record {
+        let worker = WorkerId::parse("w").unwrap();
+        let lease = Lease { worker: worker.clone(), start_id: StartId([0; 8]), until: now + Duration::from_secs(28) };
+        let began = now.before(Duration::from_secs(2));
+        let head = Head {
+            version: 3,
+            attempt: 1,
+            max_attempts: 1,
+            lost: 0,
+            released: 0,
+            timeout: Some(Duration::from_secs(1)),
+            fence: 9,
+            since: began,
+            deadline: None,
+            start_by: None,
+            started_at: Some(began),
+            created_at: began,
+            last_event: Some(Event::Start),
+            attempt_ended_by: None,
+            last_worker: Some(worker),
+            phase: Phase::Running { lease, attempt_end: Some(began + Duration::from_secs(1)) },
+        };
+        let spec = muster_domain::JobSpec::new(Tenant::default(), Topic::parse("t").unwrap());
+        Record {
+            id: JobId::mint(0),
+            head,
+            spec,
+            payload: None,
+            result: None,
+            error: None,
+            progress: None,
+            history: Vec::new(),
+            retried_as: None,
+            deleted: false,
+            place: None,
+        }
+    }
+
+    #[test]
+    fn a_worker_that_is_faster_than_the_look_times_its_last_attempt_out_all_the_same() {
+        let now = Time(1_800_000_000_000_000);
+        let record = late(now);
+        let step = |code: &str, fence: u64, now: Time| {
+            let failure = (&JobError::new(code, "", true)).into();
+            let kind = Kind::Failed(Failed { failure: Some(failure), retry_in_ms: None });
+            let (lanes, _pokes) = Lanes::new();
+            let lane = lanes.lane("default", "t").unwrap();
+            let mut read = Read { place: 0, id: record.id, lane, fence, worker: String::new(), kind, error_code: None };
+            let step = step_after(&mut read, &record, now);
+            (step.event, step.seen)
+        };
+        assert_eq!(step("attempt_timeout", 9, now), (Event::TimeOut, 3));
+        assert_eq!(step("handler_error", 9, now), (Event::Fail, 9));
+        let early = now.before(Duration::from_millis(1500));
+        assert_eq!(step("attempt_timeout", 9, early), (Event::Fail, 9), "its time is not up");
+        assert_eq!(step("attempt_timeout", 8, now), (Event::Fail, 8), "another attempt's word is stale");
     }
 
     #[test]

@@ -6,5 +6,6 @@ mod outages;
 mod path;
 mod recovery;
 mod replicas;
+mod scrub;
 mod stack;
 mod worker;

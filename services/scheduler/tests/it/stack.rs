@@ -45,8 +45,13 @@ impl Stack {
         Stack { redis, nats, flow: Flow::new(store, bus), tasks: Tasks::new() }
     }
 
-    /// One more scheduler, once it is ready.
+    /// One more scheduler, once it is ready. Its scrub does nothing after its first pass.
     pub(crate) async fn scheduler(&self, name: &str) -> Scheduler {
+        self.scrubbing(name, "1h").await
+    }
+
+    /// One more scheduler, which scrubs as often as this.
+    pub(crate) async fn scrubbing(&self, name: &str, every: &str) -> Scheduler {
         let args: Vec<String> = [
             ("--redis-url", self.redis.url()),
             ("--nats-url", self.nats.url()),
@@ -54,6 +59,7 @@ impl Stack {
             ("--admin-addr", "127.0.0.1:0".to_owned()),
             ("--outage-wait", "100ms".to_owned()),
             ("--loop-reconciler-interval", "1s".to_owned()),
+            ("--loop-scrub-interval", every.to_owned()),
         ]
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value])

@@ -9,12 +9,14 @@ mod wait;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::Caller;
+use super::{Caller, operation::Selection};
 use crate::{
     api::{Answer, Call},
     outcome::Failure,
     output::{self, Format},
 };
+
+pub(super) use submit::label;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Job {
@@ -39,6 +41,19 @@ pub(crate) enum Job {
     History {
         /// The job's id
         id: String,
+    },
+    /// Why a job stands where it stands, and what happens next
+    Explain {
+        /// The job's id
+        id: String,
+    },
+    /// Do the same to every job that matches
+    Bulk {
+        /// What to do
+        #[arg(value_parser = ["retry", "cancel", "delete"])]
+        action: String,
+        #[command(flatten)]
+        selection: Box<Selection>,
     },
     /// Remove a job that has ended
     Delete {
@@ -72,6 +87,15 @@ impl Job {
                 }
                 Ok(())
             }
+            Job::Explain { id } => {
+                let answer = ask(caller, &Call::get(format!("/jobs/{}/explain", checked(&id)?))).await?;
+                match caller.format {
+                    Format::Json => output::line(answer.text),
+                    Format::Table => show::explanation(&answer.value),
+                }
+                Ok(())
+            }
+            Job::Bulk { action, selection } => selection.run(&action, caller).await,
             Job::Delete { id } => {
                 ask(caller, &Call::delete(format!("/jobs/{}", checked(&id)?))).await?;
                 output::line(format_args!("job {id} is gone"));

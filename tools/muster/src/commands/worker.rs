@@ -1,10 +1,11 @@
-//! `muster worker run`: a worker without a line of code. Either a command of yours per job, or a
+//! `muster worker list`, and `muster worker run`: a worker without a line of code. Either a command of yours per job, or a
 //! builtin for trying things out. Over NATS when it knows a NATS server, else over HTTP.
 
 mod builtin;
 mod exec;
 mod http;
 mod lease_book;
+mod list;
 mod over_nats;
 mod work;
 
@@ -15,11 +16,14 @@ use muster_domain::{Tenant, Topic, WorkerId};
 use tracing_subscriber::EnvFilter;
 
 use self::work::Work;
-use crate::{outcome::Failure, signals::StopSignals, spans, target::Target};
+use super::Caller;
+use crate::{api::Api, outcome::Failure, output::Format, signals::StopSignals, spans, target::Target};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Worker {
     Run(Box<Run>),
+    /// Workers of the tenant that live, as every gateway sees them
+    List,
 }
 
 /// Run jobs of one or more topics until told to stop
@@ -106,9 +110,11 @@ struct Settings {
 }
 
 impl Worker {
-    pub(crate) async fn run(self, target: &Target) -> anyhow::Result<()> {
-        let Worker::Run(run) = self;
-        run.run(target).await
+    pub(crate) async fn run(self, target: &Target, format: Format) -> anyhow::Result<()> {
+        match self {
+            Worker::Run(run) => run.run(target).await,
+            Worker::List => list::run(&Caller { api: Api::new(target.door()?)?, format }).await,
+        }
     }
 }
 

@@ -4,17 +4,20 @@
 //! afterwards decides when it is looked at next; an end has its effects done, home last. Leaves to
 //! others: re-scoring the homes that stay.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use muster_domain::{
-    Event, Head, JobId, Outcome, State, Time,
+    Event, Head, JobId, Outcome, State,
     job::{Action, FailedAttempt},
 };
 use muster_flow::{End, Offering, offer_of};
 use muster_store::{Fields, Lease, Moved, QueueEntry, Record, Rescore, Step, StoreError};
 use muster_telemetry::{Counter, Emit, count, events::Replayed};
 
-use super::{AFTER_A_FAULT, Faulty, Item, SOON, wait_of};
+use super::{AFTER_A_FAULT, Faulty, Item, Moment, SOON, wait_of};
 use crate::{desk::Desk, events, lanes::PerLane};
 
 /// What is to be done in one shard.
@@ -45,9 +48,11 @@ impl Plan {
 }
 
 /// What was done.
-#[derive(Default)]
 pub(super) struct Done {
-    pub(super) rescores: Vec<Rescore>,
+    /// When the jobs were read.
+    read: Moment,
+    /// Each with when its wait began.
+    rescores: Vec<(Rescore, Instant)>,
     pub(super) counts: BTreeMap<&'static str, u64>,
     /// Something moved, and may be due again at once.
     pub(super) moved: bool,
@@ -59,13 +64,23 @@ impl Done {
         *self.counts.entry(action).or_default() += 1;
     }
 
+    /// The homes to re-score, now: what the pass itself took is no longer waited for.
+    pub(super) fn rescores(self) -> Vec<Rescore> {
+        let left = |(rescore, since): (Rescore, Instant)| Rescore {
+            after: rescore.after.saturating_sub(since.elapsed()),
+            ..rescore
+        };
+        self.rescores.into_iter().map(left).collect()
+    }
+
     /// It stands as it did: look again as planned.
-    fn as_planned(&mut self, item: &Item, now: Time) {
+    fn as_planned(&mut self, item: &Item) {
+        let Moment { time: now, here } = self.read;
         let after = match item.record.head.state() {
             State::Queued | State::Pending | State::Dispatched => wait_of(&item.record.head, now),
             _ => item.next.remaining(now),
         };
-        self.look_in(item, after.max(SOON));
+        self.look_from(here, item, after.max(SOON));
     }
 
     fn fault(&mut self, item: &Item) {
@@ -74,7 +89,11 @@ impl Done {
     }
 
     fn look_in(&mut self, item: &Item, after: Duration) {
-        self.rescores.push(Rescore { job: item.record.id, read: item.read, after });
+        self.look_from(Instant::now(), item, after);
+    }
+
+    fn look_from(&mut self, since: Instant, item: &Item, after: Duration) {
+        self.rescores.push((Rescore { job: item.record.id, read: item.read, after }, since));
     }
 
     /// What the script said decides when to look next. The head, if the event holds.
@@ -107,16 +126,16 @@ impl Done {
 }
 
 /// Does it all; the lease is checked before each kind of write.
-pub(super) async fn carry_out(desk: &Desk, lease: &Lease, plan: Plan, now: Time) -> anyhow::Result<Done> {
+pub(super) async fn carry_out(desk: &Desk, lease: &Lease, plan: Plan, read: Moment) -> anyhow::Result<Done> {
     let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish } = plan;
-    let mut done = Done::default();
+    let mut done = Done { read, rescores: Vec::new(), counts: BTreeMap::new(), moved: false, faults: 0 };
     for item in &nothing {
-        done.as_planned(item, now);
+        done.as_planned(item);
     }
     let held = || lease.is_held().then_some(()).ok_or_else(|| anyhow::anyhow!("the lease is lost"));
     if !resubmit.is_empty() {
         held()?;
-        republish(desk, resubmit, now, &mut done).await;
+        republish(desk, resubmit, &mut done).await;
     }
     if !wake.is_empty() {
         held()?;
@@ -124,7 +143,7 @@ pub(super) async fn carry_out(desk: &Desk, lease: &Lease, plan: Plan, now: Time)
     }
     if !requeue.is_empty() {
         held()?;
-        put_back(desk, requeue, now, &mut done).await;
+        put_back(desk, requeue, &mut done).await;
     }
     if !reoffer.is_empty() {
         held()?;
@@ -146,7 +165,7 @@ fn ids(items: &[Item]) -> Vec<JobId> {
 }
 
 /// Pending, and the submit must be lost: published again under a fresh id.
-async fn republish(desk: &Desk, items: Vec<Item>, now: Time, done: &mut Done) {
+async fn republish(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     let records = desk.store().read(&ids(&items), Fields::PAYLOAD).await;
     let (mut todo, mut lost) = (Vec::new(), Vec::new());
     for (item, record) in items.iter().zip(records) {
@@ -166,7 +185,7 @@ async fn republish(desk: &Desk, items: Vec<Item>, now: Time, done: &mut Done) {
             done.fault(item);
         } else {
             done.count("resubmit");
-            done.as_planned(item, now);
+            done.as_planned(item);
         }
     }
     let sent = n - unsent.len() as u64;
@@ -194,7 +213,7 @@ async fn awaken(desk: &Desk, items: Vec<Item>, done: &mut Done) {
 }
 
 /// Queued: its entry is put back if it is gone, and its lane made known here.
-async fn put_back(desk: &Desk, items: Vec<Item>, now: Time, done: &mut Done) {
+async fn put_back(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     let entry = |item: &Item| QueueEntry {
         tenant: item.record.spec.tenant.clone(),
         topic: item.record.spec.topic.clone(),
@@ -211,7 +230,7 @@ async fn put_back(desk: &Desk, items: Vec<Item>, now: Time, done: &mut Done) {
             continue;
         }
         done.count("requeue");
-        done.as_planned(item, now);
+        done.as_planned(item);
         // Its use alone has it surveyed, and what waits there released. Names in records are good.
         let _ = desk.lanes.lane(entry.tenant.as_str(), entry.topic.as_str());
     }
@@ -277,7 +296,7 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
     }
     if desk.flow.finish(ends).await.is_ok() {
         // Their homes are gone; re-scoring would find nothing.
-        done.rescores.retain(|rescore| !ended.contains(&rescore.job));
+        done.rescores.retain(|(rescore, _)| !ended.contains(&rescore.job));
     } else {
         done.faults += ended.len() as u64;
     }

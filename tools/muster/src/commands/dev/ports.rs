@@ -1,16 +1,22 @@
 //! Loopback ports for a stack. Free ones are taken from below the range that the kernel hands to
 //! outgoing connections: a port that its process lost for a moment is then still free when the
 //! process comes back. Redis and NATS nodes keep their ports from run to run, because a Redis
-//! cluster finds itself again by them.
+//! cluster finds itself again by them. A port is given some time before its process listens on it,
+//! so each one is also locked against other stacks, as long as this one runs.
 
 use std::{
     collections::{BTreeMap, HashSet},
+    fs::{self, File},
     net::{Ipv4Addr, TcpListener},
     ops::RangeInclusive,
     path::PathBuf,
 };
 
 use anyhow::Context;
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 
 use crate::{outcome::Failure, stack::replace_private};
 
@@ -23,6 +29,8 @@ pub(crate) const REDIS_BUS_OFFSET: u16 = 10_000;
 /// Ports given out so far, and those that names had before.
 pub(crate) struct Ports {
     given: HashSet<u16>,
+    /// Open as long as their ports are ours; the kernel unlocks them when this process ends.
+    locks: Vec<Flock<File>>,
     kept: BTreeMap<String, u16>,
     file: PathBuf,
 }
@@ -30,8 +38,8 @@ pub(crate) struct Ports {
 impl Ports {
     /// Reads which ports names had; a file that cannot be read counts as none.
     pub(crate) fn load(file: PathBuf) -> Ports {
-        let kept = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        Ports { given: HashSet::new(), kept, file }
+        let kept = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        Ports { given: HashSet::new(), locks: Vec::new(), kept, file }
     }
 
     /// Remembers the kept ones for the next run.
@@ -96,15 +104,23 @@ impl Ports {
     }
 
     fn give_all(&mut self, port: u16, also: &[u16]) -> bool {
-        let fine = also.iter().all(|&p| !self.given.contains(&p) && is_free(p)) && self.give(port);
-        if fine {
-            self.given.extend(also);
-        }
-        fine
+        also.iter().all(|&other| self.give(other)) && self.give(port)
     }
 
     fn give(&mut self, port: u16) -> bool {
-        is_free(port) && self.given.insert(port)
+        !self.given.contains(&port) && is_free(port) && self.lock(port) && self.given.insert(port)
+    }
+
+    /// False if another stack was given this port. Where nothing can be locked, nothing is known.
+    fn lock(&mut self, port: u16) -> bool {
+        let folder = std::env::temp_dir().join("muster-ports");
+        let opened = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join(port.to_string())));
+        let Ok(file) = opened else { return true };
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => self.locks.push(lock),
+            Err((_, fault)) => return fault != Errno::EWOULDBLOCK,
+        }
+        true
     }
 }
 
@@ -126,6 +142,7 @@ mod tests {
         let mut first = ports(&dir);
         let (redis, nats) = (first.keep_redis_node("redis-1").unwrap(), first.keep("nats-1").unwrap());
         first.save().unwrap();
+        drop(first);
         let mut second = ports(&dir);
         assert_eq!((second.keep_redis_node("redis-1").unwrap(), second.keep("nats-1").unwrap()), (redis, nats));
         assert_ne!(redis, nats);
@@ -139,6 +156,17 @@ mod tests {
         first.save().unwrap();
         let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         assert_ne!(ports(&dir).keep("redis-1").unwrap(), port);
+    }
+
+    #[test]
+    fn stacks_that_start_at_once_get_different_ports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (ports(&dir), ports(&dir));
+        let port = one.free().unwrap();
+        assert!(is_free(port), "nobody listens yet");
+        assert!(!other.give(port) && !one.give(port));
+        drop(one);
+        assert!(other.give(port), "free again when its stack has ended");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A job, a list of jobs and a job's history, as a person reads them.
+//! A job, a list of jobs, a job's history and its explanation, as a person reads them.
 
 use std::time::Duration;
 
@@ -62,6 +62,14 @@ pub(super) fn history(answer: &Value) {
     let row = |step: &Value| ["at", "event", "state", "attempt", "note"].map(|name| cell(&step[name])).to_vec();
     let steps = answer["transitions"].as_array().map(Vec::as_slice).unwrap_or_default();
     output::rows(&["TIME", "EVENT", "STATE", "ATTEMPT", "NOTE"], steps.iter().map(row));
+}
+
+/// The state, then one sentence a line.
+pub(super) fn explanation(answer: &Value) {
+    output::line(format_args!("job {} is {}", cell(&answer["job_id"]), cell(&answer["state"])));
+    for sentence in answer["sentences"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        output::line(format_args!("- {}", cell(sentence)));
+    }
 }
 
 fn took(job: &Value) -> String {

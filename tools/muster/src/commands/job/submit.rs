@@ -209,7 +209,7 @@ fn read_payload(given: &str) -> anyhow::Result<Box<RawValue>> {
 }
 
 /// Reads `name=value`.
-pub(super) fn label(text: &str) -> Result<(String, String), String> {
+pub(in crate::commands) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("a label is NAME=VALUE".to_owned()),

@@ -1,0 +1,83 @@
+//! The live workers as one scheduler saw them: one string, so that every gateway shows the same.
+//!
+//! Promises: what is read was written at once by one replica; a snapshot that nobody renews
+//! vanishes by its time to live. Leaves to others: who writes it (the leader of a loop), and who
+//! may see which worker (the gateway).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_domain::Time;
+use serde::{Deserialize, Serialize};
+
+use crate::{Store, StoreError, keys, router::Command};
+
+/// A worker that was heard of lately.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerSeen {
+    /// Its name on the bus.
+    pub id: String,
+    /// Whose jobs it runs.
+    pub tenant: String,
+    /// Of which topics.
+    pub topics: Vec<String>,
+    /// How many at once.
+    pub slots: u32,
+    /// How many of those are taken.
+    pub busy: u32,
+    /// Whether it takes work; a heart may beat while the hands do nothing.
+    pub healthy: bool,
+    /// Of the software.
+    pub version: String,
+    /// What it says about itself.
+    pub labels: BTreeMap<String, String>,
+    /// When it was last heard.
+    #[serde(with = "as_micros")]
+    pub last_seen: Time,
+}
+
+/// All live workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerSnapshot {
+    /// When it was taken.
+    #[serde(with = "as_micros")]
+    pub at: Time,
+    /// In the order of tenant and name.
+    pub workers: Vec<WorkerSeen>,
+}
+
+pub(crate) mod as_micros {
+    use muster_domain::Time;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(time: &Time, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(time.0)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
+        u64::deserialize(from).map(Time)
+    }
+}
+
+impl Store {
+    /// Replaces the snapshot; it vanishes after `ttl` unless it is replaced again.
+    pub async fn put_workers(&self, snapshot: &WorkerSnapshot, ttl: Duration) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(snapshot).map_err(|fault| StoreError::Decode(fault.to_string()))?;
+        let key = keys::worker_snapshot();
+        let mut set = redis::cmd("SET");
+        set.arg(key.as_bytes()).arg(text).arg("PX").arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        self.router().call(Command::plain(set)).await.map(|_| ())
+    }
+
+    /// The snapshot; none if nobody has written one lately.
+    pub async fn read_workers(&self) -> Result<Option<WorkerSnapshot>, StoreError> {
+        let key = keys::worker_snapshot();
+        let mut get = redis::cmd("GET");
+        get.arg(key.as_bytes());
+        match self.router().call(Command::plain(get)).await? {
+            redis::Value::Nil => Ok(None),
+            value => serde_json::from_slice(&crate::script::bytes(value)?)
+                .map(Some)
+                .map_err(|fault| StoreError::Decode(format!("the worker snapshot: {fault}"))),
+        }
+    }
+}

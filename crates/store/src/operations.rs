@@ -1,0 +1,380 @@
+//! Bulk operations: what they do to which jobs, how far they are, and who carries them out.
+//!
+//! An operation is one hash. Its carrier claims it for a while and notes its progress under a
+//! fence, so that a carrier that was taken for dead changes nothing. Before jobs are touched their
+//! ids are noted as the batch at hand: whoever goes on after a crash does that batch again, whole.
+//! Two more keys only help to find operations: those that run, and those of a tenant. Both are
+//! written first, so that an operation that was answered is never without them.
+
+use std::{collections::HashMap, time::Duration};
+
+use muster_domain::{JobId, Tenant, Time, time::micros};
+
+use crate::{Store, StoreError, keys, router::Command, script::list, scripts};
+
+/// How long an operation is kept.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// After this long an entry without an operation is one that was never stored.
+const ORPHAN: Duration = Duration::from_secs(60);
+
+/// What is done to each job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A new job from each that has ended.
+    Retry,
+    /// Cancelled.
+    Cancel,
+    /// Deleted.
+    Delete,
+}
+
+impl Action {
+    /// All of them.
+    pub const ALL: [Action; 3] = [Action::Retry, Action::Cancel, Action::Delete];
+
+    /// The word that people write.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Action::Retry => "retry",
+            Action::Cancel => "cancel",
+            Action::Delete => "delete",
+        }
+    }
+
+    /// Reads the word.
+    pub fn parse(text: &str) -> Option<Action> {
+        Action::ALL.into_iter().find(|action| action.as_str() == text)
+    }
+}
+
+/// Where an operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationStatus {
+    /// Not over.
+    Running,
+    /// Every match was dealt with.
+    Done,
+    /// As many as the canary allows were dealt with.
+    Canary,
+    /// Somebody ended it.
+    Cancelled,
+    /// It cannot go on.
+    Failed,
+}
+
+impl OperationStatus {
+    /// All of them.
+    pub const ALL: [OperationStatus; 5] = [
+        OperationStatus::Running,
+        OperationStatus::Done,
+        OperationStatus::Canary,
+        OperationStatus::Cancelled,
+        OperationStatus::Failed,
+    ];
+
+    /// The word that people read.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OperationStatus::Running => "running",
+            OperationStatus::Done => "done",
+            OperationStatus::Canary => "canary",
+            OperationStatus::Cancelled => "cancelled",
+            OperationStatus::Failed => "failed",
+        }
+    }
+
+    fn parse(text: &str) -> Option<OperationStatus> {
+        OperationStatus::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+/// How many jobs fared how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Passed the filter so far.
+    pub matched: u64,
+    /// Were dealt with.
+    pub done: u64,
+    /// Needed or allowed nothing any more.
+    pub skipped: u64,
+    /// Could not be dealt with.
+    pub failed: u64,
+}
+
+/// Where an operation's walk over the jobs stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// At this cursor of the list; none is its beginning.
+    At(Option<String>),
+    /// Nothing is left to be found.
+    Over,
+}
+
+/// An operation to be stored.
+#[derive(Clone, Debug)]
+pub struct NewOperation {
+    /// Minted, or derived from what the client named.
+    pub id: JobId,
+    /// Whose jobs.
+    pub tenant: Tenant,
+    /// What is done to them.
+    pub action: Action,
+    /// Which jobs: JSON, as the client wrote it.
+    pub filter: String,
+    /// Globs of the key that asked; empty means every topic.
+    pub topics: Vec<String>,
+    /// The key that asked.
+    pub principal: String,
+    /// Jobs a second.
+    pub rate: u32,
+    /// At most so many jobs; 0 = all.
+    pub canary: u64,
+    /// Of the request.
+    pub hash: [u8; 16],
+}
+
+/// An operation as stored.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// What was asked for.
+    pub asked: NewOperation,
+    /// Where it stands.
+    pub status: OperationStatus,
+    /// How many fared how.
+    pub tally: Tally,
+    /// Where its walk stands.
+    pub walk: Walk,
+    /// The jobs at hand.
+    pub batch: Vec<JobId>,
+    /// Changes with the carrier.
+    pub fence: u64,
+    /// The process that carries it out, or did last.
+    pub owner: Option<String>,
+    /// When it was stored.
+    pub created_at: Time,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+    /// What went wrong last.
+    pub detail: String,
+}
+
+/// What a claim got.
+#[derive(Clone, Debug)]
+pub enum Claimed {
+    /// It is the caller's for a while.
+    Ours(Box<Operation>),
+    /// Another replica carries it.
+    Theirs,
+    /// There is nothing to carry any more.
+    Over,
+}
+
+fn wrong(what: &str) -> StoreError {
+    StoreError::Decode(format!("operation: {what}"))
+}
+
+fn read(id: JobId, raw: &[Vec<u8>]) -> Result<Operation, StoreError> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let fields: HashMap<String, &[u8]> = raw.chunks_exact(2).map(|pair| (text(&pair[0]), pair[1].as_slice())).collect();
+    let word = |name: &str| fields.get(name).map(|bytes| text(bytes)).unwrap_or_default();
+    let number = |name: &str| word(name).parse::<u64>().unwrap_or_default();
+    let asked = NewOperation {
+        id,
+        tenant: Tenant::parse(&word("tenant")).map_err(|_| wrong("tenant"))?,
+        action: Action::parse(&word("action")).ok_or_else(|| wrong("action"))?,
+        filter: word("filter"),
+        topics: word("topics").split_whitespace().map(str::to_owned).collect(),
+        principal: word("principal"),
+        rate: word("rate").parse().map_err(|_| wrong("rate"))?,
+        canary: number("canary"),
+        hash: fields.get("hash").and_then(|hash| (*hash).try_into().ok()).unwrap_or_default(),
+    };
+    let ids = fields.get("batch").copied().unwrap_or_default();
+    let walk = match word("walk") {
+        over if over == "over" => Walk::Over,
+        start if start.is_empty() => Walk::At(None),
+        cursor => Walk::At(Some(cursor)),
+    };
+    Ok(Operation {
+        asked,
+        status: OperationStatus::parse(&word("status")).ok_or_else(|| wrong("status"))?,
+        tally: Tally {
+            matched: number("matched"),
+            done: number("done"),
+            skipped: number("skipped"),
+            failed: number("failed"),
+        },
+        walk,
+        batch: ids.chunks_exact(16).filter_map(JobId::from_slice).collect(),
+        fence: number("fence"),
+        owner: Some(word("owner")).filter(|owner| !owner.is_empty()),
+        created_at: Time(number("created_at")),
+        finished_at: Time(number("finished_at")).some(),
+        detail: word("detail"),
+    })
+}
+
+fn pairs<const N: usize>(fields: [(&str, Vec<u8>); N]) -> Vec<Vec<u8>> {
+    fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value]).collect()
+}
+
+fn digits(n: u64) -> Vec<u8> {
+    n.to_string().into_bytes()
+}
+
+impl Store {
+    /// Stores an operation, to be found by every carrier. Tells whether it is new, and what stands:
+    /// an id that was derived may be there already. Repeating is harmless.
+    pub async fn create_operation(&self, new: &NewOperation) -> Result<(bool, Operation), StoreError> {
+        let now = self.now();
+        let (open, tenants) = (keys::open_operations(), keys::operations(&new.tenant));
+        let add = |key: &keys::Key| {
+            let mut cmd = redis::cmd("ZADD");
+            cmd.arg(key.as_bytes()).arg("NX").arg(now.0).arg(new.id.to_string());
+            Command::plain(cmd)
+        };
+        let mut trim = redis::cmd("ZREMRANGEBYSCORE");
+        trim.arg(tenants.as_bytes()).arg("-inf").arg(now.before(KEPT).0);
+        for reply in self.router().many(vec![add(&open), add(&tenants), Command::plain(trim)]).await {
+            reply?;
+        }
+        let fields = pairs([
+            ("tenant", new.tenant.as_str().into()),
+            ("action", new.action.as_str().into()),
+            ("filter", new.filter.clone().into_bytes()),
+            ("topics", new.topics.join(" ").into_bytes()),
+            ("principal", new.principal.clone().into_bytes()),
+            ("rate", digits(new.rate.into())),
+            ("canary", digits(new.canary)),
+            ("hash", new.hash.to_vec()),
+        ]);
+        let ttl_ms = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
+        let reply = self.run(scripts::operation::Create { key: keys::operation(new.id), ttl_ms, fields }).await?;
+        Ok((reply.created == 1, read(new.id, &reply.fields)?))
+    }
+
+    /// Reads one.
+    pub async fn operation(&self, id: JobId) -> Result<Option<Operation>, StoreError> {
+        Ok(self.operations(&[id]).await?.pop())
+    }
+
+    async fn operations(&self, ids: &[JobId]) -> Result<Vec<Operation>, StoreError> {
+        let command = |id: &JobId| {
+            let mut cmd = redis::cmd("HGETALL");
+            cmd.arg(keys::operation(*id).as_bytes());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(ids.iter().map(command).collect()).await;
+        let mut found = Vec::with_capacity(ids.len());
+        for (id, reply) in ids.iter().zip(replies) {
+            let raw = match reply? {
+                redis::Value::Map(pairs) => {
+                    list(redis::Value::Array(pairs.into_iter().flat_map(|(k, v)| [k, v]).collect()))?
+                }
+                other => list(other)?,
+            };
+            if !raw.is_empty() {
+                found.push(read(*id, &raw)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A tenant's operations, newest first, below the cursor; and the next cursor.
+    pub async fn list_operations(
+        &self,
+        tenant: &Tenant,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<Operation>, Option<String>), crate::ListError> {
+        let key = keys::operations(tenant);
+        let (names, next) = self.newest_below(&key, "o", cursor, limit).await?;
+        let ids: Vec<JobId> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        Ok((self.operations(&ids).await?, next))
+    }
+
+    /// The operations that may need a carrier, oldest first.
+    pub async fn open_operations(&self, limit: usize) -> Result<Vec<JobId>, StoreError> {
+        let key = keys::open_operations();
+        let mut cmd = redis::cmd("ZRANGE");
+        cmd.arg(key.as_bytes()).arg(0).arg(limit.saturating_sub(1));
+        let names = list(self.router().call(Command::plain(cmd)).await?)?;
+        Ok(names.iter().filter_map(|name| std::str::from_utf8(name).ok()?.parse().ok()).collect())
+    }
+
+    /// Claims an operation for this carrier. What is over is no longer open from then on.
+    pub async fn claim_operation(&self, id: JobId, owner: &str, hold: Duration) -> Result<Claimed, StoreError> {
+        let call = scripts::operation::Claim {
+            key: keys::operation(id),
+            owner: owner.as_bytes().to_vec(),
+            hold: micros(hold),
+        };
+        let reply = self.run(call).await?;
+        match reply.outcome {
+            1 => return Ok(Claimed::Ours(Box::new(read(id, &reply.fields)?))),
+            2 => return Ok(Claimed::Theirs),
+            3 => self.close_operation(id, None).await?,
+            // It may be on its way: its entry is written before it is.
+            _ => self.close_operation(id, Some(self.now().before(ORPHAN))).await?,
+        }
+        Ok(Claimed::Over)
+    }
+
+    /// Takes an operation out of the open ones, if it was entered before.
+    async fn close_operation(&self, id: JobId, before: Option<Time>) -> Result<(), StoreError> {
+        let key = keys::open_operations();
+        if let Some(before) = before {
+            let mut cmd = redis::cmd("ZSCORE");
+            cmd.arg(key.as_bytes()).arg(id.to_string());
+            let score = self.router().call(Command::plain(cmd)).await?;
+            let entered =
+                crate::script::bytes(score).ok().and_then(|raw| String::from_utf8(raw).ok()?.parse::<f64>().ok());
+            if entered.is_none_or(|at| at as u64 >= before.0) {
+                return Ok(());
+            }
+        }
+        let mut cmd = redis::cmd("ZREM");
+        cmd.arg(key.as_bytes()).arg(id.to_string());
+        self.router().call(Command::plain(cmd)).await.map(|_| ())
+    }
+
+    /// Stores an operation's tally, walk, batch and detail, and its status if it is to end, if the
+    /// caller still carries it. What stands then; none if another carries it. Repeating is harmless.
+    pub async fn note_operation(
+        &self,
+        operation: &Operation,
+        status: OperationStatus,
+        hold: Duration,
+    ) -> Result<Option<OperationStatus>, StoreError> {
+        let tally = operation.tally;
+        let walk = match &operation.walk {
+            Walk::At(cursor) => cursor.clone().unwrap_or_default(),
+            Walk::Over => "over".to_owned(),
+        };
+        let fields = pairs([
+            ("matched", digits(tally.matched)),
+            ("done", digits(tally.done)),
+            ("skipped", digits(tally.skipped)),
+            ("failed", digits(tally.failed)),
+            ("walk", walk.into_bytes()),
+            ("batch", operation.batch.iter().flat_map(|id| *id.as_bytes()).collect()),
+            ("detail", operation.detail.clone().into_bytes()),
+        ]);
+        let call = scripts::operation::Note {
+            key: keys::operation(operation.asked.id),
+            fence: operation.fence,
+            hold: micros(hold),
+            status: status.as_str().into(),
+            fields,
+        };
+        let reply = self.run(call).await?;
+        Ok(std::str::from_utf8(&reply.status).ok().and_then(OperationStatus::parse))
+    }
+
+    /// Ends a running operation; none if there is none. Repeating is harmless, and an operation that
+    /// ended before stays as it is.
+    pub async fn cancel_operation(&self, id: JobId) -> Result<Option<Operation>, StoreError> {
+        let reply = self.run(scripts::operation::Cancel { key: keys::operation(id) }).await?;
+        if reply.outcome == 0 { Ok(None) } else { read(id, &reply.fields).map(Some) }
+    }
+}

@@ -1,0 +1,314 @@
+//! Retention: ended jobs leave after a while, and with them their listings and dead letters.
+//!
+//! Knows: the listings, oldest first, and when each is worth a look again. Promises: only the record
+//! of a job that ended long enough ago, by its own node's clock, is deleted, and only once the
+//! effects of its end are done; a listing is dropped when everybody on it is gone and nobody was
+//! added meanwhile; each step is bounded and may be repeated, by a second leader too. What it costs
+//! grows with what there is to delete: a listing that somebody stays on is not read again before
+//! that somebody can be due. Records leave up to a day and a half late at the usual times, because
+//! a listing is looked at for all of its jobs together. Leaves to others: how long, and how often.
+
+mod visit;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use muster_domain::{State, Tenant, Time};
+use redis::Value;
+
+use self::visit::Visit;
+use crate::{
+    Store, StoreError, keys,
+    lists::BUCKET,
+    router::Command,
+    script::{list, number},
+};
+
+/// Dead letters removed in one call.
+const LETTERS: usize = 500;
+
+/// How long ended jobs are kept, from their end on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Those that succeeded or were cancelled.
+    pub succeeded: Duration,
+    /// Those that ended badly, and their dead letters.
+    pub failed: Duration,
+}
+
+impl Retention {
+    fn of(&self, end: State) -> Duration {
+        if end.is_bad_end() { self.failed } else { self.succeeded }
+    }
+
+    /// Nobody leaves sooner than this after their submit.
+    fn least(&self) -> Duration {
+        self.succeeded.min(self.failed)
+    }
+
+    /// How much later than due a record may leave, so that many leave together.
+    fn grain(&self) -> Duration {
+        self.least() / 24
+    }
+
+    /// The newest listing that may hold somebody who is due.
+    fn newest_due(&self, now: Time) -> Option<u64> {
+        now.0.checked_sub(self.first_look(0).0).map(|age| age / BUCKET)
+    }
+
+    /// When a listing is looked at first: most of its jobs can leave then.
+    fn first_look(&self, bucket: u64) -> Time {
+        Time(bucket * BUCKET) + self.least() + self.grain()
+    }
+}
+
+/// How far a round over all tenants has come. Losing it costs a second look at what was seen.
+#[derive(Debug, Default)]
+pub struct RetentionWalk {
+    /// Those still to come; none between two rounds.
+    tenants: Option<VecDeque<Tenant>>,
+    /// The first tenant's listings that are due; none before they were asked for.
+    buckets: Option<VecDeque<u64>>,
+    visit: Option<Visit>,
+    next: Option<Time>,
+}
+
+impl RetentionWalk {
+    /// A walk that has yet to begin.
+    pub fn new() -> RetentionWalk {
+        RetentionWalk::default()
+    }
+
+    fn due_at(&mut self, at: Time) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    /// On to the next tenant.
+    fn leave_tenant(&mut self) {
+        if let Some(tenants) = &mut self.tenants {
+            tenants.pop_front();
+        }
+        (self.buckets, self.visit) = (None, None);
+    }
+}
+
+/// What one step of a round did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retained {
+    /// Entries of listings that were looked at.
+    pub looked: u64,
+    /// Records that were deleted.
+    pub records: u64,
+    /// Listings that were dropped.
+    pub listings: u64,
+    /// Dead letters that were removed.
+    pub dead_letters: u64,
+    /// Tenants, listings or records that could not be read, and were left as they are.
+    pub unreadable: u64,
+    /// The round is over; the next step begins another.
+    pub passed: bool,
+    /// When something is due again; told at the end of a round.
+    pub next: Option<Duration>,
+}
+
+impl Store {
+    /// One step of a round: looks at about `limit` entries of listings that are due, and deletes what is
+    /// old enough. Repeating is harmless. On an error the next step goes on where this one stopped.
+    pub async fn retain(
+        &self,
+        walk: &mut RetentionWalk,
+        keep: &Retention,
+        limit: usize,
+    ) -> Result<Retained, StoreError> {
+        let mut done = Retained::default();
+        if walk.tenants.is_none() {
+            walk.next = None;
+            walk.tenants = Some(self.listed_tenants().await?);
+        }
+        // A tenant costs a few calls even if nothing of it is due.
+        let mut calls = 0;
+        while done.looked < limit as u64 && done.dead_letters < limit as u64 && calls < limit {
+            calls += 1;
+            let Some(tenant) = walk.tenants.as_ref().and_then(|tenants| tenants.front()).cloned() else {
+                walk.tenants = None;
+                done.passed = true;
+                done.next = walk.next.map(|at| at.remaining(self.now()));
+                break;
+            };
+            match self.retain_tenant(&tenant, walk, keep, limit, &mut done).await {
+                Ok(()) => {}
+                Err(fault) if fault.is_retryable() => return Err(fault),
+                // Nothing that waiting mends: the others need not wait for it.
+                Err(_) => {
+                    done.unreadable += 1;
+                    walk.leave_tenant();
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// One call's worth of work for the tenant whose turn it is.
+    async fn retain_tenant(
+        &self,
+        tenant: &Tenant,
+        walk: &mut RetentionWalk,
+        keep: &Retention,
+        limit: usize,
+        done: &mut Retained,
+    ) -> Result<(), StoreError> {
+        if let Some(mut visit) = walk.visit.take() {
+            let left = limit - usize::try_from(done.looked).unwrap_or(limit).min(limit);
+            let seen = self.visit(tenant, &mut visit, keep, left.max(1), done).await;
+            if !visit.is_over() {
+                walk.visit = Some(visit);
+                return seen;
+            }
+            if let Some(next) = self.close(tenant, &visit, keep, done).await? {
+                walk.due_at(next);
+            }
+            return seen;
+        }
+        let Some(buckets) = &mut walk.buckets else {
+            let (due, next) = self.due_buckets(tenant, keep).await?;
+            walk.buckets = Some(due);
+            next.into_iter().for_each(|next| walk.due_at(next));
+            return Ok(());
+        };
+        if let Some(bucket) = buckets.front().copied() {
+            let length = self.bucket_length(tenant, bucket).await?;
+            buckets.pop_front();
+            walk.visit = Some(Visit::new(bucket, length));
+            return Ok(());
+        }
+        let removed = self.drop_dead_letters(tenant, keep).await?;
+        done.dead_letters += removed;
+        if removed < LETTERS as u64 {
+            if let Some(next) = self.rest_of(tenant, keep).await? {
+                walk.due_at(next);
+            }
+            walk.leave_tenant();
+        }
+        Ok(())
+    }
+
+    async fn listed_tenants(&self) -> Result<VecDeque<Tenant>, StoreError> {
+        let key = keys::listed_tenants();
+        let mut cmd = redis::cmd("SMEMBERS");
+        cmd.arg(key.as_bytes());
+        let names = list(self.router().call(Command::plain(cmd)).await?)?;
+        Ok(names.iter().filter_map(|name| Tenant::parse(std::str::from_utf8(name).ok()?).ok()).collect())
+    }
+
+    /// A tenant's listings that should be looked at now, oldest first, and when the next should be.
+    async fn due_buckets(
+        &self,
+        tenant: &Tenant,
+        keep: &Retention,
+    ) -> Result<(VecDeque<u64>, Option<Time>), StoreError> {
+        let now = self.now();
+        let (buckets, kept) = (keys::buckets(tenant), keys::kept_buckets(tenant));
+        let Some(newest) = keep.newest_due(now) else { return Ok(Default::default()) };
+        let mut old = redis::cmd("ZRANGEBYSCORE");
+        old.arg(buckets.as_bytes()).arg("-inf").arg(newest);
+        let mut ahead = redis::cmd("ZRANGEBYSCORE");
+        ahead.arg(buckets.as_bytes()).arg(format!("({newest}")).arg("+inf").arg("LIMIT").arg(0).arg(1);
+        let mut looked_at = redis::cmd("ZRANGE");
+        looked_at.arg(kept.as_bytes()).arg(0).arg(-1).arg("WITHSCORES");
+        let [old, ahead, looked_at] = self.three([old, ahead, looked_at]).await?;
+        let parse = |member: &Vec<u8>| -> Option<u64> { std::str::from_utf8(member).ok()?.parse().ok() };
+        let looks: BTreeMap<u64, Time> = list(looked_at)?
+            .chunks(2)
+            .filter_map(|pair| Some((parse(&pair[0])?, Time(score(pair.get(1)?)?))))
+            .collect();
+        let (mut due, mut next) = (VecDeque::new(), None::<Time>);
+        let mut later = |at: Time| next = Some(next.map_or(at, |next| next.min(at)));
+        // One that is no longer noted, but was kept, is looked at too: or it would be kept for ever.
+        let noted: BTreeSet<u64> = list(old)?.iter().filter_map(parse).chain(looks.keys().copied()).collect();
+        for bucket in noted {
+            match looks.get(&bucket) {
+                Some(at) if !at.reached(now) => later(*at),
+                _ => due.push_back(bucket),
+            }
+        }
+        list(ahead)?.iter().filter_map(parse).for_each(|bucket| later(keep.first_look(bucket)));
+        Ok((due, next))
+    }
+
+    /// Removes a tenant's oldest dead letters, if they are old enough; how many.
+    async fn drop_dead_letters(&self, tenant: &Tenant, keep: &Retention) -> Result<u64, StoreError> {
+        let key = keys::dead_letters(tenant);
+        let mut old = redis::cmd("ZRANGEBYSCORE");
+        let until = self.now().before(keep.failed);
+        old.arg(key.as_bytes()).arg("-inf").arg(until.0).arg("LIMIT").arg(0).arg(LETTERS);
+        let letters = list(self.router().call(Command::plain(old)).await?)?;
+        if letters.is_empty() {
+            return Ok(0);
+        }
+        let mut remove = redis::cmd("ZREM");
+        remove.arg(key.as_bytes()).arg(&letters);
+        self.router().call(Command::plain(remove)).await?;
+        Ok(letters.len() as u64)
+    }
+
+    /// When the next dead letter of a tenant is due. One of whom nothing is left is forgotten; its next
+    /// job has it noted again.
+    async fn rest_of(&self, tenant: &Tenant, keep: &Retention) -> Result<Option<Time>, StoreError> {
+        let (buckets, letters, kept) = (keys::buckets(tenant), keys::dead_letters(tenant), keys::kept_buckets(tenant));
+        let mut count = redis::cmd("ZCARD");
+        count.arg(buckets.as_bytes());
+        let mut oldest = redis::cmd("ZRANGE");
+        oldest.arg(letters.as_bytes()).arg(0).arg(0).arg("WITHSCORES");
+        let mut looked_at = redis::cmd("ZCARD");
+        looked_at.arg(kept.as_bytes());
+        let [count, oldest, looked_at] = self.three([count, oldest, looked_at]).await?;
+        let oldest = list(oldest)?.get(1).and_then(|text| score(text)).map(Time);
+        if number::<u64>(&count)? == 0 && oldest.is_none() && number::<u64>(&looked_at)? == 0 {
+            let key = keys::listed_tenants();
+            let mut forget = redis::cmd("SREM");
+            forget.arg(key.as_bytes()).arg(tenant.as_str());
+            self.router().call(Command::plain(forget)).await?;
+        }
+        Ok(oldest.map(|at| at + keep.failed + keep.grain()))
+    }
+
+    async fn three(&self, commands: [redis::Cmd; 3]) -> Result<[Value; 3], StoreError> {
+        let replies = self.router().many(commands.into_iter().map(Command::plain).collect()).await;
+        let replies = replies.into_iter().collect::<Result<Vec<Value>, StoreError>>()?;
+        replies.try_into().map_err(|_| StoreError::Decode("three commands, three replies".into()))
+    }
+}
+
+/// A score of whole microseconds.
+fn score(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse::<f64>().ok().map(|score| score as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn a_listing_is_looked_at_when_most_of_its_jobs_can_leave() {
+        let keep = Retention { succeeded: 7 * DAY, failed: 30 * DAY };
+        let look = keep.first_look(1000);
+        assert_eq!(look.since(Time(1000 * BUCKET)), 7 * DAY + Duration::from_secs(7 * 3600));
+        assert_eq!(keep.newest_due(look), Some(1000));
+        assert_eq!(keep.newest_due(Time(look.0 - 1)), Some(999));
+        assert_eq!(keep.newest_due(Time(BUCKET)), None, "a young clock");
+    }
+
+    #[test]
+    fn only_bad_ends_are_kept_long() {
+        let keep = Retention { succeeded: DAY, failed: 3 * DAY };
+        for state in State::ALL.iter().filter(|state| state.is_end()) {
+            let long = !matches!(state, State::Succeeded | State::Cancelled);
+            assert_eq!(keep.of(*state), if long { 3 * DAY } else { DAY }, "{state}");
+        }
+        assert_eq!((keep.least(), keep.grain()), (DAY, Duration::from_secs(3600)));
+    }
+}

@@ -1,0 +1,96 @@
+//! Puts jobs back into listings that lost them.
+//!
+//! A record says where its listing names it. If somebody else stands there, or nobody, the list was
+//! lost or cut short. The job then gets its place back if it is free, so order and cursors hold;
+//! otherwise it goes to the end of its ten minutes, and its record is told, by compare.
+
+use std::collections::BTreeMap;
+
+use muster_domain::{JobId, Tenant};
+
+use crate::{Store, StoreError, keys, lists::Place, record::Record, router::Command, scripts};
+
+/// Most places that one call leaves blank, so that it takes Redis some 20 ms at most. A list that is missing
+/// more comes back out of order.
+const BLANKS: u64 = 100_000;
+
+/// A job and the place that its record names.
+type Placed<'r> = (JobId, &'r Tenant, Place);
+
+impl Store {
+    /// Notes the listings of these jobs, and puts jobs back that are not where their records say. Per
+    /// part of the work how much was put back.
+    pub(super) async fn relist(&self, records: &[Record]) -> Vec<Result<u64, StoreError>> {
+        let placed: Vec<Placed<'_>> =
+            records.iter().filter_map(|r| r.place.map(|place| (r.id, &r.spec.tenant, place))).collect();
+        let mut outcomes = self.note_all(&placed).await;
+        let (mut missing, faults) = self.missing(&placed).await;
+        outcomes.extend(faults.into_iter().map(Err));
+        if missing.is_empty() {
+            return outcomes;
+        }
+        // In order of their places, so that those who must go to the end keep it.
+        missing.sort_by_key(|(_, _, place)| (place.bucket(), place.position()));
+        outcomes.extend(self.put_in_listings(&missing).await);
+        // Retention may have dropped an empty listing since it was noted.
+        outcomes.extend(self.note_all(&missing).await.into_iter().map(|noted| noted.map(|_| 0)));
+        outcomes
+    }
+
+    async fn note_all(&self, placed: &[Placed<'_>]) -> Vec<Result<u64, StoreError>> {
+        let mut buckets: BTreeMap<&Tenant, Vec<u64>> = BTreeMap::new();
+        for (_, tenant, place) in placed {
+            buckets.entry(tenant).or_default().push(place.bucket());
+        }
+        let note = |(tenant, mut buckets): (_, Vec<u64>)| async move {
+            buckets.sort_unstable();
+            buckets.dedup();
+            self.note_buckets(tenant, &buckets).await
+        };
+        futures_util::future::join_all(buckets.into_iter().map(note)).await
+    }
+
+    /// Those who do not stand at their places.
+    async fn missing<'r>(&self, placed: &[Placed<'r>]) -> (Vec<Placed<'r>>, Vec<StoreError>) {
+        let ask = |(_, tenant, place): &Placed<'_>| {
+            let key = keys::listing(tenant, place.bucket());
+            let mut cmd = redis::cmd("LINDEX");
+            cmd.arg(key.as_bytes()).arg(place.position());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(placed.iter().map(ask).collect()).await;
+        let (mut missing, mut faults) = (Vec::new(), Vec::new());
+        for (item, reply) in placed.iter().zip(replies) {
+            match reply {
+                Ok(redis::Value::BulkString(id)) if id == item.0.as_bytes() => {}
+                Ok(_) => missing.push(*item),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        (missing, faults)
+    }
+
+    async fn put_in_listings(&self, missing: &[Placed<'_>]) -> Vec<Result<u64, StoreError>> {
+        let call = |(id, tenant, place): &Placed<'_>| scripts::listing::PutBack {
+            key: keys::listing(tenant, place.bucket()),
+            position: place.position(),
+            most: BLANKS,
+            job: id.as_bytes().to_vec(),
+        };
+        let replies = self.run_many(missing.iter().map(call).collect()).await;
+        let (mut outcomes, mut moved) = (Vec::with_capacity(missing.len()), Vec::new());
+        for ((id, _, place), reply) in missing.iter().zip(replies) {
+            match reply {
+                Ok(reply) if reply.position == place.position() => outcomes.push(Ok(1)),
+                Ok(reply) => moved.push(scripts::job::Relist {
+                    key: keys::job(*id),
+                    read: place.to_bytes().to_vec(),
+                    place: Place::new(place.bucket(), reply.position).to_bytes().to_vec(),
+                }),
+                Err(fault) => outcomes.push(Err(fault)),
+            }
+        }
+        outcomes.extend(self.run_many(moved).await.into_iter().map(|reply| reply.map(|reply| reply.changed)));
+        outcomes
+    }
+}

@@ -1,0 +1,89 @@
+//! What the cluster tells of itself: the snapshot of the workers, the replicas, the locks.
+
+use std::time::Duration;
+
+use muster_domain::Time;
+use muster_store::{LeaderLock, Replica, WorkerSeen, WorkerSnapshot};
+use muster_testkit::until;
+use serde_json::json;
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::bench::{Bench, PATIENCE};
+
+pub(crate) async fn a_snapshot_is_read_as_written_and_runs_out(bench: &Bench) {
+    let (writer, reader) = (bench.replica().await, bench.replica().await);
+    assert_eq!(reader.read_workers().await.unwrap(), None);
+    let worker = WorkerSeen {
+        id: "h~acme~w 1".into(),
+        tenant: "acme".into(),
+        topics: vec!["mail".into()],
+        slots: 4,
+        busy: 1,
+        healthy: true,
+        version: "1.2".into(),
+        labels: [("zone".to_owned(), "a".to_owned())].into(),
+        last_seen: Time(1_700_000_000_000_001),
+    };
+    let snapshot = WorkerSnapshot { at: Time(1_700_000_000_000_002), workers: vec![worker] };
+    writer.put_workers(&snapshot, PATIENCE).await.unwrap();
+    assert_eq!(reader.read_workers().await.unwrap(), Some(snapshot));
+    writer.put_workers(&WorkerSnapshot::default(), Duration::from_millis(50)).await.unwrap();
+    until(PATIENCE, "it to run out", async || reader.read_workers().await.unwrap().is_none().then_some(())).await;
+}
+
+pub(crate) async fn a_replica_is_known_while_it_speaks(bench: &Bench) {
+    let (store, reader) = (bench.replica().await, bench.replica().await);
+    let about = |service: &str, instance: &str| Replica {
+        service: service.into(),
+        instance: instance.into(),
+        version: "1.2".into(),
+        admin: "127.0.0.1:9090".into(),
+        started_at: Time(1),
+        seen_at: store.now(),
+        loops: vec![json!({"name": "scrub", "state": "standby"})],
+    };
+    store.put_replica(&about("muster-b", "host 2")).await.unwrap();
+    store.put_replica(&about("muster-b", "host 1")).await.unwrap();
+    let (state, wins) = (std::sync::Arc::new(std::sync::Mutex::new("standby")), store.clone());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (told, speaker) = (state.clone(), about("muster-a", "x"));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let loops = || vec![json!({"name": "scrub", "state": *told.lock().unwrap()})];
+        wins.announce(speaker, loops, async { drop(stopped.await) }).await;
+    });
+    let names = async || {
+        let all = reader.replicas().await.unwrap();
+        all.into_iter().map(|it| format!("{}/{}", it.service, it.instance)).collect::<Vec<_>>()
+    };
+    let all = ["muster-a/x", "muster-b/host 1", "muster-b/host 2"];
+    until(PATIENCE, "all three, in order", async || (names().await == all).then_some(())).await;
+    // A change of leadership is told without waiting for the next word.
+    *state.lock().unwrap() = "leading";
+    let since = std::time::Instant::now();
+    until(PATIENCE, "the news", async || {
+        (reader.replicas().await.unwrap()[0].loops[0]["state"] == "leading").then_some(())
+    })
+    .await;
+    assert!(since.elapsed() < Duration::from_secs(4), "it took {:?}", since.elapsed());
+    stop.send(()).unwrap();
+    tasks.join_next().await.unwrap().unwrap();
+    assert_eq!(names().await, all[1..], "who stops takes its word back");
+    store.drop_replica("muster-b", "host 1").await.unwrap();
+    store.drop_replica("muster-b", "host 2").await.unwrap();
+    assert!(names().await.is_empty());
+}
+
+pub(crate) async fn every_lock_is_shown_with_its_holder(bench: &Bench) {
+    let store = bench.replica().await;
+    let lock = LeaderLock::Streams;
+    bench.command("SET", lock.as_str(), &[&b"host:1~abcd:42"[..], b"PX", b"60000"]).await;
+    let all = store.leader_locks().await.unwrap();
+    assert_eq!(all.iter().map(|seen| seen.lock).collect::<Vec<_>>(), LeaderLock::ALL);
+    let holder = all.iter().find(|seen| seen.lock == lock).and_then(|seen| seen.holder.clone()).unwrap();
+    assert_eq!((holder.instance(), holder.owner.as_str(), holder.fence), ("host:1", "host:1~abcd", 42));
+    assert!((Duration::from_secs(1)..=Duration::from_secs(60)).contains(&holder.left), "{holder:?}");
+    bench.command("DEL", lock.as_str(), &[]).await;
+    let all = store.leader_locks().await.unwrap();
+    assert!(all.iter().any(|seen| seen.lock == lock && seen.holder.is_none()));
+}

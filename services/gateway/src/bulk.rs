@@ -1,0 +1,265 @@
+//! Carries bulk operations out: retry, cancel or delete every job that passes a filter.
+//!
+//! Knows: how an operation walks the list, in batches at its rate. Promises: an operation that was
+//! answered ends, whoever dies: its carrier claims it for [`HOLD`], and any other gateway goes on
+//! where it stopped. The ids of a batch are noted before they are touched, and what is done to a
+//! job may be done twice without harm, so a batch that was cut off is done again, whole, and
+//! counted once. Only jobs that were there when the operation was asked for are touched, so a
+//! retry is never retried by its own operation. Leaves to others: reading the request
+//! (`routes/bulk`), what is done to one job (`act`).
+
+mod act;
+mod filter;
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_domain::JobId;
+use muster_flow::failpoint;
+use muster_store::{Claimed, Fields, ListError, ListFilter, Operation, OperationStatus, PAGE_WORK, StoreError, Walk};
+
+use crate::{
+    Gateway,
+    access::Scopes,
+    auth::{Caller, Key},
+};
+
+pub(crate) use act::skips;
+pub(crate) use filter::read_filter;
+
+/// How long a claim holds without progress: so long it takes until another gateway goes on.
+const HOLD: Duration = Duration::from_secs(10);
+/// Operations that are looked at in one pass.
+const MOST_OPEN: usize = 100;
+/// Jobs that are dealt with between two notes of progress.
+const LARGEST_BATCH: u32 = 250;
+/// When a store is away, or a limit is reached.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The loop.
+pub(crate) struct Bulk {
+    gateway: Gateway,
+    /// This process, as others see it in a claim.
+    owner: String,
+    /// When an operation may go on, by its rate.
+    next: HashMap<JobId, Instant>,
+}
+
+impl Bulk {
+    pub(crate) fn new(gateway: Gateway) -> Bulk {
+        // A successor with the same name is somebody else.
+        let owner = format!("{}/{}", gateway.instance, JobId::mint(0));
+        Bulk { gateway, owner, next: HashMap::new() }
+    }
+
+    /// One batch. Says when the operation may go on; none if there is nothing to do here.
+    async fn carry(&self, id: JobId, counts: &mut Counts) -> Result<Option<Duration>, StoreError> {
+        let store = &self.gateway.flow.store;
+        let Claimed::Ours(mut operation) = store.claim_operation(id, &self.owner, HOLD).await? else {
+            return Ok(None);
+        };
+        let began = Instant::now();
+        if operation.batch.is_empty() && !self.plan(&mut operation).await? {
+            return Ok(None);
+        }
+        failpoint!("bulk.before_act");
+        let batch = std::mem::take(&mut operation.batch);
+        let size = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+        let who = carrier(&operation);
+        let deeds = act::all(&self.gateway, &who, operation.asked.action, batch).await;
+        for (job, deed) in deeds {
+            match deed {
+                act::Deed::Done => operation.tally.done += 1,
+                act::Deed::Skipped => operation.tally.skipped += 1,
+                act::Deed::Failed(why) => {
+                    operation.tally.failed += 1;
+                    operation.detail = format!("job {job}: {why}");
+                }
+                act::Deed::Later => operation.batch.push(job),
+            }
+        }
+        failpoint!("bulk.after_act");
+        let put_off = !operation.batch.is_empty();
+        counts.add("jobs", u64::from(size) - operation.batch.len() as u64);
+        let status = ended(&operation);
+        let stands = store.note_operation(&operation, status, HOLD).await?;
+        if stands != Some(OperationStatus::Running) {
+            return Ok(None);
+        }
+        let paced = Duration::from_secs(1) * size / operation.asked.rate.max(1);
+        Ok(Some(if put_off { AGAIN } else { paced.saturating_sub(began.elapsed()) }))
+    }
+
+    /// Finds the next jobs and notes them. False if the operation is over, or no longer ours.
+    async fn plan(&self, operation: &mut Operation) -> Result<bool, StoreError> {
+        let store = &self.gateway.flow.store;
+        let mut status = ended(operation);
+        while status == OperationStatus::Running && operation.batch.is_empty() {
+            let Walk::At(cursor) = &operation.walk else { break };
+            let filter = match filter_of(operation) {
+                Ok(filter) => filter,
+                Err(why) => return self.give_up(operation, why).await,
+            };
+            let page =
+                store.list(&operation.asked.tenant, cursor.as_deref(), batch_size(operation), &filter, Fields::NONE);
+            let page = match page.await {
+                Ok(page) => page,
+                Err(ListError::Store(away @ StoreError::Unavailable { .. })) => return Err(away),
+                Err(fault) => return self.give_up(operation, fault.to_string()).await,
+            };
+            let who = carrier(operation);
+            let visible = page.items.iter().filter(|record| who.may_touch(&record.spec.topic).is_ok());
+            for record in visible {
+                operation.tally.matched += 1;
+                if skips(operation.asked.action, record) {
+                    operation.tally.skipped += 1;
+                } else {
+                    operation.batch.push(record.id);
+                }
+            }
+            operation.walk = page.next_cursor.map_or(Walk::Over, |cursor| Walk::At(Some(cursor)));
+            status = ended(operation);
+            // Noted page by page: a filter that matches little would else walk past its claim.
+            if store.note_operation(operation, status, HOLD).await? != Some(OperationStatus::Running) {
+                return Ok(false);
+            }
+        }
+        Ok(!operation.batch.is_empty())
+    }
+
+    async fn give_up(&self, operation: &mut Operation, why: String) -> Result<bool, StoreError> {
+        operation.detail = why;
+        self.gateway.flow.store.note_operation(operation, OperationStatus::Failed, HOLD).await?;
+        Ok(false)
+    }
+}
+
+impl Loop for Bulk {
+    const NAME: &'static str = "bulk";
+    const SAFE: Safety = Safety::Claim {
+        why: "an operation is claimed by a script and its progress noted under a fence; what is done to a job may be repeated",
+    };
+    type Lease = ();
+
+    async fn run_once(&mut self, (): &(), budget: Budget) -> anyhow::Result<Counts> {
+        let mut counts = Counts::none();
+        let open = self.gateway.flow.store.open_operations(MOST_OPEN).await?;
+        self.next.retain(|id, _| open.contains(id));
+        counts.add("open", open.len() as u64);
+        counts.add("jobs", 0);
+        for id in open {
+            if budget.spent() {
+                counts.due_in(Duration::ZERO);
+                break;
+            }
+            let wait = self.next.get(&id).map(|at| at.saturating_duration_since(Instant::now()));
+            if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+                counts.due_in(wait);
+                continue;
+            }
+            let next = match self.carry(id, &mut counts).await {
+                Ok(next) => next,
+                Err(fault) => {
+                    tracing::warn!(event = "bulk_waits", operation = %id, detail = %fault, "a bulk operation waits");
+                    Some(AGAIN)
+                }
+            };
+            match next {
+                Some(wait) => {
+                    self.next.insert(id, Instant::now() + wait);
+                    counts.due_in(wait);
+                }
+                None => {
+                    self.next.remove(&id);
+                }
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// How many jobs at once: a quarter of a second's worth, and no more than the canary allows.
+fn batch_size(operation: &Operation) -> usize {
+    let usual = (operation.asked.rate / 4).clamp(1, LARGEST_BATCH) as usize;
+    match operation.asked.canary {
+        0 => usual,
+        canary => usual.min(usize::try_from(canary.saturating_sub(touched(operation))).unwrap_or(usize::MAX)).max(1),
+    }
+}
+
+fn touched(operation: &Operation) -> u64 {
+    operation.tally.done + operation.tally.failed
+}
+
+/// Where an operation stands by what it has done.
+fn ended(operation: &Operation) -> OperationStatus {
+    let canary = operation.asked.canary;
+    match operation.batch.is_empty() {
+        false => OperationStatus::Running,
+        true if canary > 0 && touched(operation) >= canary => OperationStatus::Canary,
+        true if operation.walk == Walk::Over => OperationStatus::Done,
+        true => OperationStatus::Running,
+    }
+}
+
+/// Who acts: the key that asked, with its topics.
+fn carrier(operation: &Operation) -> Caller {
+    let asked = &operation.asked;
+    let key = Key {
+        id: asked.principal.clone(),
+        name: String::new(),
+        tenant: Some(asked.tenant.clone()),
+        scopes: Scopes::default(),
+        topics: asked.topics.clone(),
+        expires_at: None,
+    };
+    Caller { tenant: asked.tenant.clone(), key: Arc::new(key) }
+}
+
+/// Which jobs: those that pass, and were there when it was asked for.
+fn filter_of(operation: &Operation) -> Result<ListFilter, String> {
+    let filter = filter::parse(&operation.asked.filter, operation.asked.action).map_err(|p| p.detail.into_owned())?;
+    let created = operation.created_at;
+    let before = filter.created_before.map_or(created, |before| before.min(created));
+    Ok(ListFilter { created_before: Some(before), ..filter })
+}
+
+/// Jobs that an operation would match, as far as a few pages of the list tell.
+pub(crate) struct Outlook {
+    pub(crate) matched: u64,
+    pub(crate) skipped: u64,
+    /// There was more to look at.
+    pub(crate) more: bool,
+}
+
+/// Pages of [`PAGE_WORK`] records that a dry run reads at most.
+const DRY_PAGES: usize = 5;
+
+/// Counts without touching.
+pub(crate) async fn dry_run(
+    gateway: &Gateway,
+    caller: &Caller,
+    action: muster_store::Action,
+    filter: &ListFilter,
+) -> Result<Outlook, ListError> {
+    let mut outlook = Outlook { matched: 0, skipped: 0, more: false };
+    let mut cursor: Option<String> = None;
+    for _ in 0..DRY_PAGES {
+        let store = &gateway.flow.store;
+        let page = store.list(&caller.tenant, cursor.as_deref(), PAGE_WORK, filter, Fields::NONE).await?;
+        for record in page.items.iter().filter(|record| caller.may_touch(&record.spec.topic).is_ok()) {
+            outlook.matched += 1;
+            outlook.skipped += u64::from(skips(action, record));
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(outlook);
+        }
+    }
+    outlook.more = true;
+    Ok(outlook)
+}

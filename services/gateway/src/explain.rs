@@ -1,0 +1,290 @@
+//! Why a job stands where it stands, and what happens next.
+//!
+//! Knows: what each state waits for, who holds the job, and who looks at it when nothing else
+//! happens. Promises: a pure function of what was read, right for every state; what does not apply
+//! is absent; the same in sentences and as data. Leaves to others: reading (`routes/explain`), and
+//! doing any of it (the scheduler).
+
+mod sentences;
+
+use bytes::Bytes;
+use muster_domain::{Event, JobError, JobId, Phase, Priority, State, Time};
+use muster_store::{QueuePlace, Record, WorkerSnapshot};
+
+use crate::view;
+
+/// What was read about a job, at one moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) record: &'a Record,
+    /// When its home is due; none if it has none.
+    pub(crate) home: Option<Time>,
+    /// Its place in the backlog, if it is there.
+    pub(crate) place: Option<QueuePlace>,
+    /// Who could run it; none if nobody has told lately.
+    pub(crate) workers: Option<Serving>,
+    /// Redis time.
+    pub(crate) now: Time,
+}
+
+/// The workers of a job's topic and tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Serving {
+    /// Who live and take work.
+    pub(crate) live: u64,
+    /// How many jobs they run at most.
+    pub(crate) slots: u64,
+    /// How many more they could run.
+    pub(crate) free: u64,
+    /// Who live and take nothing.
+    pub(crate) unhealthy: u64,
+    /// When that was so.
+    pub(crate) at: Time,
+}
+
+impl Serving {
+    /// Those of the snapshot that take this job's topic.
+    pub(crate) fn of(record: &Record, snapshot: &WorkerSnapshot) -> Serving {
+        let (tenant, topic) = (record.spec.tenant.as_str(), record.spec.topic.as_str());
+        let mut serving = Serving { at: snapshot.at, ..Serving::default() };
+        let takes = |topics: &[String]| topics.iter().any(|taken| taken == topic);
+        for worker in snapshot.workers.iter().filter(|w| w.tenant == tenant && takes(&w.topics)) {
+            if worker.healthy {
+                serving.live += 1;
+                serving.slots += u64::from(worker.slots);
+                serving.free += u64::from(worker.slots.saturating_sub(worker.busy));
+            } else {
+                serving.unhealthy += 1;
+            }
+        }
+        serving
+    }
+}
+
+/// What a job waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    Decision,
+    Time,
+    Approval,
+    Turn,
+    Worker,
+    Result,
+    Nothing,
+}
+
+impl WaitsFor {
+    fn as_str(self) -> &'static str {
+        match self {
+            WaitsFor::Decision => "decision",
+            WaitsFor::Time => "time",
+            WaitsFor::Approval => "approval",
+            WaitsFor::Turn => "turn",
+            WaitsFor::Worker => "worker",
+            WaitsFor::Result => "result",
+            WaitsFor::Nothing => "nothing",
+        }
+    }
+}
+
+/// The worker that has the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) worker: String,
+    pub(crate) since: Option<Time>,
+    pub(crate) lease_until: Time,
+    pub(crate) times_out_at: Option<Time>,
+}
+
+/// How often it may be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempts {
+    pub(crate) used: u16,
+    pub(crate) max: u16,
+    /// None are, once it has ended.
+    pub(crate) left: u16,
+    pub(crate) lost: u16,
+    pub(crate) given_back: u8,
+}
+
+/// Everything there is to say about where a job stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Explanation {
+    pub(crate) id: JobId,
+    pub(crate) state: State,
+    pub(crate) since: Time,
+    pub(crate) now: Time,
+    pub(crate) waits_for: WaitsFor,
+    /// The first is the summary.
+    pub(crate) sentences: Vec<String>,
+    /// Not before.
+    pub(crate) may_start_at: Option<Time>,
+    /// The same, after a failed attempt.
+    pub(crate) next_retry_at: Option<Time>,
+    pub(crate) start_by: Option<Time>,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) attempts: Attempts,
+    pub(crate) holder: Option<Holder>,
+    pub(crate) backlog: Option<(QueuePlace, Priority)>,
+    /// Of a job that is yet to be started.
+    pub(crate) workers: Option<Serving>,
+    /// Why the last failed attempt failed.
+    pub(crate) last_error: Option<JobError>,
+    /// What held it up, called it off or said no, in its own words.
+    pub(crate) refused_by: Option<(Event, String)>,
+    /// When somebody looks at it, whatever happens.
+    pub(crate) looked_at: Option<Time>,
+    pub(crate) retried_as: Option<JobId>,
+}
+
+/// Explains a job.
+pub(crate) fn explain(seen: &Seen<'_>) -> Explanation {
+    let (record, head) = (seen.record, &seen.record.head);
+    let state = head.state();
+    let run_at = match head.phase {
+        Phase::Pending { run_at } | Phase::Scheduled { run_at } | Phase::Retrying { run_at } => run_at.some(),
+        _ => None,
+    };
+    let left = if state.is_end() { 0 } else { head.max_attempts.saturating_sub(head.attempt) };
+    Explanation {
+        id: record.id,
+        state,
+        since: head.since,
+        now: seen.now,
+        waits_for: waits_for(seen),
+        sentences: sentences::about(seen),
+        may_start_at: run_at,
+        next_retry_at: run_at.filter(|_| state == State::Retrying),
+        start_by: head.start_by.filter(|_| !head.was_started()),
+        deadline: head.deadline,
+        attempts: Attempts {
+            used: head.attempt,
+            max: head.max_attempts,
+            left,
+            lost: head.lost,
+            given_back: head.released,
+        },
+        holder: holder(record),
+        backlog: seen.place.filter(|_| state == State::Queued).map(|place| (place, record.spec.priority)),
+        workers: seen.workers.filter(|_| !state.is_end() && state != State::Running),
+        last_error: record.error.clone().filter(|_| state != State::Succeeded),
+        refused_by: refusal(record),
+        looked_at: seen.home,
+        retried_as: record.retried_as,
+    }
+}
+
+fn waits_for(seen: &Seen<'_>) -> WaitsFor {
+    match &seen.record.head.phase {
+        Phase::Pending { run_at } if run_at.some().is_some_and(|at| !at.reached(seen.now)) => WaitsFor::Time,
+        Phase::Pending { .. } => WaitsFor::Decision,
+        Phase::Scheduled { .. } | Phase::Retrying { .. } => WaitsFor::Time,
+        Phase::AwaitingApproval { .. } => WaitsFor::Approval,
+        Phase::Queued => WaitsFor::Turn,
+        Phase::Dispatched => WaitsFor::Worker,
+        Phase::Running { .. } => WaitsFor::Result,
+        Phase::Ended { .. } => WaitsFor::Nothing,
+    }
+}
+
+fn holder(record: &Record) -> Option<Holder> {
+    let Phase::Running { lease, attempt_end } = &record.head.phase else { return None };
+    Some(Holder {
+        worker: lease.worker.own_name().to_owned(),
+        since: record.head.started_at,
+        lease_until: lease.until,
+        times_out_at: *attempt_end,
+    })
+}
+
+/// What held, denied or cancelled it, where that said why.
+fn refusal(record: &Record) -> Option<(Event, String)> {
+    let last = record.history.last()?;
+    let event = last.event.filter(|e| matches!(e, Event::Hold | Event::Deny | Event::Cancel | Event::AskApproval))?;
+    (!last.note.is_empty()).then(|| (event, last.note.clone()))
+}
+
+impl Explanation {
+    /// In one sentence.
+    pub(crate) fn summary(&self) -> &str {
+        self.sentences.first().map_or("", String::as_str)
+    }
+
+    /// As a document.
+    pub(crate) fn document(&self) -> Bytes {
+        view::document(|json| {
+            json.text("job_id", &self.id.to_string());
+            json.text("state", self.state.as_str());
+            json.boolean("done", self.state.is_end());
+            json.moment("since", self.since.some());
+            json.moment("as_of", self.now.some());
+            json.text("summary", self.summary());
+            json.list("sentences", |json| self.sentences.iter().for_each(|sentence| json.item(sentence)));
+            json.text("waits_for", self.waits_for.as_str());
+            json.moment("may_start_at", self.may_start_at);
+            json.moment("next_retry_at", self.next_retry_at);
+            json.moment("start_by", self.start_by);
+            json.moment("deadline", self.deadline);
+            let attempts = self.attempts;
+            json.object(Some("attempts"), |json| {
+                json.integer("used", attempts.used.into());
+                json.integer("max", attempts.max.into());
+                json.integer("left", attempts.left.into());
+                json.integer("lost", attempts.lost.into());
+                json.integer("given_back", attempts.given_back.into());
+            });
+            if let Some(holder) = &self.holder {
+                json.object(Some("holder"), |json| {
+                    json.text("worker", &holder.worker);
+                    json.moment("since", holder.since);
+                    json.moment("lease_until", Some(holder.lease_until));
+                    json.boolean("lease_ran_out", holder.lease_until.reached(self.now));
+                    json.moment("times_out_at", holder.times_out_at);
+                });
+            }
+            if let Some((place, priority)) = &self.backlog {
+                json.object(Some("backlog"), |json| {
+                    json.integer("ahead", place.ahead);
+                    json.integer("waiting", place.waiting);
+                    json.text("priority", priority.as_str());
+                    json.moment("claimed_until", place.claimed_until);
+                });
+            }
+            if let Some(serving) = self.workers {
+                json.object(Some("workers"), |json| {
+                    json.integer("live", serving.live);
+                    json.integer("slots", serving.slots);
+                    json.integer("free", serving.free);
+                    json.integer("unhealthy", serving.unhealthy);
+                    json.moment("as_of", serving.at.some());
+                });
+            }
+            if let Some((event, reason)) = &self.refused_by {
+                json.object(Some("refused_by"), |json| {
+                    json.text("event", event.as_str());
+                    json.text("reason", reason);
+                });
+            }
+            if let Some(error) = &self.last_error {
+                json.object(Some("last_error"), |json| {
+                    json.text("code", &error.code);
+                    json.text("message", &error.message);
+                    json.boolean("retryable", error.retryable);
+                });
+            }
+            if let Some(at) = self.looked_at {
+                json.object(Some("next_look"), |json| {
+                    json.text("by", "reconciler");
+                    json.moment("at", Some(at));
+                    json.boolean("due", at.reached(self.now));
+                });
+            }
+            if let Some(id) = self.retried_as {
+                json.text("retried_as", &id.to_string());
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! Who works, who runs, who leads: what the cluster knows of itself, the same on every gateway.
+//!
+//! Promises: a caller sees its own tenant's workers only, by the names they gave themselves;
+//! times are moments, though replicas tell ages. Leaves to others: writing it down (the leader of
+//! the snapshot, and each replica for itself).
+
+use std::time::Duration;
+
+use axum::{extract::State, response::Response};
+use http::StatusCode;
+use muster_domain::{Time, Topic, WorkerId};
+use muster_store::{LockSeen, Replica, WorkerSeen};
+use serde_json::Value;
+
+use super::json;
+use crate::{
+    Gateway,
+    auth::Caller,
+    json::Faults,
+    problem::Problem,
+    query::Params,
+    schema,
+    view::{self, Json},
+};
+
+/// List the tenant's live workers, in the order of their names. All gateways show the same list,
+/// written every 5 s; a worker that was not heard for 30 s is gone.
+#[utoipa::path(
+    get, path = "/api/v1/workers", tag = "workers",
+    responses((status = 200, description = "The workers", body = schema::WorkerList))
+)]
+pub(super) async fn workers(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    let snapshot = gateway.flow.store.read_workers().await?;
+    let body = view::document(|json| {
+        json.moment("as_of", snapshot.as_ref().map(|snapshot| snapshot.at));
+        json.list("items", |json| {
+            let all = snapshot.iter().flat_map(|snapshot| &snapshot.workers);
+            for worker in all.filter(|worker| worker.tenant == caller.tenant.as_str()) {
+                let topics = visible(&caller, worker);
+                if !topics.is_empty() {
+                    json.object(None, |json| write_worker(json, worker, &topics));
+                }
+            }
+        });
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+/// Those of a worker's topics that the caller's key may touch.
+fn visible<'a>(caller: &Caller, worker: &'a WorkerSeen) -> Vec<&'a str> {
+    let fine = |topic: &&str| Topic::parse(topic).is_ok_and(|topic| caller.may_touch(&topic).is_ok());
+    worker.topics.iter().map(String::as_str).filter(fine).collect()
+}
+
+fn write_worker(json: &mut Json, worker: &WorkerSeen, topics: &[&str]) {
+    json.text("id", WorkerId::trusted(worker.id.as_str()).own_name());
+    json.text("tenant", &worker.tenant);
+    json.list("topics", |json| topics.iter().for_each(|topic| json.item(topic)));
+    json.integer("slots", worker.slots.into());
+    json.integer("busy", worker.busy.into());
+    json.boolean("healthy", worker.healthy);
+    if !worker.version.is_empty() {
+        json.text("version", &worker.version);
+    }
+    json.object(Some("labels"), |json| worker.labels.iter().for_each(|(name, value)| json.text(name, value)));
+    json.moment("last_seen", worker.last_seen.some());
+}
+
+/// List every replica of every service that lives.
+#[utoipa::path(
+    get, path = "/api/v1/replicas", tag = "operations",
+    responses((status = 200, description = "The replicas", body = schema::ReplicaList))
+)]
+pub(super) async fn replicas(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    let replicas = gateway.flow.store.replicas().await?;
+    let body = view::document(|json| {
+        json.list("items", |json| replicas.iter().for_each(|it| json.object(None, |json| write_replica(json, it))));
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+fn write_replica(json: &mut Json, replica: &Replica) {
+    json.text("service", &replica.service);
+    json.text("instance", &replica.instance);
+    json.text("version", &replica.version);
+    json.text("admin", &replica.admin);
+    json.moment("started_at", replica.started_at.some());
+    json.moment("seen_at", replica.seen_at.some());
+    json.integer("loops", replica.loops.len() as u64);
+    json.list("leads", |json| {
+        let led = replica.loops.iter().filter(|entry| entry["state"] == "leading");
+        led.filter_map(|entry| entry["name"].as_str()).for_each(|name| json.item(name));
+    });
+}
+
+/// List every loop of every replica: why it is safe, who leads it, what it last did.
+#[utoipa::path(
+    get, path = "/api/v1/loops", tag = "operations",
+    responses((status = 200, description = "One row for each loop of each replica", body = schema::LoopList))
+)]
+pub(super) async fn loops(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    let replicas = gateway.flow.store.replicas().await?;
+    let locks = gateway.flow.store.leader_locks().await?;
+    let mut rows: Vec<(&Value, &Replica)> =
+        replicas.iter().flat_map(|replica| replica.loops.iter().map(move |entry| (entry, replica))).collect();
+    rows.sort_by_key(|(entry, replica)| (entry["name"].as_str(), &replica.service, &replica.instance));
+    let body = view::document(|json| {
+        json.list("items", |json| {
+            for (entry, replica) in rows {
+                json.object(None, |json| write_loop(json, entry, replica, &locks));
+            }
+        });
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+fn write_loop(json: &mut Json, entry: &Value, replica: &Replica, locks: &[LockSeen]) {
+    let said_at = replica.seen_at;
+    let before = |ms: &Value| Some(said_at.before(Duration::from_millis(ms.as_u64()?)));
+    let after = |ms: &Value| Some(Time(said_at.0.saturating_add(ms.as_u64()?.saturating_mul(1000))));
+    let word = |json: &mut Json, name: &str, value: &Value| {
+        if let Some(text) = value.as_str() {
+            json.text(name, text);
+        }
+    };
+    let number = |json: &mut Json, name: &str, value: &Value| {
+        if let Some(n) = value.as_u64() {
+            json.integer(name, n);
+        }
+    };
+    word(json, "loop", &entry["name"]);
+    json.text("service", &replica.service);
+    json.text("instance", &replica.instance);
+    for name in ["class", "why_safe", "state"] {
+        word(json, name, &entry[name]);
+    }
+    json.moment("since", before(&entry["held_for_ms"]));
+    if let Some(lock) = entry["lock"].as_str() {
+        json.text("lock", lock);
+        // Asked of Redis this moment: it may be ahead of what the replica last said.
+        let held = locks.iter().find(|seen| seen.lock.as_str() == lock).and_then(|seen| seen.holder.as_ref());
+        if let Some(holder) = held {
+            json.text("holder", holder.instance());
+            json.integer("fence", holder.fence);
+        }
+    }
+    for name in ["interval_ms", "budget_ms", "ticks", "merged_hints", "running_for_ms"] {
+        number(json, name, &entry[name]);
+    }
+    let last = &entry["last"];
+    json.moment("last_tick_at", before(&last["ago_ms"]));
+    number(json, "last_took_ms", &last["took_ms"]);
+    word(json, "outcome", &last["outcome"]);
+    word(json, "error", &last["error"]);
+    if last["counts"].is_object() {
+        json.raw("counts", last["counts"].to_string().as_bytes());
+    }
+    json.moment("next_tick_at", after(&entry["next_in_ms"]));
+    json.moment("said_at", said_at.some());
+}
+
+/// List the leaders' locks as they stand in Redis now.
+#[utoipa::path(
+    get, path = "/api/v1/locks", tag = "operations",
+    responses((status = 200, description = "The locks", body = schema::LockList))
+)]
+pub(super) async fn locks(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    let locks = gateway.flow.store.leader_locks().await?;
+    let body = view::document(|json| {
+        json.list("items", |json| locks.iter().for_each(|seen| json.object(None, |json| write_lock(json, seen))));
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+fn write_lock(json: &mut Json, seen: &LockSeen) {
+    json.text("key", seen.lock.as_str());
+    json.boolean("held", seen.holder.is_some());
+    if let Some(holder) = &seen.holder {
+        json.text("holder", holder.instance());
+        json.text("owner", &holder.owner);
+        json.integer("fence", holder.fence);
+        json.integer("ttl_ms", u64::try_from(holder.left.as_millis()).unwrap_or(u64::MAX));
+    }
+}

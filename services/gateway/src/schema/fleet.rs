@@ -1,0 +1,145 @@
+//! The shapes of workers, replicas, loops and locks.
+
+use std::collections::BTreeMap;
+
+use utoipa::ToSchema;
+
+/// Live workers.
+#[derive(ToSchema)]
+pub(crate) struct WorkerList {
+    /// When the list was written; absent if nobody writes one at the moment.
+    as_of: Option<String>,
+    /// In the order of their names.
+    items: Vec<WorkerView>,
+}
+
+/// A worker that was heard of lately.
+#[derive(ToSchema)]
+pub(crate) struct WorkerView {
+    /// As it calls itself.
+    id: String,
+    /// Whose jobs it runs.
+    tenant: String,
+    /// Of which topics, as far as the key may touch them.
+    topics: Vec<String>,
+    /// How many at once.
+    slots: u32,
+    /// How many of those are taken.
+    busy: u32,
+    /// False if it beats but takes no work: it drains, or its loop hangs.
+    healthy: bool,
+    /// Of the software, if it says so.
+    version: Option<String>,
+    /// What it says about itself.
+    labels: BTreeMap<String, String>,
+    /// When it was last heard.
+    last_seen: String,
+}
+
+/// Replicas.
+#[derive(ToSchema)]
+pub(crate) struct ReplicaList {
+    /// By service and name.
+    items: Vec<ReplicaView>,
+}
+
+/// A replica of a service.
+#[derive(ToSchema)]
+pub(crate) struct ReplicaView {
+    /// `muster-gateway` and so on.
+    service: String,
+    /// Its name.
+    instance: String,
+    /// Of the software.
+    version: String,
+    /// Where its admin port is.
+    admin: String,
+    /// Since when it runs.
+    started_at: String,
+    /// When it last said so; gone after 15 s.
+    seen_at: String,
+    /// How many loops it has.
+    loops: u64,
+    /// Which of them it leads.
+    leads: Vec<String>,
+}
+
+/// Loops.
+#[derive(ToSchema)]
+pub(crate) struct LoopList {
+    /// By loop, service and replica.
+    items: Vec<LoopView>,
+}
+
+/// A loop on one replica, as the replica told it at `said_at`.
+#[derive(ToSchema)]
+pub(crate) struct LoopView {
+    /// Which.
+    r#loop: String,
+    /// Where.
+    service: String,
+    /// On which replica.
+    instance: String,
+    /// `leader`, `claim` or `idempotent`.
+    class: String,
+    /// Why any number of replicas may have it; for a leader: what a second one would cost.
+    why_safe: String,
+    /// `leading` or `standby`; `active` for loops that need no leader; `not_started`.
+    state: String,
+    /// Since when it leads.
+    since: Option<String>,
+    /// The leader's lock.
+    lock: Option<String>,
+    /// Which replica holds that now.
+    holder: Option<String>,
+    /// Grows with every new holder.
+    fence: Option<u64>,
+    /// How often it looks when nothing wakes it.
+    interval_ms: u64,
+    /// How long a tick should take at most.
+    budget_ms: u64,
+    /// How many there were.
+    ticks: u64,
+    /// Hints that came while one was waiting.
+    merged_hints: u64,
+    /// How long a tick has been running.
+    running_for_ms: Option<u64>,
+    /// When the last one began.
+    last_tick_at: Option<String>,
+    /// How long it took.
+    last_took_ms: Option<u64>,
+    /// `ok`, `overrun`, `error`, `panic` or `lease_lost`.
+    outcome: Option<String>,
+    /// Why it failed.
+    error: Option<String>,
+    /// What it did.
+    counts: Option<BTreeMap<String, u64>>,
+    /// When the next is due.
+    next_tick_at: Option<String>,
+    /// When the replica told all this.
+    said_at: String,
+}
+
+/// Leaders' locks.
+#[derive(ToSchema)]
+pub(crate) struct LockList {
+    /// All there are.
+    items: Vec<LockView>,
+}
+
+/// A leader's lock.
+#[derive(ToSchema)]
+pub(crate) struct LockView {
+    /// The key in Redis.
+    key: String,
+    /// Whether anybody holds it.
+    held: bool,
+    /// Which replica.
+    holder: Option<String>,
+    /// The same with the token of this life of it, as it stands in the key.
+    owner: Option<String>,
+    /// Grows with every new holder.
+    fence: Option<u64>,
+    /// How long it lasts unless it is renewed.
+    ttl_ms: Option<u64>,
+}

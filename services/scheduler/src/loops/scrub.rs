@@ -1,0 +1,121 @@
+//! Puts back what a failover, or a hand, took out of the indexes. Reads records, never judges them.
+//!
+//! Walks all records for ever, a few a second, so that its cost does not grow with their number. A
+//! whole pass is made at once after its start, and when a slot has changed hands or a primary has
+//! started again: index writes may have been lost then. Even then it works half of the time only.
+//! Leaves to others: the walk and its writes (`store`), what a job then needs (`reconciler`), and
+//! releasing what waits (`backlog`).
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use muster_chassis::{Budget, Counts, Loop, Safety, Tasks, Waker};
+use muster_store::{LeaderLock, Lease, ScrubWalk, Scrubbed, Store};
+use muster_telemetry::{Counter, count};
+use tokio::sync::watch;
+
+use crate::desk::Desk;
+
+/// Records of one step. Without a reason to hurry a tick makes one step.
+const BATCH: usize = 500;
+/// When a page is tried again that could not be seen to.
+const AFTER_A_FAULT: Duration = Duration::from_secs(1);
+
+/// The loop.
+pub(super) struct Scrub {
+    desk: Arc<Desk>,
+    walk: ScrubWalk,
+    topology: watch::Receiver<u64>,
+}
+
+impl Scrub {
+    pub(super) fn new(desk: Arc<Desk>) -> Scrub {
+        let topology = desk.store().router().topology();
+        Scrub { desk, walk: ScrubWalk::new(), topology }
+    }
+
+    /// One step, and what follows from it.
+    async fn step(&mut self, counts: &mut Counts) -> anyhow::Result<Scrubbed> {
+        let done = self.desk.store().scrub(&mut self.walk, BATCH).await?;
+        counts.add("scanned", done.scanned);
+        let put_back = [
+            ("scrub_home", done.homes),
+            ("scrub_queued", done.queued),
+            ("scrub_listing", done.listings),
+            ("scrub_stray", done.strays),
+        ];
+        for (action, n) in put_back {
+            counts.add(action, n);
+            if n > 0 {
+                count(Counter::Reconciled, &[("action", action)], n);
+                tracing::warn!(event = "scrubbed", action, n, "an index had lost entries; they are put back");
+            }
+        }
+        if done.unreadable > 0 {
+            counts.add("unreadable", done.unreadable);
+        }
+        if let Some(soonest) = done.soonest {
+            self.desk.hints.due_in(&self.desk.loops, self.desk.bus(), soonest).await;
+        }
+        for (tenant, topic) in &done.topics {
+            // Its use alone has it surveyed, and what waits there released.
+            let _ = self.desk.lanes.lane(tenant.as_str(), topic.as_str());
+        }
+        Ok(done)
+    }
+}
+
+impl Loop for Scrub {
+    const NAME: &'static str = "scrub";
+    const SAFE: Safety = Safety::Leader {
+        lock: LeaderLock::Scrub.as_str(),
+        duplicate_costs: "a second scan; entries are added only where there are none",
+    };
+    type Lease = Lease;
+
+    async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
+        let mut counts = Counts::none();
+        if self.topology.has_changed().unwrap_or(false) {
+            self.topology.mark_unchanged();
+            self.walk.hurry();
+        }
+        loop {
+            ensure!(lease.is_held(), "the lease is lost");
+            let began = Instant::now();
+            let done = self.step(&mut counts).await?;
+            counts.add("passes", u64::from(done.passed));
+            if done.faults > 0 {
+                counts.add("faults", done.faults);
+                counts.due_in(AFTER_A_FAULT);
+                return Ok(counts);
+            }
+            if !self.walk.is_urgent() {
+                return Ok(counts);
+            }
+            if budget.spent() {
+                counts.due_in(Duration::ZERO);
+                return Ok(counts);
+            }
+            tokio::time::sleep(began.elapsed()).await;
+        }
+    }
+}
+
+/// Wakes the loop whenever slots have changed hands.
+pub(super) fn watch_topology(tasks: &Tasks, store: &Store, waker: Waker) {
+    let (mut topology, stop) = (store.router().topology(), tasks.stopping());
+    tasks.spawn("topology", async move {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = topology.changed() => match changed {
+                    Ok(()) => waker.wake(),
+                    Err(_) => return,
+                },
+            }
+        }
+    });
+}

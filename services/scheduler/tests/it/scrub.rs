@@ -1,0 +1,118 @@
+//! Indexes that lose entries, or all of them, under running schedulers.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_domain::{JobId, State, Tenant, job::When};
+use muster_store::{Fields, ListFilter, NewJob};
+use muster_testkit::until;
+
+use crate::{
+    stack::{SOON, Stack, job, new_job},
+    worker::Worker,
+};
+
+const S: Duration = Duration::from_secs(1);
+
+/// Submits jobs of one home shard.
+async fn submit_in(stack: &Stack, shard: u8, run_at: Option<When>, n: usize) -> Vec<JobId> {
+    let mut spec = job("t");
+    spec.run_at = run_at;
+    let mut jobs: Vec<NewJob> = (0..n).map(|_| NewJob { id: JobId::mint(shard), ..new_job(spec.clone()) }).collect();
+    for accepted in stack.flow.submit(&mut jobs).await {
+        accepted.unwrap();
+    }
+    jobs.iter().map(|job| job.id).collect()
+}
+
+async fn delete(stack: &Stack, pattern: &str) -> usize {
+    let keys = stack.redis.cli(&["KEYS", pattern]).await;
+    for key in keys.lines() {
+        assert_eq!(stack.redis.cli(&["DEL", key]).await, "1");
+    }
+    keys.lines().count()
+}
+
+#[tokio::test]
+async fn a_lost_shard_of_homes_is_put_back_and_its_jobs_run() {
+    let stack = Stack::without_scheduler().await;
+    stack.scrubbing("s1", "1s").await;
+    let lost = submit_in(&stack, 3, Some(When::In(6 * S)), 20).await;
+    let kept = submit_in(&stack, 4, Some(When::In(6 * S)), 5).await;
+    for id in lost.iter().chain(&kept) {
+        stack.reaches(*id, State::Scheduled, SOON).await;
+    }
+    let stands = stack.store().home_of(kept[0]).await.unwrap();
+    assert_eq!(stack.redis.cli(&["DEL", "muster:due:job:3"]).await, "1");
+    until(SOON, "the homes to be put back", async || {
+        for id in &lost {
+            stack.store().home_of(*id).await.unwrap()?;
+        }
+        Some(())
+    })
+    .await;
+    assert_eq!(stack.store().home_of(kept[0]).await.unwrap(), stands, "who has a home keeps it");
+
+    // Nothing but their homes can wake them.
+    let worker = Worker::on(&stack, "w1", "t").await;
+    let mut starts = BTreeMap::new();
+    for _ in 0..25 {
+        let attempt = worker.start_next(SOON).await;
+        *starts.entry(attempt.job).or_insert(0) += 1;
+        worker.succeed(&attempt, "1").await;
+    }
+    for id in lost.iter().chain(&kept) {
+        assert_eq!(starts[id], 1);
+        assert_eq!(stack.ends(*id, State::Succeeded, SOON).await.head.attempt, 1);
+    }
+}
+
+#[tokio::test]
+async fn all_indexes_lost_at_once_lose_no_job_and_run_none_twice() {
+    let stack = Stack::without_scheduler().await;
+    stack.scrubbing("s1", "1s").await;
+    stack.scrubbing("s2", "1s").await;
+    let mut worker = Worker::on(&stack, "w1", "t").await;
+    worker.lease_ms = 3_000;
+    let first = stack.submit(job("t")).await;
+    let running = worker.start_next(SOON).await;
+    assert_eq!(running.job, first);
+    // More than the window holds: some are offered, some wait.
+    let jobs = stack.submit_all(vec![job("t"); 60]).await;
+    until(SOON, "all to be decided", async || {
+        let mut queued = 0;
+        for id in &jobs {
+            match stack.state(*id).await {
+                State::Pending => return None,
+                State::Queued => queued += 1,
+                _ => {}
+            }
+        }
+        (queued >= 20).then_some(())
+    })
+    .await;
+    assert!(delete(&stack, "muster:due:job:*").await > 10);
+    assert_eq!(delete(&stack, "muster:queue:*").await, 1);
+    assert!(delete(&stack, "muster:idx:*").await >= 3);
+
+    // Its worker lives, but says nothing: only the home has it rescued.
+    let mut starts: BTreeMap<JobId, u32> = BTreeMap::new();
+    let alive = Worker::on(&stack, "w2", "t").await;
+    for _ in 0..61 {
+        let attempt = alive.start_next(SOON).await;
+        let before = starts.insert(attempt.job, attempt.number);
+        assert_eq!(before, None, "nobody runs twice");
+        alive.succeed(&attempt, "1").await;
+    }
+    for id in &jobs {
+        assert_eq!(starts[id], 1);
+        stack.ends(*id, State::Succeeded, SOON).await;
+    }
+    assert_eq!(starts[&first], 2, "rescued");
+    stack.ends(first, State::Succeeded, SOON).await;
+    until(SOON, "the listing to be whole", async || {
+        let filter = ListFilter::default();
+        let page = stack.store().list(&Tenant::default(), None, 100, &filter, Fields::NONE).await.unwrap();
+        (page.items.len() == 61).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,185 @@
+//! Why a job stands where it stands, asked of a real stack in every state that a job can be led to.
+
+use std::time::Duration;
+
+use muster_sdk::HandlerError;
+use muster_testkit::{bin, until};
+use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::HandWorker};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+
+async fn explained(gateway: &Probe, id: &str) -> Value {
+    let answer = gateway.get(&format!("/jobs/{id}/explain")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(answer.body["summary"], answer.body["sentences"][0]);
+    answer.body
+}
+
+/// The explanation once the job is in this state.
+async fn once(gateway: &Probe, id: &str, state: &str) -> Value {
+    until(SOON, &format!("{id} to be explained as {state}"), async || {
+        Some(explained(gateway, id).await).filter(|said| said["state"] == state)
+    })
+    .await
+}
+
+#[track_caller]
+fn says(explanation: &Value, text: &str) {
+    let all = explanation["sentences"].as_array().expect("sentences");
+    assert!(all.iter().any(|s| s.as_str().is_some_and(|s| s.contains(text))), "{text:?} is not in {explanation:#}");
+}
+
+#[tokio::test]
+async fn a_job_is_explained_from_its_wait_to_its_end() {
+    let stack = Stack::start().await;
+    let gateway = stack.gateway(1);
+
+    // Scheduled: not before its time, with moments that end it.
+    let wishes = json!({"topic": "t", "delay_ms": 3_600_000, "start_within_ms": 7_200_000, "expire_in_ms": 7_200_000});
+    let later = gateway.submit(wishes).await;
+    let said = once(&gateway, &later, "scheduled").await;
+    says(&said, "It waits for its time and may start at");
+    says(&said, "It expires if it has not started by");
+    says(&said, "Its deadline is");
+    says(&said, "0 of 5 attempts used, 5 left.");
+    let job = gateway.job(&later).await;
+    assert_eq!((&said["waits_for"], &said["may_start_at"]), (&json!("time"), &job["run_at"]));
+    assert_eq!((&said["deadline"], &said["next_look"]["due"]), (&job["deadline"], &json!(false)));
+
+    // Dispatched: nobody has come yet.
+    let id = gateway.submit(json!({"topic": "told", "retry": {"max_attempts": 2}})).await;
+    let said = once(&gateway, &id, "dispatched").await;
+    says(&said, "It is offered to the workers of topic told of tenant default");
+    assert_eq!(said["waits_for"], "worker");
+    assert_eq!(said["next_look"]["by"], "reconciler");
+
+    // Running: who holds it and until when.
+    let worker = HandWorker::on(&stack, "w1", "told").await;
+    let attempt = worker.start_next().await;
+    let said = once(&gateway, &id, "running").await;
+    says(&said, "Worker w1 runs attempt 1 since");
+    says(&said, "The worker holds it until");
+    assert_eq!((&said["holder"]["worker"], &said["holder"]["lease_ran_out"]), (&json!("w1"), &json!(false)));
+    assert_eq!(said["holder"]["lease_until"], gateway.job(&id).await["lease_until"]);
+    assert_eq!(said["attempts"], json!({"used": 1, "max": 2, "left": 1, "lost": 0, "given_back": 0}));
+
+    // Given back, run again, ended well.
+    worker.release(&attempt).await;
+    until(SOON, "the release", async || {
+        Some(explained(&gateway, &id).await).filter(|said| said["attempts"]["given_back"] == 1)
+    })
+    .await;
+    let again = worker.start_next().await;
+    worker.succeed(&again, "true").await;
+    let said = once(&gateway, &id, "succeeded").await;
+    says(&said, "It succeeded in attempt 1 on worker w1");
+    assert_eq!(
+        (&said["done"], &said["waits_for"], &said["attempts"]["left"]),
+        (&json!(true), &json!("nothing"), &json!(0))
+    );
+    assert!(said.get("holder").is_none());
+
+    // Cancelled, with the reason.
+    gateway.post(&format!("/jobs/{later}/cancel"), &json!({"reason": "changed our mind"})).await;
+    let said = explained(&gateway, &later).await;
+    says(&said, "It was cancelled (changed our mind) at");
+    assert_eq!(said["refused_by"], json!({"event": "cancel", "reason": "changed our mind"}));
+
+    // The command line shows the sentences, or the answer as it is.
+    let command = async |args: &[&str]| {
+        let state = stack.folder().join("stack.json");
+        let mut command = tokio::process::Command::new(bin("muster"));
+        command.args(["job", "explain", &later, "--state-file"]).arg(state).args(args);
+        let output = command.output().await.expect("muster runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = command(&[]).await;
+    assert!(code == Some(0) && text.contains("is cancelled\n- It was cancelled (changed our mind) at"), "{text}");
+    let (code, text) = command(&["-o", "json"]).await;
+    let shown: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &shown["refused_by"]), (Some(0), &said["refused_by"]));
+}
+
+#[tokio::test]
+async fn a_failed_attempt_and_a_failed_job_say_why() {
+    let stack = Stack::start().await;
+    let gateway = stack.gateway(1);
+    let runs = Executions::default();
+    let _worker = runs.worker(&stack, Setup::new("w1", "broken"), |_, payload| async move {
+        let fault = HandlerError::retryable("the disk is full").code("no_space");
+        Err(if payload["permanent"] == json!(true) {
+            HandlerError::permanent("never").code("bad_input")
+        } else {
+            fault
+        })
+    });
+    // Who could run it: nobody, or the one that has come.
+    let (lonely, served) = (json!({"topic": "lonely"}), json!({"topic": "broken", "delay_ms": 3_600_000}));
+    let (lonely, served) = (gateway.submit(lonely).await, gateway.submit(served).await);
+    for (id, live, text) in [
+        (&lonely, 0, "No live worker takes topic lonely of tenant default"),
+        (&served, 1, "1 live worker takes this topic; 4 of its 4 slots are free"),
+    ] {
+        let said = until(SOON, "the workers to be known", async || {
+            Some(explained(&gateway, id).await).filter(|said| said["workers"]["live"] == live)
+        })
+        .await;
+        says(&said, text);
+    }
+
+    let backoff = json!({"initial_ms": 600_000, "max_ms": 600_000, "jitter": 0});
+    let id =
+        gateway.submit(json!({"topic": "broken", "payload": {}, "retry": {"max_attempts": 3, "backoff": backoff}}));
+    let id = id.await;
+    let said = once(&gateway, &id, "retrying").await;
+    says(&said, "Attempt 1 did not succeed; attempt 2 may start at");
+    says(&said, "Attempt 1 on worker w1 failed with no_space: the disk is full.");
+    assert_eq!(said["next_retry_at"], gateway.job(&id).await["next_retry_at"]);
+    assert_eq!(said["last_error"]["code"], "no_space");
+    assert_eq!((&said["attempts"]["used"], &said["attempts"]["left"]), (&json!(1), &json!(2)));
+
+    let id = gateway.submit(json!({"topic": "broken", "payload": {"permanent": true}})).await;
+    let said = once(&gateway, &id, "failed").await;
+    says(&said, "It failed in attempt 1 on worker w1 with bad_input: never, though attempts were left");
+    let id = gateway.submit(json!({"topic": "nobody", "start_within_ms": 200})).await;
+    says(&once(&gateway, &id, "expired").await, "It expired before it ever started with start_by_passed");
+}
+
+#[tokio::test]
+async fn a_queued_job_knows_its_place_and_a_pending_one_that_nobody_decides() {
+    let stack = Stack::with(Options::two()).await;
+    let gateway = stack.gateway(1);
+    let ids = gateway.submit_many(300, &json!({"topic": "crowd", "priority": "low"})).await;
+    let said = once(&gateway, &ids[299], "queued").await;
+    assert_eq!(said["waits_for"], "turn");
+    // Nobody works, so what waits does not move any more once all of it was decided.
+    let (ahead, waiting) = until(SOON, "the backlog to stand still", async || {
+        let said = explained(&gateway, &ids[299]).await;
+        let (ahead, waiting) = (said["backlog"]["ahead"].as_u64()?, said["backlog"]["waiting"].as_u64()?);
+        let page = gateway.get("/jobs?state=queued&topic=crowd&limit=500").await;
+        (page.body["items"].as_array()?.len() as u64 == waiting).then_some((ahead, waiting))
+    })
+    .await;
+    assert!(waiting > 100 && ahead < waiting, "{ahead} of {waiting}");
+    // An urgent one goes before all of them, and they know it.
+    let urgent = gateway.submit(json!({"topic": "crowd", "priority": "critical"})).await;
+    let said = once(&gateway, &urgent, "queued").await;
+    assert_eq!((&said["backlog"]["ahead"], &said["backlog"]["priority"]), (&json!(0), &json!("critical")));
+    says(&said, "with priority critical: no job goes before it");
+    let other = explained(&stack.gateway(2), &ids[299]).await;
+    assert_eq!(other["backlog"]["ahead"], json!(ahead + 1), "any gateway says the same");
+
+    for scheduler in ["scheduler-1", "scheduler-2"] {
+        stack.signal(scheduler, Signal::SIGSTOP);
+    }
+    let id = gateway.submit(json!({"topic": "alone"})).await;
+    let said = explained(&gateway, &id).await;
+    assert_eq!((&said["state"], &said["waits_for"]), (&json!("pending"), &json!("decision")));
+    says(&said, "It waits for a scheduler to decide about it");
+    for scheduler in ["scheduler-1", "scheduler-2"] {
+        stack.signal(scheduler, Signal::SIGCONT);
+    }
+    once(&gateway, &id, "dispatched").await;
+}

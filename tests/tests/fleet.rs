@@ -1,0 +1,189 @@
+//! Workers and replicas as the cluster sees them: the same on every gateway, one leader of each
+//! leader's loop, and how soon a death or a stop is seen.
+
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use muster_testkit::{bin, until};
+use muster_tests::{Executions, Options, Probe, Setup, Stack, WorkerProcess};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(60);
+
+async fn items(gateway: &Probe, path: &str) -> Vec<Value> {
+    let answer = gateway.get(path).await;
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+    answer.body["items"].as_array().expect("items").clone()
+}
+
+async fn workers(gateway: &Probe) -> Vec<String> {
+    items(gateway, "/workers").await.iter().map(|w| w["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Who leads each leader's loop, by what the replicas say; more than one name if they disagree.
+async fn leaders(gateway: &Probe) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for row in items(gateway, "/loops").await.iter().filter(|row| row["class"] == "leader") {
+        let text = |name: &str| row[name].as_str().unwrap().to_owned();
+        let leads = found.entry(text("loop")).or_default();
+        if row["state"] == "leading" {
+            leads.push(text("instance"));
+        }
+    }
+    found
+}
+
+async fn lock(gateway: &Probe, key: &str) -> Value {
+    items(gateway, "/locks").await.into_iter().find(|row| row["key"] == key).expect("the lock is listed")
+}
+
+fn muster(stack: &Stack, args: &[&str]) -> String {
+    let said = Command::new(bin("muster"))
+        .args(args)
+        .env("MUSTER_URL", stack.process("gateway-2").http.unwrap())
+        .env("MUSTER_API_KEY", stack.state().api_key)
+        .output()
+        .expect("muster runs");
+    assert!(said.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said.stderr));
+    String::from_utf8(said.stdout).expect("text")
+}
+
+fn redis(stack: &Stack, args: &[&str]) -> String {
+    let said = Command::new("redis-cli").arg("-u").arg(stack.state().redis_url).args(args).output().expect("redis-cli");
+    String::from_utf8(said.stdout).expect("text").trim().to_owned()
+}
+
+#[tokio::test]
+async fn every_gateway_shows_the_same_workers_and_sees_them_leave() {
+    let stack = Stack::with(Options::two()).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let runs = Executions::default();
+    let hold = |_, payload: Value| async move {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        Ok(payload)
+    };
+    let last = runs.worker(&stack, Setup { slots: 7, ..Setup::new("w3", "mail") }, hold);
+    let _first = runs.worker(&stack, Setup::new("w1", "mail"), hold);
+    let _other = runs.worker(&stack, Setup { tenant: "acme".into(), ..Setup::new("w9", "mail") }, hold);
+    let mut killed = WorkerProcess::start(&stack, &["--topic", "other", "--builtin", "echo", "--id", "w2"]);
+
+    until(SOON, "three workers", async || (workers(&one).await == ["w1", "w2", "w3"]).then_some(())).await;
+    // Between two ticks both read the same string; a tick in between may make them differ once.
+    let same = until(SOON, "both to show the same", async || {
+        let (a, b) = (one.get("/workers").await.body, two.get("/workers").await.body);
+        (a == b).then_some(a)
+    })
+    .await;
+    let seen = &same["items"][2];
+    assert_eq!((&seen["id"], &seen["tenant"], &seen["slots"]), (&json!("w3"), &json!("default"), &json!(7)));
+    assert_eq!((&seen["topics"], &seen["healthy"]), (&json!(["mail"]), &json!(true)));
+    assert!(seen["last_seen"].is_string() && seen["version"].is_string() && same["as_of"].is_string(), "{same}");
+
+    // One tenant's workers are no other tenant's business.
+    let key = one.post("/keys", &json!({"tenant": "acme", "scopes": ["read"]})).await.body["key"].clone();
+    assert_eq!(workers(&two.with_key(key.as_str())).await, ["w9"]);
+    assert_eq!(workers(&one.for_tenant("acme")).await, ["w9"]);
+
+    // Counted once over all replicas.
+    until(SOON, "the gauge", async || (stack.metric("scheduler", "muster_workers").await == 4.0).then_some(())).await;
+    let table = muster(&stack, &["worker", "list"]);
+    assert!(table.contains("w1") && table.contains("mail") && !table.contains("w9"), "{table}");
+    let listed: Value = serde_json::from_str(&muster(&stack, &["worker", "list", "-o", "json"])).unwrap();
+    assert_eq!(listed["items"].as_array().unwrap().len(), 3);
+
+    // Who leaves in order is gone at once, who is killed when its silence has lasted.
+    killed.kill9();
+    let died = Instant::now();
+    last.drain().await;
+    let left = Instant::now();
+    until(SOON, "the drained worker to be gone", async || {
+        (!workers(&two).await.contains(&"w3".to_owned())).then_some(())
+    })
+    .await;
+    assert!(left.elapsed() < Duration::from_secs(5), "it took {:?}", left.elapsed());
+    assert!(workers(&one).await.contains(&"w2".to_owned()), "the silent one is still believed to live");
+    until(SOON, "the killed worker to be gone", async || (workers(&one).await == ["w1"]).then_some(())).await;
+    let took = died.elapsed();
+    assert!((Duration::from_secs(24)..Duration::from_secs(36)).contains(&took), "it took {took:?}");
+}
+
+#[tokio::test]
+async fn one_replica_leads_each_loop_and_another_follows_it() {
+    let stack = Stack::with(Options::two()).await;
+    let gateway = stack.gateway(1);
+    let replicas = until(SOON, "four replicas", async || {
+        let all = items(&gateway, "/replicas").await;
+        (all.len() == 4).then_some(all)
+    })
+    .await;
+    let names: Vec<_> = replicas.iter().map(|r| (r["service"].as_str().unwrap(), r["instance"].clone())).collect();
+    let services = ["muster-gateway", "muster-gateway", "muster-scheduler", "muster-scheduler"];
+    assert_eq!(names.iter().map(|(service, _)| *service).collect::<Vec<_>>(), services);
+    for replica in &replicas {
+        let admin = replica["admin"].as_str().unwrap();
+        let own = stack.process(replica["instance"].as_str().unwrap()).admin.unwrap();
+        assert_eq!(own.rsplit(':').next(), admin.rsplit(':').next(), "{replica}");
+    }
+
+    let one_each = async || {
+        let all = leaders(&gateway).await;
+        (all.len() >= 3 && all.values().all(|who| who.len() == 1)).then_some(all)
+    };
+    let led = until(SOON, "one leader of each loop", one_each).await;
+    assert!(["reconciler", "snapshot", "streams"].iter().all(|name| led.contains_key(*name)), "{led:?}");
+    let rows = items(&gateway, "/loops").await;
+    for row in &rows {
+        assert!(row["why_safe"].as_str().is_some_and(|why| !why.is_empty()), "{row}");
+        assert!(row["interval_ms"].is_u64() && row["said_at"].is_string(), "{row}");
+        assert_eq!(row["state"] == "leading", row["class"] == "leader" && row["since"].is_string(), "{row}");
+    }
+    let key = "muster:reconciler:default";
+    let seen = lock(&gateway, key).await;
+    let text = redis(&stack, &["GET", key]);
+    assert_eq!(text, format!("{}:{}", seen["owner"].as_str().unwrap(), seen["fence"]));
+    assert_eq!(seen["holder"].as_str(), Some(led["reconciler"][0].as_str()));
+    assert!(seen["ttl_ms"].as_u64().is_some_and(|ttl| (1..=15_000).contains(&ttl)), "{seen}");
+    for (command, wanted) in [("replicas", "gateway-2"), ("loops", "standby"), ("locks", key)] {
+        let table = muster(&stack, &[command]);
+        assert!(table.contains(wanted), "{command}: {table}");
+        assert!(serde_json::from_str::<Value>(&muster(&stack, &[command, "-o", "json"])).unwrap()["items"].is_array());
+    }
+
+    // Killed: nobody leads until the lock has run out. Its successor may be the other or, after a
+    // restart, the same replica in another life: then with another owner.
+    let leader = led["reconciler"][0].clone();
+    let died = Instant::now();
+    stack.kill9(&leader);
+    let after = until(SOON, "a new leader", async || {
+        let now = lock(&gateway, key).await;
+        (now["held"] == true && now["owner"] != seen["owner"]).then_some(now)
+    })
+    .await;
+    assert!(died.elapsed() < Duration::from_secs(22), "it took {:?}", died.elapsed());
+    assert!(after["fence"].as_u64() > seen["fence"].as_u64(), "{after}");
+    let holder = after["holder"].as_str().unwrap().to_owned();
+    until(Duration::from_secs(20), "/loops to tell", async || {
+        (leaders(&gateway).await["reconciler"] == [holder.as_str()]).then_some(())
+    })
+    .await;
+
+    // Stopped: it lets go, and the other leads at once.
+    let led = until(SOON, "one leader of each loop", one_each).await;
+    let leader = led["reconciler"][0].clone();
+    let before = lock(&gateway, key).await;
+    let pid = stack.signal(&leader, Signal::SIGTERM);
+    let stopped = Instant::now();
+    until(SOON, "the other to lead", async || {
+        let now = lock(&gateway, key).await;
+        (now["held"] == true && now["owner"] != before["owner"]).then_some(())
+    })
+    .await;
+    let took = stopped.elapsed();
+    assert!(took < Duration::from_secs(6), "it took {took:?}");
+    stack.replaced(&leader, pid).await;
+    until(SOON, "one leader of each loop", one_each).await;
+}

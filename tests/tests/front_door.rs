@@ -1,0 +1,66 @@
+//! What an operator finds in a gateway's log: every request that failed through no fault of its
+//! client, and how the process ended.
+
+use std::time::{Duration, Instant};
+
+use muster_testkit::until;
+use muster_tests::{Stack, State};
+use nix::sys::signal::Signal;
+use reqwest::Method;
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(30);
+const NOBODY: &str = "/api/v1/jobs/0198c0de-0000-7000-8000-000000000000";
+
+/// The line with this event that mentions this text.
+async fn line(stack: &Stack, event: &str, text: &str) -> Value {
+    until(SOON, &format!("{event} in the log"), async || {
+        let log = stack.log("gateway-1");
+        let line = log.lines().find(|line| line.contains(text) && line.contains(event))?;
+        serde_json::from_str(line).ok()
+    })
+    .await
+}
+
+fn redis_of(state: &State) -> String {
+    let redis = state.processes.iter().find(|process| process.service == "redis");
+    redis.expect("the stack has a Redis of its own").name.clone()
+}
+
+#[tokio::test]
+async fn a_failed_request_is_found_by_its_id_and_a_stop_is_quick_and_clean() {
+    let stack = Stack::start().await;
+    let gateway = stack.gateway(1);
+    let fine = gateway.send(Method::GET, NOBODY, &[("X-Request-Id", "a-fault-of-the-client")], None).await.unwrap();
+    assert_eq!(fine.status, 404);
+    let redis = redis_of(&stack.state());
+    stack.signal(&redis, Signal::SIGSTOP);
+    let failed = gateway.send(Method::GET, NOBODY, &[("X-Request-Id", "find-me-17")], None).await.unwrap();
+    stack.signal(&redis, Signal::SIGCONT);
+    assert_eq!((failed.status.as_u16(), failed.field("request_id").as_str()), (503, Some("find-me-17")));
+    let said = line(&stack, "request_failed", "find-me-17").await;
+    let text = said.to_string();
+    for part in ["\"WARN\"", "store_unavailable", "/api/v1/jobs/{id}"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!stack.log("gateway-1").contains("a-fault-of-the-client"), "those would be too many");
+
+    // The open pages say what is ready, and the first page names a topic that somebody serves.
+    let stranger = gateway.with_key(None);
+    let ready = until(SOON, "readiness", async || {
+        let ready = stranger.send(Method::GET, "/readyz", &[], None).await.ok()?;
+        (ready.field("status") == "ready").then_some(ready)
+    })
+    .await;
+    assert!(ready.body["parts"].as_object().unwrap().values().all(|part| part.as_object().unwrap().len() == 1));
+    let page = stranger.send(Method::GET, "/", &[], None).await.unwrap().text;
+    assert!(page.contains(r#""topic": "demo""#) && !page.contains("ashboard"), "{page}");
+
+    let began = Instant::now();
+    let old = stack.signal("gateway-1", Signal::SIGTERM);
+    line(&stack, "\"event\":\"stopped\"", "muster-gateway").await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    stack.replaced("gateway-1", old).await;
+    let log = stack.log("gateway-1");
+    assert!(!log.contains("task_late") && !log.contains("stop_stage_late"), "{log}");
+}

@@ -1,0 +1,156 @@
+//! `muster dlq`: what ended badly, why, and another try for it.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{Caller, operation::Selection};
+use crate::{
+    api::{Answer, Call},
+    outcome::Failure,
+    output::{self, Format, cell},
+};
+
+/// Most dead letters of one page.
+const PAGE: usize = 500;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Dlq {
+    List(List),
+    /// Count the dead letters by topic, error code and state
+    Summary(Filter),
+    /// Retry those that match: a new job from each
+    Retry(Selection),
+}
+
+/// List dead letters, newest first
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    #[command(flatten)]
+    filter: Filter,
+
+    /// Messages that could not be read, instead of jobs; needs a key for all tenants
+    #[arg(long, conflicts_with_all = ["state", "topic", "error_code"])]
+    messages: bool,
+
+    /// How many at most
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+}
+
+/// Which of them
+#[derive(Args, Debug)]
+pub(crate) struct Filter {
+    /// Only those in one of these states
+    #[arg(long, value_delimiter = ',')]
+    state: Vec<String>,
+
+    /// Only those of this topic
+    #[arg(long)]
+    topic: Option<String>,
+
+    /// Only those that ended with this error code
+    #[arg(long)]
+    error_code: Option<String>,
+}
+
+impl Dlq {
+    pub(crate) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        match self {
+            Dlq::List(list) => list.run(caller).await,
+            Dlq::Summary(filter) => {
+                let answer = ask(caller, &filter.onto(Call::get("/dlq/summary"))).await?;
+                match caller.format {
+                    Format::Json => output::line(answer.text),
+                    Format::Table => summary(&answer.value),
+                }
+                Ok(())
+            }
+            Dlq::Retry(selection) => selection.run("retry", caller).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        let mut found: Vec<Value> = Vec::new();
+        let mut cursor: Option<String> = None;
+        while found.len() < self.limit {
+            let mut call = self.filter.onto(Call::get("/dlq"));
+            call = call.query("limit", (self.limit - found.len()).min(PAGE).to_string());
+            if self.messages {
+                call = call.query("kind", "message");
+            }
+            if let Some(cursor) = &cursor {
+                call = call.query("cursor", cursor);
+            }
+            let mut page = ask(caller, &call).await?.value;
+            if let Some(items) = page["items"].as_array_mut() {
+                found.append(items);
+            }
+            // A short page is not the last one; only a missing cursor says so.
+            cursor = page["next_cursor"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        match (caller.format, self.messages) {
+            (Format::Json, _) => output::json(&json!({"items": found, "next_cursor": cursor})),
+            (Format::Table, true) => {
+                let row =
+                    |item: &Value| ["id", "subject", "size", "found_at", "reason"].map(|f| cell(&item[f])).to_vec();
+                output::rows(&["ID", "SUBJECT", "SIZE", "FOUND", "REASON"], found.iter().map(row));
+            }
+            (Format::Table, false) => jobs(&found),
+        }
+        Ok(())
+    }
+}
+
+impl Filter {
+    fn onto(&self, mut call: Call) -> Call {
+        if !self.state.is_empty() {
+            call = call.query("state", self.state.join(","));
+        }
+        for (name, value) in [("topic", &self.topic), ("error_code", &self.error_code)] {
+            if let Some(value) = value {
+                call = call.query(name, value);
+            }
+        }
+        call
+    }
+}
+
+async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {
+    caller.api.call(call).await.map_err(Failure::from)
+}
+
+fn jobs(found: &[Value]) {
+    let row = |job: &Value| {
+        vec![
+            cell(&job["id"]),
+            cell(&job["topic"]),
+            cell(&job["state"]),
+            cell(&job["finished_at"]),
+            cell(&job["reason"]),
+            cell(&job["error"]["code"]),
+            cell(&job["error"]["message"]),
+            cell(&job["retried_as"]),
+        ]
+    };
+    let headings = ["ID", "TOPIC", "STATE", "FINISHED", "REASON", "ERROR", "MESSAGE", "RETRIED AS"];
+    output::rows(&headings, found.iter().map(row));
+}
+
+fn summary(answer: &Value) {
+    let tables = [("by_topic", "topic"), ("by_error_code", "error_code"), ("by_state", "state")];
+    let rows = tables.into_iter().flat_map(|(table, name)| {
+        let counts = answer[table].as_array().cloned().unwrap_or_default();
+        counts.into_iter().map(move |count| vec![name.replace('_', " "), cell(&count[name]), cell(&count["count"])])
+    });
+    output::rows(&["BY", "WHICH", "JOBS"], rows);
+    let more = if answer["more"] == json!(true) { ", the most recent of more" } else { "" };
+    output::line(format_args!("{} jobs{more}", cell(&answer["counted"])));
+    if let Some(messages) = answer["messages"].as_u64().filter(|n| *n > 0) {
+        output::line(format_args!("{messages} messages that could not be read: muster dlq list --messages"));
+    }
+}

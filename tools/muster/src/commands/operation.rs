@@ -1,0 +1,230 @@
+//! `muster operation`, and what `muster job bulk` and `muster dlq retry` share: one act for every job
+//! that passes a filter, carried out by the gateways. `--wait` follows it to its end.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::Caller;
+use crate::{
+    api::{Answer, Call},
+    outcome::{Code, Failure},
+    output::{self, Format, cell},
+};
+
+/// How often `--wait` looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Operation {
+    /// Bulk operations, newest first
+    List {
+        /// How many at most, up to 500
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
+    /// How far a bulk operation is
+    Get {
+        /// The operation's id
+        id: String,
+    },
+    /// End a bulk operation; what it has done stays done
+    Cancel {
+        /// The operation's id
+        id: String,
+    },
+}
+
+/// Which jobs, how fast, and whether to wait
+#[derive(Args, Debug)]
+pub(crate) struct Selection {
+    /// Only those in one of these states
+    #[arg(long, value_delimiter = ',')]
+    state: Vec<String>,
+
+    /// Only those of this topic
+    #[arg(long)]
+    topic: Option<String>,
+
+    /// Only those with this label
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::job::label)]
+    labels: Vec<(String, String)>,
+
+    /// Only those that ended with this error code
+    #[arg(long)]
+    error_code: Option<String>,
+
+    /// Only those that this worker runs or ran
+    #[arg(long)]
+    worker: Option<String>,
+
+    /// Only those created after this moment, like 2030-01-01T00:00:00Z
+    #[arg(long, value_name = "TIME")]
+    created_after: Option<String>,
+
+    /// Only those created before this moment
+    #[arg(long, value_name = "TIME")]
+    created_before: Option<String>,
+
+    /// Only those that ended after this moment
+    #[arg(long, value_name = "TIME")]
+    finished_after: Option<String>,
+
+    /// Only those that ended before this moment
+    #[arg(long, value_name = "TIME")]
+    finished_before: Option<String>,
+
+    /// Touch nothing, only count
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Jobs a second, up to 5000; 100 unless given
+    #[arg(long, value_name = "N")]
+    rate: Option<u32>,
+
+    /// Only the first so many
+    #[arg(long, value_name = "N")]
+    canary: Option<u64>,
+
+    /// Wait until it is over
+    #[arg(long, conflicts_with = "dry_run")]
+    wait: bool,
+}
+
+impl Operation {
+    pub(crate) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        match self {
+            Operation::List { limit } => {
+                let answer = ask(caller, &Call::get("/operations").query("limit", limit.to_string())).await?;
+                match caller.format {
+                    Format::Json => output::line(answer.text),
+                    Format::Table => table(answer.value["items"].as_array().map(Vec::as_slice).unwrap_or_default()),
+                }
+            }
+            Operation::Get { id } => {
+                shown(caller, &ask(caller, &Call::get(format!("/operations/{}", checked(&id)?))).await?);
+            }
+            Operation::Cancel { id } => {
+                let call = Call::post(format!("/operations/{}/cancel", checked(&id)?), "").repeatable();
+                shown(caller, &ask(caller, &call).await?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Selection {
+    /// Asks for this action on the jobs that are selected.
+    pub(crate) async fn run(self, action: &str, caller: &Caller) -> anyhow::Result<()> {
+        let call = Call::post("/jobs/bulk", self.body(action).to_string()).idempotency_key(Uuid::new_v4().to_string());
+        let mut answer = ask(caller, &call).await?;
+        if self.dry_run {
+            match caller.format {
+                Format::Json => output::line(answer.text),
+                Format::Table => outlook(&answer.value),
+            }
+            return Ok(());
+        }
+        let id = cell(&answer.value["id"]);
+        while self.wait && answer.value["done"] != json!(true) {
+            tokio::time::sleep(LOOK).await;
+            answer = ask(caller, &Call::get(format!("/operations/{id}"))).await?;
+        }
+        shown(caller, &answer);
+        match answer.value["status"].as_str() {
+            Some("failed") => Err(Failure::new(format!("operation {id} failed")).with_code(Code::Error).into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn body(&self, action: &str) -> Value {
+        let mut filter = Map::new();
+        if !self.state.is_empty() {
+            filter.insert("state".into(), json!(self.state));
+        }
+        if !self.labels.is_empty() {
+            let labels: Map<String, Value> = self.labels.iter().map(|(n, v)| (n.clone(), json!(v))).collect();
+            filter.insert("labels".into(), labels.into());
+        }
+        let texts = [
+            ("topic", &self.topic),
+            ("error_code", &self.error_code),
+            ("worker", &self.worker),
+            ("created_after", &self.created_after),
+            ("created_before", &self.created_before),
+            ("finished_after", &self.finished_after),
+            ("finished_before", &self.finished_before),
+        ];
+        filter.extend(texts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value.as_ref()?)))));
+        json!({
+            "action": action,
+            "filter": filter,
+            "dry_run": self.dry_run,
+            "rate_per_s": self.rate,
+            "canary": self.canary,
+        })
+    }
+}
+
+async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {
+    caller.api.call(call).await.map_err(Failure::from)
+}
+
+/// An id goes into a path, so it has to be one.
+fn checked(id: &str) -> Result<&str, Failure> {
+    match id.parse::<Uuid>() {
+        Ok(_) => Ok(id),
+        Err(fault) => Err(Failure::usage(format!("{id:?} is no operation's id")).hint(fault.to_string())),
+    }
+}
+
+fn shown(caller: &Caller, answer: &Answer) {
+    if caller.format == Format::Json {
+        output::line(&answer.text);
+        return;
+    }
+    let (operation, counts) = (&answer.value, &answer.value["counts"]);
+    output::facts(&[
+        ("id", cell(&operation["id"])),
+        ("action", cell(&operation["action"])),
+        ("filter", cell(&operation["filter"])),
+        ("status", cell(&operation["status"])),
+        ("matched", cell(&counts["matched"])),
+        ("done", cell(&counts["done"])),
+        ("skipped", cell(&counts["skipped"])),
+        ("failed", cell(&counts["failed"])),
+        ("rate", cell(&operation["rate_per_s"])),
+        ("canary", cell(&operation["canary"])),
+        ("carried by", cell(&operation["carried_by"])),
+        ("last error", cell(&operation["last_error"])),
+        ("created", cell(&operation["created_at"])),
+        ("finished", cell(&operation["finished_at"])),
+    ]);
+}
+
+fn outlook(found: &Value) {
+    let more = if found["more"] == json!(true) { " or more" } else { "" };
+    let skipped = found["skipped"].as_u64().unwrap_or_default();
+    let retried = if skipped > 0 { format!(", of which {skipped} have a retry already") } else { String::new() };
+    output::line(format_args!("{}{more} match{retried}; nothing was touched", cell(&found["matched"])));
+}
+
+fn table(operations: &[Value]) {
+    let row = |operation: &Value| {
+        let counts = &operation["counts"];
+        vec![
+            cell(&operation["id"]),
+            cell(&operation["action"]),
+            cell(&operation["status"]),
+            cell(&counts["matched"]),
+            cell(&counts["done"]),
+            cell(&counts["skipped"]),
+            cell(&counts["failed"]),
+            cell(&operation["created_at"]),
+        ]
+    };
+    let headings = ["ID", "ACTION", "STATUS", "MATCHED", "DONE", "SKIPPED", "FAILED", "CREATED"];
+    output::rows(&headings, operations.iter().map(row));
+}
