@@ -221,6 +221,7 @@ async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
     let stack = Stack::with(Options::two()).await;
     let prometheus = Prometheus::start(&stack);
     let runs = Executions::default();
+    let _idle = [runs.echo(&stack, "idle-1", "idle"), runs.echo(&stack, "idle-2", "idle")];
     let ended = some_jobs(&stack, &runs).await;
     prometheus.becomes("sum(up)", 4.0).await;
     prometheus.becomes("sum(muster_jobs_total)", ended as f64).await;
@@ -228,6 +229,8 @@ async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
     prometheus.becomes("count(count by (pod) (muster_build_info))", 4.0).await;
     prometheus.becomes("sum(muster_build_info)", 4.0).await;
     prometheus.becomes("sum(muster_leader{loop=\"reconciler\"})", 1.0).await;
+    // Of the whole fleet, told by the snapshot's leader alone.
+    prometheus.becomes("sum(muster_workers{topic=\"idle\"})", 2.0).await;
     let rows = prometheus.query("sum by (pod) (muster_http_request_duration_seconds_count)").await.unwrap();
     let pods: BTreeSet<&str> = rows.iter().map(|(labels, _)| labels["pod"].as_str().unwrap()).collect();
     assert_eq!(pods, BTreeSet::from(["gateway-1", "gateway-2"]), "a pod is its own, not the scrape's");

@@ -143,10 +143,11 @@ impl ConsumerSpec {
             stream: Stream::Sys,
             name: subjects::durable(queue, &filter),
             filter,
-            ack_wait: Duration::from_secs(30),
+            // What a killed replica had pulled reaches another one within a leader's TTL.
+            ack_wait: Duration::from_secs(12),
             max_ack_pending: 4_096,
             max_waiting: 512,
-            prefetch: Some(128),
+            prefetch: Some(64),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Cancel: applied in Redis first, so that nothing can start or settle the job any more; then its
 //! worker is told, the effects of the end are done, and the cancel is published for replay.
 
+use std::time::Duration;
+
 use muster_bus::subjects;
 use muster_domain::{Event, JobId, Outcome, Tenant, job::EndedBy};
 use muster_store::{Fields, Record, Step, StoreError};
@@ -27,6 +29,10 @@ impl Flow {
         let Some(mut record) = self.store.read_one(id, Fields::NONE).await? else { return Ok(Cancelled::NotFound) };
         if record.deleted || record.spec.tenant != *tenant {
             return Ok(Cancelled::NotFound);
+        }
+        if !record.head.state().is_end() {
+            // Whoever dies from here on leaves an end to be finished now, not when the job would have run.
+            self.store.forward_homes(&[(id, Duration::ZERO)]).await?;
         }
         let step = Step { note: reason.to_owned(), ..Step::new(id, Event::Cancel, 0) };
         let moved = self.store.apply_one(step).await?;

@@ -121,7 +121,9 @@ impl Flow {
                 Submitted::Exists(head) => (head, true),
                 Submitted::Mismatch => return Err(SubmitRefused::Mismatch),
             };
-            forwarded.clone()?;
+            if nearer.iter().any(|(id, _)| *id == jobs[place].id) {
+                forwarded.clone()?;
+            }
             let bus_deferred = deferred.contains(&place);
             Ok(Accepted { head, replayed, bus_deferred, durability })
         };

@@ -4,7 +4,10 @@
 //! compare; everybody else forwards. Members of one shard go in one call; every call may be
 //! repeated.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use muster_domain::{JobId, Time, ids::SHARDS, time::micros};
 
@@ -50,16 +53,26 @@ pub(crate) fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u
 impl Store {
     /// Gives jobs their home, due after `after`, whatever stood there before.
     pub async fn set_homes(&self, ids: &[JobId], after: Duration) -> Result<(), StoreError> {
-        let call = |(shard, ids): (u8, Vec<JobId>)| scripts::home::Set {
-            key: keys::homes(shard),
+        self.set_each_home(ids, after).await.into_iter().collect()
+    }
+
+    /// The same, each for itself: a shard that is away harms nobody in another.
+    pub(crate) async fn set_each_home(&self, ids: &[JobId], after: Duration) -> Vec<Result<(), StoreError>> {
+        let groups = by_shard(ids, |id| *id);
+        let call = |(shard, ids): &(u8, Vec<JobId>)| scripts::home::Set {
+            key: keys::homes(*shard),
             after: micros(after),
-            jobs: ids.into_iter().map(text).collect(),
+            jobs: ids.iter().copied().map(text).collect(),
         };
-        let replies = self.run_many(by_shard(ids, |id| *id).into_iter().map(call).collect()).await;
-        for reply in replies {
-            self.note_time(Time(reply?.now));
+        let replies = self.run_many(groups.iter().map(call).collect()).await;
+        let mut away: HashMap<JobId, StoreError> = HashMap::new();
+        for ((_, members), reply) in groups.iter().zip(replies) {
+            match reply {
+                Ok(reply) => self.note_time(Time(reply.now)),
+                Err(fault) => away.extend(members.iter().map(|id| (*id, fault.clone()))),
+            }
         }
-        Ok(())
+        ids.iter().map(|id| away.get(id).cloned().map_or(Ok(()), Err)).collect()
     }
 
     /// Brings homes nearer, adds those that are missing. Always changes the score.

@@ -221,12 +221,9 @@ impl Store {
     /// that is dropped when due, and a place that nobody is shown.
     pub async fn prepare(&self, jobs: &mut [NewJob], look: Duration) -> Vec<Result<(), StoreError>> {
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-        let (homes, places) = tokio::join!(self.set_homes(&ids, look), self.place_jobs(jobs));
-        if let Err(fault) = homes {
-            return vec![Err(fault); jobs.len()];
-        }
-        let placed = jobs.iter_mut().zip(places);
-        placed.map(|(job, place)| place.map(|place| job.place = Some(place))).collect()
+        let (homes, places) = tokio::join!(self.set_each_home(&ids, look), self.place_jobs(jobs));
+        let prepared = jobs.iter_mut().zip(homes).zip(places);
+        prepared.map(|((job, home), place)| home.and(place).map(|place| job.place = Some(place))).collect()
     }
 
     /// Creates jobs and waits until replicas have the write; tells how many have it. Their homes must be set.

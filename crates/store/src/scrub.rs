@@ -8,28 +8,21 @@
 //! it stands. A page of the walk counts as seen only once all of it was put back, so an outage is
 //! waited for and not skipped. Leaves to others: when to walk and how fast, and what the jobs need.
 
+mod entries;
 mod listings;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::future::join_all;
-use muster_domain::{
-    JobId, State, Tenant, Time, Topic,
-    ids::SHARDS,
-    job::{QUEUED_LOOK, next_look},
-    time::micros,
-};
+use muster_domain::{JobId, Tenant, Topic, ids::SHARDS};
 use redis::Value;
 
 use crate::{
     Store, StoreError,
-    homes::{by_shard, text},
+    homes::text,
     keys,
-    queues::{QueueEntry, by_queue},
-    record::{Fields, Record},
     router::{Command, NodeAddr},
     script::{bytes, list, number},
-    scripts,
 };
 
 /// Entries looked at in one shard of homes at a time, for those that belong to another.
@@ -230,69 +223,12 @@ impl Store {
 
     /// Looks where these jobs should be found, and puts back what is missing.
     async fn put_back(&self, ids: &[JobId], done: &mut Scrubbed) {
-        let mut records = Vec::with_capacity(ids.len());
-        for record in self.read(ids, Fields::NONE).await {
-            match record {
-                Ok(Some(record)) if !record.deleted => records.push(record),
-                Ok(_) => {}
-                Err(fault) => _ = done.take(Err(fault)),
-            }
-        }
+        let records = self.readable(ids, done).await;
         done.scanned += records.len() as u64;
-        let now = self.now();
-        let living: Vec<&Record> = records.iter().filter(|record| !record.head.state().is_end()).collect();
-        let homes: Vec<_> = living.iter().map(|record| (record.id, look_in(record, now))).collect();
-        let queued = living.iter().filter(|record| record.head.state() == State::Queued);
-        let entries: Vec<QueueEntry> = queued.map(|record| entry_of(record)).collect();
-        let (homes, queues, places) =
-            tokio::join!(self.put_homes_back(&homes), self.put_entries_back(&entries), self.relist(&records));
-        for (soonest, added) in homes {
-            let added = done.take(added);
-            done.homes += added;
-            if added > 0 {
-                done.soonest = Some(done.soonest.map_or(soonest, |known| known.min(soonest)));
-            }
-        }
-        for (topic, added) in queues {
-            let added = done.take(added);
-            done.queued += added;
-            if added > 0 {
-                done.topics.insert(topic);
-            }
-        }
-        for listed in places {
+        let (listed, ()) = tokio::join!(self.relist(&records), self.put_entries_back(&records, done));
+        for listed in listed {
             done.listings += done.take(listed);
         }
-    }
-
-    /// Adds homes where there are none; per call how many, and when the first of its jobs is due.
-    async fn put_homes_back(&self, items: &[(JobId, Duration)]) -> Vec<(Duration, Result<u64, StoreError>)> {
-        let groups = by_shard(items, |item| item.0);
-        let soonest = |items: &[(JobId, Duration)]| items.iter().map(|item| item.1).min().unwrap_or_default();
-        let call = |(shard, items): &(u8, Vec<(JobId, Duration)>)| scripts::home::PutBack {
-            key: keys::homes(*shard),
-            pairs: items.iter().flat_map(|(id, after)| [text(*id), micros(*after).to_string().into_bytes()]).collect(),
-        };
-        let replies = self.run_many(groups.iter().map(call).collect()).await;
-        let added = replies.into_iter().map(|reply| reply.map(|reply| reply.added));
-        groups.iter().map(|(_, items)| soonest(items)).zip(added).collect()
-    }
-
-    /// Adds queue entries where there are none; per queue how many.
-    async fn put_entries_back(&self, items: &[QueueEntry]) -> Vec<((Tenant, Topic), Result<u64, StoreError>)> {
-        let queues = by_queue(items);
-        let command = |(key, entries): (&keys::Key, &Vec<&QueueEntry>)| {
-            let mut cmd = redis::cmd("ZADD");
-            cmd.arg(key.as_bytes()).arg("NX");
-            for entry in entries {
-                cmd.arg(entry.since.0).arg(entry.member());
-            }
-            Command::plain(cmd)
-        };
-        let replies = self.router().many(queues.iter().map(command).collect()).await;
-        let added = replies.into_iter().map(|reply| number(&reply?));
-        let topics = queues.values().map(|entries| (entries[0].tenant.clone(), entries[0].topic.clone()));
-        topics.zip(added).collect()
     }
 
     /// Removes homes that stand, due, in a shard that is not theirs: no reader could ever re-score
@@ -310,24 +246,6 @@ impl Store {
             cmd.arg(text(id));
         }
         number(&self.router().call(Command::plain(cmd)).await?)
-    }
-}
-
-/// When a job whose home was lost is looked at. Those that only wait are spread, so that a whole lost
-/// shard is not due at once.
-fn look_in(record: &Record, now: Time) -> Duration {
-    let wait = next_look(&record.head, now).remaining(now);
-    if wait == QUEUED_LOOK { wait.mul_f64(0.1 + 0.9 * fastrand::f64()) } else { wait }
-}
-
-fn entry_of(record: &Record) -> QueueEntry {
-    QueueEntry {
-        tenant: record.spec.tenant.clone(),
-        topic: record.spec.topic.clone(),
-        priority: record.spec.priority,
-        job: record.id,
-        version: record.head.version,
-        since: record.head.created_at,
     }
 }
 

@@ -63,8 +63,12 @@ impl Bulk {
             return Ok(None);
         };
         let began = Instant::now();
-        if operation.batch.is_empty() && !self.plan(&mut operation).await? {
-            return Ok(None);
+        if operation.batch.is_empty() {
+            match self.plan(&mut operation).await? {
+                Planned::Batch => {}
+                Planned::NothingYet => return Ok(Some(Duration::ZERO)),
+                Planned::Over => return Ok(None),
+            }
         }
         failpoint!("bulk.before_act");
         let batch = std::mem::take(&mut operation.batch);
@@ -94,48 +98,58 @@ impl Bulk {
         Ok(Some(if put_off { AGAIN } else { paced.saturating_sub(began.elapsed()) }))
     }
 
-    /// Finds the next jobs and notes them. False if the operation is over, or no longer ours.
-    async fn plan(&self, operation: &mut Operation) -> Result<bool, StoreError> {
+    /// Looks at one page for the next jobs and notes them: a filter that matches little must not hold up
+    /// other operations.
+    async fn plan(&self, operation: &mut Operation) -> Result<Planned, StoreError> {
         let store = &self.gateway.flow.store;
-        let mut status = ended(operation);
-        while status == OperationStatus::Running && operation.batch.is_empty() {
-            let Walk::At(cursor) = &operation.walk else { break };
-            let filter = match filter_of(operation) {
-                Ok(filter) => filter,
-                Err(why) => return self.give_up(operation, why).await,
-            };
-            let page =
-                store.list(&operation.asked.tenant, cursor.as_deref(), batch_size(operation), &filter, Fields::NONE);
-            let page = match page.await {
-                Ok(page) => page,
-                Err(ListError::Store(away @ StoreError::Unavailable { .. })) => return Err(away),
-                Err(fault) => return self.give_up(operation, fault.to_string()).await,
-            };
-            let who = carrier(operation);
-            let visible = page.items.iter().filter(|record| who.may_touch(&record.spec.topic).is_ok());
-            for record in visible {
-                operation.tally.matched += 1;
-                if skips(operation.asked.action, record) {
-                    operation.tally.skipped += 1;
-                } else {
-                    operation.batch.push(record.id);
-                }
-            }
-            operation.walk = page.next_cursor.map_or(Walk::Over, |cursor| Walk::At(Some(cursor)));
-            status = ended(operation);
-            // Noted page by page: a filter that matches little would else walk past its claim.
-            if store.note_operation(operation, status, HOLD).await? != Some(OperationStatus::Running) {
-                return Ok(false);
+        let Walk::At(cursor) = &operation.walk else { return self.note(operation, ended(operation)).await };
+        let filter = match filter_of(operation) {
+            Ok(filter) => filter,
+            Err(why) => return self.give_up(operation, why).await,
+        };
+        let (tenant, size) = (&operation.asked.tenant, batch_size(operation));
+        let page = match store.list(tenant, cursor.as_deref(), size, &filter, Fields::NONE).await {
+            Ok(page) => page,
+            Err(ListError::Store(away @ StoreError::Unavailable { .. })) => return Err(away),
+            Err(fault) => return self.give_up(operation, fault.to_string()).await,
+        };
+        let who = carrier(operation);
+        for record in page.items.iter().filter(|record| who.may_touch(&record.spec.topic).is_ok()) {
+            operation.tally.matched += 1;
+            if skips(operation.asked.action, record) {
+                operation.tally.skipped += 1;
+            } else {
+                operation.batch.push(record.id);
             }
         }
-        Ok(!operation.batch.is_empty())
+        operation.walk = page.next_cursor.map_or(Walk::Over, |cursor| Walk::At(Some(cursor)));
+        self.note(operation, ended(operation)).await
     }
 
-    async fn give_up(&self, operation: &mut Operation, why: String) -> Result<bool, StoreError> {
-        operation.detail = why;
-        self.gateway.flow.store.note_operation(operation, OperationStatus::Failed, HOLD).await?;
-        Ok(false)
+    /// Notes where the operation stands, and whether there is something to do.
+    async fn note(&self, operation: &Operation, status: OperationStatus) -> Result<Planned, StoreError> {
+        let stands = self.gateway.flow.store.note_operation(operation, status, HOLD).await?;
+        Ok(match (stands, operation.batch.is_empty()) {
+            (Some(OperationStatus::Running), false) => Planned::Batch,
+            (Some(OperationStatus::Running), true) => Planned::NothingYet,
+            _ => Planned::Over,
+        })
     }
+
+    async fn give_up(&self, operation: &mut Operation, why: String) -> Result<Planned, StoreError> {
+        operation.detail = why;
+        self.note(operation, OperationStatus::Failed).await
+    }
+}
+
+/// What a page of the list brought.
+enum Planned {
+    /// Jobs to deal with.
+    Batch,
+    /// No match so far.
+    NothingYet,
+    /// The operation has ended, or another gateway carries it.
+    Over,
 }
 
 impl Loop for Bulk {

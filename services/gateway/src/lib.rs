@@ -19,7 +19,9 @@ mod front;
 mod group;
 mod health;
 mod json;
+mod leaders;
 mod limits;
+mod loops;
 mod problem;
 mod query;
 mod routes;
@@ -145,6 +147,7 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     tap(&taps, &gateway, chassis);
     announce(&gateway, chassis);
     bulk.start(bulk::Bulk::new(gateway.clone()), Everyone);
+    loops::start(chassis, &gateway.flow);
     let listener = listen::bind(values.addr("http_addr")).await?;
     let serving = listen::serve(&chassis.tasks, "http", listener, routes::app(gateway.clone()))?;
     let addr = serving.local_addr();

@@ -8,8 +8,12 @@ use muster_chassis::{
     Kind, Setting, Values,
     settings::{admin_addr, loop_interval},
 };
-use muster_store::RedisSettings;
+use muster_store::{RedisSettings, Retention};
 use muster_telemetry::Secret;
+
+/// Not less than twice as long as the streams remember, because what Redis forgot is found there; ten
+/// years at most.
+const KEPT: Kind = Kind::Duration { min: Duration::from_secs(20 * 60), max: Duration::from_secs(3650 * 24 * 3600) };
 
 /// The gateway's own settings; the shared ones are the chassis's.
 pub const SETTINGS: &[Setting] = &[
@@ -51,6 +55,21 @@ pub const SETTINGS: &[Setting] = &[
     )
     .or("4000"),
     loop_interval("loop_bulk_interval", "MUSTER_LOOP_BULK_INTERVAL", "5s"),
+    loop_interval("loop_retention_interval", "MUSTER_LOOP_RETENTION_INTERVAL", "1h"),
+    Setting::new(
+        "retention_succeeded",
+        "MUSTER_RETENTION_SUCCEEDED",
+        KEPT,
+        "How long jobs that succeeded or were cancelled are kept after their end, at least.",
+    )
+    .or("168h"),
+    Setting::new(
+        "retention_failed",
+        "MUSTER_RETENTION_FAILED",
+        KEPT,
+        "How long jobs that ended badly, and their dead letters, are kept after their end, at least.",
+    )
+    .or("720h"),
     Setting::new(
         "public_url",
         "MUSTER_PUBLIC_URL",
@@ -60,7 +79,7 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 /// A store that is away has to be answered for within two seconds, so a call gets less.
-const REDIS_BUDGET: Duration = Duration::from_millis(1_300);
+const REDIS_BUDGET: Duration = Duration::from_millis(850);
 const REDIS_RESPONSE: Duration = Duration::from_millis(600);
 
 pub(crate) fn redis(values: &Values) -> RedisSettings {
@@ -76,6 +95,11 @@ pub(crate) fn redis(values: &Values) -> RedisSettings {
 
 pub(crate) fn nats(values: &Values, instance: &str) -> BusSettings {
     BusSettings { replicas: values.count("nats_replicas"), ..BusSettings::new(values.text("nats_url"), instance) }
+}
+
+/// How long what has ended is kept.
+pub(crate) fn retention(values: &Values) -> Retention {
+    Retention { succeeded: values.duration("retention_succeeded"), failed: values.duration("retention_failed") }
 }
 
 /// The bootstrap keys; several while they are rotated.
@@ -117,6 +141,8 @@ mod tests {
         assert_eq!(rate(&values).unwrap(), 2000.0);
         assert_eq!(values.count("rate_limit_burst"), 4000);
         assert!(values.flag("rate_limit_shared"));
+        let day = Duration::from_secs(24 * 3600);
+        assert_eq!(retention(&values), Retention { succeeded: 7 * day, failed: 30 * day });
         assert!(bootstrap_keys(&values).unwrap().is_empty());
     }
 

@@ -58,7 +58,7 @@ impl Workers {
             ended.cancelled().await;
             closing.close();
         });
-        let pullers = Pullers::start(flow.bus.clone(), tasks, publishing);
+        let pullers = Pullers::start(flow, tasks, publishing);
         Workers { flow: flow.clone(), pullers, beats: Beats::default(), results, stop }
     }
 

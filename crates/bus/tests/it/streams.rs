@@ -136,7 +136,7 @@ async fn consumers_have_the_numbers_of_the_contract() {
     assert_eq!(found["max_deliver"], -1);
     assert_eq!((&found["max_ack_pending"], &found["max_waiting"]), (&json!(20_000), &json!(8_192)));
     let found = config("MUSTER_SYS", "dur_muster-scheduler__sys_job_result").await;
-    assert_eq!((&found["ack_wait"], &found["max_deliver"]), (&json!(30_000_000_000_u64), &json!(-1)));
+    assert_eq!((&found["ack_wait"], &found["max_deliver"]), (&json!(12_000_000_000_u64), &json!(-1)));
 }
 
 #[tokio::test]

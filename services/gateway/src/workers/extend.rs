@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_bus::subjects;
 use muster_domain::{JobId, Progress, WorkerId};
 use muster_store::Record;
-use muster_wire::{Body, job_id, v1};
+use muster_wire::{Body, encoded_len, job_id, v1};
 use tokio::time::Instant;
 
 use super::{Stands, Workers, beat::Beat, lease::hear, on_bus, raw};
@@ -81,11 +81,13 @@ impl Workers {
         report: Report,
     ) -> Result<Vec<Stands>, Problem> {
         let deadline = Instant::now() + EXTEND_WITHIN;
-        let mut stands: BTreeMap<JobId, Stands> = BTreeMap::new();
+        let mut stands: Vec<Option<Stands>> = Vec::with_capacity(asked.items.len());
+        for item in &asked.items {
+            let unknown = Stands { job: item.job, standing: v1::Standing::UnknownJob, lease: None };
+            stands.push((!known.contains_key(&item.job)).then_some(unknown));
+        }
         loop {
-            let open = asked.items.iter().filter(|item| !stands.contains_key(&item.job));
-            let items: Vec<v1::ExtendAsk> =
-                open.filter_map(|item| Some(extend_ask(item, asked, known.get(&item.job)?, report))).collect();
+            let (places, items) = self.next_request(asked, known, report, &stands);
             if items.is_empty() {
                 break;
             }
@@ -97,15 +99,17 @@ impl Workers {
             let Body::Extended(reply) = self.ask(&subjects::extend(), &request, left).await? else {
                 return Err(Problem::bus_away());
             };
-            let mut waits = false;
-            for answer in reply.items {
-                let Ok(job) = job_id(&answer.job_id) else { continue };
+            // Answered in the order of the request; what is missing is asked again.
+            let mut waits = reply.items.is_empty();
+            for (place, answer) in places.into_iter().zip(reply.items) {
+                let job = asked.items[place].job;
                 match answer.standing() {
                     v1::Standing::Again => waits = true,
+                    _ if job_id(&answer.job_id) != Ok(job) => waits = true,
                     standing => {
-                        let lease = (standing == v1::Standing::Ok && answer.lease_us > 0)
-                            .then(|| Duration::from_micros(answer.lease_us));
-                        stands.insert(job, Stands { job, standing, lease });
+                        let held = standing == v1::Standing::Ok && answer.lease_us > 0;
+                        let lease = held.then(|| Duration::from_micros(answer.lease_us));
+                        stands[place] = Some(Stands { job, standing, lease });
                     }
                 }
             }
@@ -113,8 +117,29 @@ impl Workers {
                 tokio::time::sleep(super::ASK_PAUSE).await;
             }
         }
-        let unknown = |job| Stands { job, standing: v1::Standing::UnknownJob, lease: None };
-        Ok(asked.items.iter().map(|item| stands.get(&item.job).cloned().unwrap_or_else(|| unknown(item.job))).collect())
+        Ok(stands.into_iter().flatten().collect())
+    }
+
+    /// As many of the open items as one message carries, and their places.
+    fn next_request(
+        &self,
+        asked: &Extend,
+        known: &BTreeMap<JobId, Record>,
+        report: Report,
+        stands: &[Option<Stands>],
+    ) -> (Vec<usize>, Vec<v1::ExtendAsk>) {
+        let (mut places, mut items, mut size) = (Vec::new(), Vec::new(), 256);
+        for (place, item) in asked.items.iter().enumerate().filter(|(place, _)| stands[*place].is_none()) {
+            let Some(record) = known.get(&item.job) else { continue };
+            let ask = extend_ask(item, asked, record, report);
+            size += encoded_len(&ask) + 8;
+            if size > self.flow.bus.max_message() && !items.is_empty() {
+                break;
+            }
+            places.push(place);
+            items.push(ask);
+        }
+        (places, items)
     }
 
     async fn beat_for(&self, caller: &Caller, worker: &WorkerId, held: &BTreeMap<JobId, Record>) {

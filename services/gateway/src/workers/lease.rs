@@ -11,7 +11,7 @@ use std::{
 
 use muster_bus::subjects;
 use muster_domain::{JobId, Labels, RequestId, StartId, Time, Topic, WorkerId};
-use muster_store::Fields;
+use muster_store::{Fields, Record};
 use muster_wire::{
     Body, job_id,
     v1::{self, start_answer::Verdict},
@@ -178,7 +178,9 @@ impl Workers {
         let records = self.flow.store.read(&ids, Fields::PAYLOAD).await;
         let mut noted = Vec::with_capacity(note.len());
         for ((job, version), record) in note.into_iter().zip(records) {
-            let Some(record) = record?.filter(|r| !r.deleted && r.spec.tenant == caller.tenant) else { continue };
+            let theirs =
+                |r: &Record| !r.deleted && r.spec.tenant == caller.tenant && caller.may_touch(&r.spec.topic).is_ok();
+            let Some(record) = record?.filter(theirs) else { continue };
             let offer = v1::Offer { version, ..muster_flow::offer_of(&record, &record.head) };
             noted.push(Noted { job, version, offer, offered: None });
         }

@@ -13,8 +13,10 @@ use std::{
 
 use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, Receipt};
 use muster_chassis::Tasks;
-use muster_domain::{ProblemCode, Tenant, Topic};
-use muster_wire::{Body, v1};
+use muster_domain::{JobId, ProblemCode, State, Tenant, Topic};
+use muster_flow::Flow;
+use muster_store::{Fields, Store};
+use muster_wire::{Body, job_id, v1};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -97,6 +99,7 @@ impl Want {
 /// All pullers.
 pub(super) struct Pullers {
     bus: Bus,
+    store: Store,
     tasks: Tasks,
     wants: Mutex<HashMap<(Tenant, Topic), mpsc::UnboundedSender<Want>>>,
     answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
@@ -104,7 +107,7 @@ pub(super) struct Pullers {
 
 impl Pullers {
     /// `tasks` runs the pullers; `answering` outlives the calls that still decide their offers.
-    pub(super) fn start(bus: Bus, tasks: &Tasks, answering: &Tasks) -> Pullers {
+    pub(super) fn start(flow: &Flow, tasks: &Tasks, answering: &Tasks) -> Pullers {
         let (answers, mut waiting) = mpsc::unbounded_channel::<(Receipt, Option<Duration>)>();
         answering.spawn("answer for offers", {
             let stop = answering.stopping();
@@ -123,7 +126,8 @@ impl Pullers {
                 }
             }
         });
-        Pullers { bus, tasks: tasks.clone(), wants: Mutex::default(), answers }
+        let (bus, store) = (flow.bus.clone(), flow.store.clone());
+        Pullers { bus, store, tasks: tasks.clone(), wants: Mutex::default(), answers }
     }
 
     /// Asks for offers of a topic, starting its puller if there is none.
@@ -147,7 +151,8 @@ impl Pullers {
         // The receiver is right here.
         let _ = puller.send(want);
         wants.insert(key, puller);
-        let puller = Puller { bus: self.bus.clone(), answers: self.answers.clone(), wanted, waiting: VecDeque::new() };
+        let (bus, store) = (self.bus.clone(), self.store.clone());
+        let puller = Puller { bus, store, answers: self.answers.clone(), wanted, waiting: VecDeque::new() };
         let (spec, stop) = (ConsumerSpec::offers(tenant, topic), self.tasks.stopping());
         self.tasks.spawn("pull offers", puller.run(spec, stop));
         Ok(())
@@ -156,6 +161,7 @@ impl Pullers {
 
 struct Puller {
     bus: Bus,
+    store: Store,
     answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
     wanted: mpsc::UnboundedReceiver<Want>,
     waiting: VecDeque<Want>,
@@ -217,8 +223,34 @@ impl Puller {
         };
         let answers = self.answers.clone();
         let ticket = Arc::new(Ticket { receipt: Some(delivery.receipt), back: Mutex::default(), answers });
+        let shared = group.items.len() > 1;
         let offered = group.items.into_iter().map(|offer| Offered { offer, ticket: ticket.clone(), decided: false });
-        share(offered.collect(), &mut self.waiting, Instant::now());
+        let mut offered: Vec<Offered> = offered.collect();
+        drop(ticket);
+        if shared && delivery.delivered > 1 {
+            offered = self.still_offered(offered).await;
+        }
+        share(offered, &mut self.waiting, Instant::now());
+    }
+
+    /// A shared delivery that went back comes with offers that were started meanwhile. Without this,
+    /// a worker that takes one at a time would be handed the same first offer for ever.
+    async fn still_offered(&self, offered: Vec<Offered>) -> Vec<Offered> {
+        let ids: Vec<JobId> = offered.iter().filter_map(|o| job_id(&o.offer.job_id).ok()).collect();
+        if ids.len() != offered.len() {
+            return offered;
+        }
+        let records = self.store.read(&ids, Fields::NONE).await;
+        let mut open = Vec::with_capacity(offered.len());
+        for (one, record) in offered.into_iter().zip(records) {
+            match record {
+                Ok(Some(record)) if record.head.state() != State::Dispatched => one.decided(),
+                Ok(Some(record)) if record.head.version != one.offer.version => one.decided(),
+                // No record yet, or no answer: the start will tell.
+                _ => open.push(one),
+            }
+        }
+        open
     }
 }
 

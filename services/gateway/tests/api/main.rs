@@ -8,4 +8,5 @@ mod input;
 mod jobs;
 mod keys;
 mod limits;
+mod retention;
 mod workers;

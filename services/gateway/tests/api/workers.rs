@@ -281,3 +281,35 @@ async fn a_cancel_ends_a_waiting_extension_early() {
     );
     assert_eq!(gate.get(&format!("/api/v1/jobs/{}", ids[0])).await.json["state"], "cancelled");
 }
+
+#[tokio::test]
+async fn a_worker_that_takes_one_at_a_time_gets_every_job_of_a_shared_message() {
+    let scheduler = StandIn::start().await;
+    let gate = Gate::start(&[]).await;
+    let ids = submit(&gate, "http.shared", 3).await;
+    scheduler.dispatch(&ids).await;
+    let mut got = Vec::new();
+    for n in 0..3 {
+        let answer = gate.post("/api/v1/worker/lease", &lease(&format!("shared{n}"), "http.shared", 1, 10_000)).await;
+        got.extend(ids_of(&answer.json["items"]));
+    }
+    got.sort();
+    let mut all: Vec<_> = ids.iter().map(ToString::to_string).collect();
+    all.sort();
+    assert_eq!(got, all, "each call got another one");
+}
+
+#[tokio::test]
+async fn extensions_with_much_progress_are_cut_to_what_the_bus_carries() {
+    let scheduler = StandIn::start().await;
+    let gate = Gate::start(&[]).await;
+    let ids = submit(&gate, "http.bulky", 24).await;
+    scheduler.dispatch(&ids).await;
+    let leased = gate.post("/api/v1/worker/lease", &lease("bulky", "http.bulky", 24, 5_000)).await;
+    let held = |item: &Value| json!({"job_id": item["job_id"], "fence": item["fence"], "progress": {"data": "x".repeat(60_000)}});
+    let items: Vec<Value> = leased.json["items"].as_array().unwrap().iter().map(held).collect();
+    assert!(items.len() > 20);
+    let answer = gate.post("/api/v1/worker/extend", &json!({"worker_id": "w1", "items": items})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert!(answer.json["items"].as_array().unwrap().iter().all(|i| i["status"] == "ok"));
+}

@@ -2,7 +2,7 @@
 //!
 //! Every scheduler hears every worker, but only one writes, so that all gateways show the same and
 //! sums over replicas are right. A scheduler that has only just begun to listen knows few workers:
-//! it leaves a snapshot that is there alone until it must have heard everybody.
+//! it leaves another's snapshot alone until it must have heard everybody. Its own it goes on with.
 
 use std::{
     collections::BTreeMap,
@@ -25,13 +25,15 @@ const LISTENING: Duration = Duration::from_secs(1);
 pub(super) struct Snapshot {
     desk: Arc<Desk>,
     kept: Duration,
+    /// The snapshot that stands is this replica's.
+    own: bool,
     /// What the gauges show.
     shown: BTreeMap<String, u64>,
 }
 
 impl Snapshot {
     pub(super) fn new(desk: Arc<Desk>, interval: Duration) -> Snapshot {
-        Snapshot { desk, kept: KEPT_FOR * interval, shown: BTreeMap::new() }
+        Snapshot { desk, kept: KEPT_FOR * interval, own: false, shown: BTreeMap::new() }
     }
 
     fn show(&mut self, now: BTreeMap<String, u64>) {
@@ -57,7 +59,8 @@ impl Loop for Snapshot {
         let (desk, mut counts) = (self.desk.clone(), Counts::none());
         // Who hears nobody must not tell that nobody is there.
         anyhow::ensure!(desk.bus().is_connected(), "not connected to NATS, so no worker can be heard");
-        if !desk.fleet.has_heard_all(Instant::now()) && desk.store().read_workers().await?.is_some() {
+        let knows_all = self.own || desk.fleet.has_heard_all(Instant::now());
+        if !knows_all && desk.store().read_workers().await?.is_some() {
             counts.add("still_listening", 1);
             counts.due_in(LISTENING);
             return Ok(counts);
@@ -68,11 +71,13 @@ impl Loop for Snapshot {
         counts.add("unhealthy", workers.iter().filter(|worker| !worker.healthy).count() as u64);
         let topics = by_topic(&workers);
         desk.store().put_workers(&WorkerSnapshot { at, workers }, self.kept).await?;
+        self.own = true;
         self.show(topics);
         Ok(counts)
     }
 
     fn stands_down(&mut self) {
+        self.own = false;
         self.show(BTreeMap::new());
     }
 }

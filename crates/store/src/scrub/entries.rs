@@ -1,0 +1,159 @@
+//! Puts homes and queue entries back that were lost.
+//!
+//! A living job's home is there for all of its life. So one that has none, and is found alive when it
+//! is read again *after* that, has lost it; one that has merely ended meanwhile has not. A queue
+//! entry is written a moment after the job is queued; adding it first makes no difference.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
+
+use muster_domain::{
+    JobId, State, Tenant, Time, Topic,
+    job::{QUEUED_LOOK, next_look},
+    time::micros,
+};
+
+use super::Scrubbed;
+use crate::{
+    Store, StoreError,
+    homes::{by_shard, text},
+    keys,
+    queues::{QueueEntry, by_queue},
+    record::{Fields, Record},
+    router::Command,
+    script::number,
+    scripts,
+};
+
+/// Those of a page who were not where they should be found.
+#[derive(Default)]
+struct Missing {
+    homes: HashSet<JobId>,
+    entries: HashSet<JobId>,
+}
+
+impl Store {
+    /// Looks for the homes and queue entries of these jobs, and puts back what is missing.
+    pub(super) async fn put_entries_back(&self, records: &[Record], done: &mut Scrubbed) {
+        let missing = self.missing_entries(records, done).await;
+        let ids: BTreeSet<JobId> = missing.homes.union(&missing.entries).copied().collect();
+        if ids.is_empty() {
+            return;
+        }
+        let records = self.readable(&ids.into_iter().collect::<Vec<_>>(), done).await;
+        let now = self.now();
+        let living = |record: &&Record| !record.head.state().is_end();
+        let homeless = records.iter().filter(living).filter(|record| missing.homes.contains(&record.id));
+        let homes: Vec<_> = homeless.map(|record| (record.id, look_in(record, now))).collect();
+        let queued = records.iter().filter(|record| record.head.state() == State::Queued);
+        let unqueued = queued.filter(|record| missing.entries.contains(&record.id));
+        let entries: Vec<QueueEntry> = unqueued.map(entry_of).collect();
+        let (homes, queues) = tokio::join!(self.add_homes(&homes), self.add_entries(&entries));
+        for (soonest, added) in homes {
+            let added = done.take(added);
+            done.homes += added;
+            if added > 0 {
+                done.soonest = Some(done.soonest.map_or(soonest, |known| known.min(soonest)));
+            }
+        }
+        for (topic, added) in queues {
+            let added = done.take(added);
+            done.queued += added;
+            if added > 0 {
+                done.topics.insert(topic);
+            }
+        }
+    }
+
+    async fn missing_entries(&self, records: &[Record], done: &mut Scrubbed) -> Missing {
+        let ask = |key: keys::Key, member: Vec<u8>| {
+            let mut cmd = redis::cmd("ZSCORE");
+            cmd.arg(key.as_bytes()).arg(member);
+            Command::plain(cmd)
+        };
+        let living: Vec<&Record> = records.iter().filter(|record| !record.head.state().is_end()).collect();
+        let queued: Vec<&Record> = living.iter().copied().filter(|r| r.head.state() == State::Queued).collect();
+        let of_home = |record: &&Record| ask(keys::homes(record.id.shard()), text(record.id));
+        let of_entry = |record: &&Record| {
+            let entry = entry_of(record);
+            ask(keys::queue(&entry.tenant, &entry.topic, entry.priority), entry.member().into_bytes())
+        };
+        let commands = living.iter().map(of_home).chain(queued.iter().map(of_entry)).collect();
+        let mut replies = self.router().many(commands).await.into_iter();
+        let mut absent = |asked: &[&Record]| -> HashSet<JobId> {
+            let found = asked.iter().zip(replies.by_ref());
+            let absent = found.filter(|(_, reply)| match reply {
+                Ok(score) => *score == redis::Value::Nil,
+                Err(fault) => {
+                    done.take(Err(fault.clone()));
+                    false
+                }
+            });
+            absent.map(|(record, _)| record.id).collect()
+        };
+        Missing { homes: absent(&living), entries: absent(&queued) }
+    }
+
+    /// Adds homes where there are none; per call how many, and when the first of its jobs is due.
+    async fn add_homes(&self, items: &[(JobId, Duration)]) -> Vec<(Duration, Result<u64, StoreError>)> {
+        let groups = by_shard(items, |item| item.0);
+        let soonest = |items: &[(JobId, Duration)]| items.iter().map(|item| item.1).min().unwrap_or_default();
+        let call = |(shard, items): &(u8, Vec<(JobId, Duration)>)| scripts::home::PutBack {
+            key: keys::homes(*shard),
+            pairs: items.iter().flat_map(|(id, after)| [text(*id), micros(*after).to_string().into_bytes()]).collect(),
+        };
+        let replies = self.run_many(groups.iter().map(call).collect()).await;
+        let added = replies.into_iter().map(|reply| reply.map(|reply| reply.added));
+        groups.iter().map(|(_, items)| soonest(items)).zip(added).collect()
+    }
+
+    /// Adds queue entries where there are none; per queue how many.
+    async fn add_entries(&self, items: &[QueueEntry]) -> Vec<((Tenant, Topic), Result<u64, StoreError>)> {
+        let queues = by_queue(items);
+        let command = |(key, entries): (&keys::Key, &Vec<&QueueEntry>)| {
+            let mut cmd = redis::cmd("ZADD");
+            cmd.arg(key.as_bytes()).arg("NX");
+            for entry in entries {
+                cmd.arg(entry.since.0).arg(entry.member());
+            }
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(queues.iter().map(command).collect()).await;
+        let added = replies.into_iter().map(|reply| number(&reply?));
+        let topics = queues.values().map(|entries| (entries[0].tenant.clone(), entries[0].topic.clone()));
+        topics.zip(added).collect()
+    }
+
+    /// The records that are there.
+    pub(super) async fn readable(&self, ids: &[JobId], done: &mut Scrubbed) -> Vec<Record> {
+        let mut records = Vec::with_capacity(ids.len());
+        for record in self.read(ids, Fields::NONE).await {
+            match record {
+                Ok(Some(record)) if !record.deleted => records.push(record),
+                Ok(_) => {}
+                Err(fault) => _ = done.take(Err(fault)),
+            }
+        }
+        records
+    }
+}
+
+/// When a job whose home was lost is looked at. Those that only wait are spread, so that a whole lost
+/// shard is not due at once.
+fn look_in(record: &Record, now: Time) -> Duration {
+    let wait = next_look(&record.head, now).remaining(now);
+    if wait == QUEUED_LOOK { wait.mul_f64(0.1 + 0.9 * fastrand::f64()) } else { wait }
+}
+
+fn entry_of(record: &Record) -> QueueEntry {
+    QueueEntry {
+        tenant: record.spec.tenant.clone(),
+        topic: record.spec.topic.clone(),
+        priority: record.spec.priority,
+        job: record.id,
+        version: record.head.version,
+        since: record.head.created_at,
+    }
+}

@@ -1,0 +1,127 @@
+//! Deletes ended jobs after their time, and with them listings and dead letters: storage is bounded.
+//!
+//! Goes in steps until nothing is due, working half of the time only, then sleeps until something
+//! is. Leaves to others: what is due, and writes that compare what was read (`store`).
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_store::{LeaderLock, Lease, Retention, RetentionWalk, Store};
+
+/// Entries of listings that one step looks at.
+const BATCH: usize = 500;
+/// The least pause between two rounds.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The loop.
+pub(super) struct RetentionLoop {
+    store: Store,
+    keep: Retention,
+    walk: RetentionWalk,
+}
+
+impl RetentionLoop {
+    pub(super) fn new(store: Store, keep: Retention) -> RetentionLoop {
+        RetentionLoop { store, keep, walk: RetentionWalk::new() }
+    }
+}
+
+impl Loop for RetentionLoop {
+    const NAME: &'static str = "retention";
+    const SAFE: Safety = Safety::Leader {
+        lock: LeaderLock::Retention.as_str(),
+        duplicate_costs: "a second look at the same listings; what is deleted is judged in the script, by its age",
+    };
+    type Lease = Lease;
+
+    async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
+        let mut counts = Counts::none();
+        loop {
+            ensure!(lease.is_held(), "the lease is lost");
+            let began = Instant::now();
+            let done = self.store.retain(&mut self.walk, &self.keep, BATCH).await?;
+            counts.add("looked", done.looked);
+            counts.add("records", done.records);
+            counts.add("listings", done.listings);
+            counts.add("dead_letters", done.dead_letters);
+            if done.unreadable > 0 {
+                counts.add("unreadable", done.unreadable);
+            }
+            if done.passed {
+                done.next.into_iter().for_each(|next| counts.due_in(next.max(PAUSE)));
+                return Ok(counts);
+            }
+            if budget.spent() {
+                counts.due_in(Duration::ZERO);
+                return Ok(counts);
+            }
+            tokio::time::sleep(began.elapsed()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::{Event, JobId, JobSpec, Tenant, Topic};
+    use muster_store::{Fields, LEADER_TTL, LeaseKeeper, NewJob, RedisSettings, Step};
+    use muster_testkit::{RedisServer, until};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_pass_deletes_what_has_ended_and_keeps_what_lives() {
+        let server = RedisServer::start().await;
+        let store = Store::connect(RedisSettings::new(server.url())).await.unwrap();
+        let spec = JobSpec::new(Tenant::default(), Topic::parse("t").unwrap());
+        let mut jobs: Vec<NewJob> = (0..1200)
+            .map(|n| NewJob {
+                id: JobId::mint(n as u8),
+                spec: spec.clone(),
+                payload: "1".into(),
+                body_hash: None,
+                place: None,
+            })
+            .collect();
+        for prepared in store.prepare(&mut jobs, PATIENCE).await {
+            prepared.unwrap();
+        }
+        for created in store.submit(&jobs).await {
+            created.unwrap();
+        }
+        let (ended, alive) = jobs.split_at(1100);
+        let ended: Vec<JobId> = ended.iter().map(|job| job.id).collect();
+        for moved in store.apply(ended.iter().map(|id| Step::new(*id, Event::Cancel, 0)).collect()).await {
+            moved.unwrap();
+        }
+        store.drop_homes(&ended).await.unwrap();
+
+        let short = Duration::from_micros(1);
+        let mut body = RetentionLoop::new(store.clone(), Retention { succeeded: short, failed: short });
+        let keeper = LeaseKeeper::new(store.clone(), LeaderLock::Retention, "g1", LEADER_TTL);
+        let passes = async {
+            let lease = until(PATIENCE, "the lease", async || keeper.lease()).await;
+            let mut left = 1100;
+            until(PATIENCE, "all to be deleted", async || {
+                let counts = body.run_once(&lease, Budget::of(PATIENCE)).await.unwrap();
+                left -= counts.items.iter().find(|(what, _)| *what == "records").unwrap().1;
+                (left == 0).then_some(())
+            })
+            .await;
+        };
+        tokio::select! {
+            () = keeper.run() => {}
+            () = passes => {}
+        }
+        for (n, record) in store.read(&ended, Fields::NONE).await.into_iter().enumerate() {
+            assert_eq!(record.unwrap(), None, "{n}");
+        }
+        for job in alive {
+            assert!(store.read_one(job.id, Fields::NONE).await.unwrap().is_some());
+        }
+        keeper.release().await.unwrap();
+        assert_eq!(server.cli(&["EXISTS", LeaderLock::Retention.as_str()]).await, "0");
+    }
+}
