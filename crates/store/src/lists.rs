@@ -5,6 +5,9 @@
 //! its first place, and an entry anywhere else is passed over. So every job is listed, and shown
 //! once, whoever dies when.
 //!
+//! Places are taken just before the records are made, so jobs that two gateways accept at the same
+//! moment may be listed a few milliseconds out of the order of their `created_at`.
+//!
 //! A cursor is a bucket and a position in it. Lists only grow at their end, so a cursor never moves
 //! however many jobs are added meanwhile. A page reads at most [`PAGE_WORK`] records; it may
 //! therefore be short, and only a missing cursor ends the list.
@@ -244,17 +247,16 @@ impl Store {
         fields: Fields,
     ) -> Result<Page, ListError> {
         let cursor = cursor.map(|text| Cursor::parse(text).ok_or(ListError::BadCursor)).transpose()?;
-        match (cursor, filter.only_bad_ends()) {
-            (None, true) => self.list_dead(tenant, None, limit, filter, fields).await,
+        let from = match (cursor, filter.only_bad_ends()) {
+            (None, true) => return self.list_dead(tenant, None, limit, filter, fields).await,
             (Some(Cursor::Dead { at, id }), true) => {
-                self.list_dead(tenant, Some((at, id)), limit, filter, fields).await
+                return self.list_dead(tenant, Some((at, id)), limit, filter, fields).await;
             }
-            (None, false) => self.list_all(tenant, (u64::MAX, u64::MAX), limit, filter, fields).await,
-            (Some(Cursor::Listed { bucket, below }), false) => {
-                self.list_all(tenant, (bucket, below), limit, filter, fields).await
-            }
-            _ => Err(ListError::BadCursor),
-        }
+            (None, false) => (u64::MAX, u64::MAX),
+            (Some(Cursor::Listed { bucket, below }), false) => (bucket, below),
+            _ => return Err(ListError::BadCursor),
+        };
+        self.list_all(tenant, from, limit, filter, fields).await
     }
 
     async fn list_all(
@@ -268,8 +270,9 @@ impl Store {
         let mut page = Page::default();
         let mut work = PAGE_WORK;
         if let Some(before) = filter.created_before {
-            // Buckets that began later hold nothing that is asked for.
-            let newest = before.0 / BUCKET;
+            // Buckets that began later hold nothing that is asked for, but for an estimate of the time
+            // that was ahead.
+            let newest = before.0 / BUCKET + 1;
             if newest < bucket {
                 (bucket, below) = (newest, u64::MAX);
             }

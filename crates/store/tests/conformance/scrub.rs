@@ -52,6 +52,7 @@ async fn everything(bench: &Bench) {
     a_lost_listing_comes_back_in_its_order(bench).await;
     a_listing_that_was_cut_short_and_written_on_names_everybody_once(bench).await;
     homes_in_a_wrong_shard_are_removed_once_due(bench).await;
+    jobs_that_come_and_go_meanwhile_are_left_alone(bench).await;
     steps_are_bounded_and_a_pass_sees_everybody(bench).await;
 }
 
@@ -245,6 +246,33 @@ async fn homes_in_a_wrong_shard_are_removed_once_due(bench: &Bench) {
     let left = bench.command("ZSCORE", &key, &[job.id.to_string().as_bytes()]).await;
     assert_eq!(left, redis::Value::Nil);
     assert!(bench.store.home_of(job.id).await.unwrap().is_some());
+}
+
+async fn jobs_that_come_and_go_meanwhile_are_left_alone(bench: &Bench) {
+    scrub(bench).await;
+    let tenant = tenant();
+    let homes = bench.store.count_homes().await.unwrap();
+    let lives = async {
+        for _ in 0..60 {
+            let ids = submitted(bench, &tenant, 20).await;
+            let ends = ids.iter().map(|id| Step::new(*id, Event::Cancel, 0)).collect();
+            assert!(bench.store.apply(ends).await.into_iter().all(|moved| moved.is_ok()));
+            bench.store.drop_homes(&ids).await.unwrap();
+        }
+    };
+    let mut passes = 0;
+    let scrubs = async {
+        loop {
+            assert_eq!(put_back(&scrub(bench).await), (0, 0, 0));
+            passes += 1;
+        }
+    };
+    tokio::select! {
+        () = lives => {}
+        () = scrubs => {}
+    }
+    assert!(passes > 1, "{passes}");
+    assert_eq!(bench.store.count_homes().await.unwrap(), homes);
 }
 
 async fn steps_are_bounded_and_a_pass_sees_everybody(bench: &Bench) {
