@@ -5,8 +5,8 @@
 //! effects of its end are done; a listing is dropped when everybody on it is gone and nobody was
 //! added meanwhile; each step is bounded and may be repeated, by a second leader too. What it costs
 //! grows with what there is to delete: a listing that somebody stays on is not read again before
-//! that somebody can be due. Records leave up to a day and a half late at the usual times, because
-//! a listing is looked at for all of its jobs together. Leaves to others: how long, and how often.
+//! that somebody can be due. All jobs of a listing are looked at together, so a record may leave late,
+//! by a twenty-fourth of the shortest time. Leaves to others: how long, and how often.
 
 mod visit;
 
