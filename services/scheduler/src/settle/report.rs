@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_domain::{
-    Event, Head, JobError, JobErrorCode, JobId, Phase, Time,
+    Event, Head, JobError, JobErrorCode, JobId, Phase, State, Time,
     job::{FailedAttempt, MAX_RELEASES, after_failure},
 };
 use muster_store::{Record, Step, StoredResult};
@@ -97,6 +97,10 @@ pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
         Kind::Success(_) | Kind::Taken => FailedAttempt { event: Event::Fail, wait: Duration::ZERO, error: unsaid() },
     };
     read.error_code = Some(after.error.code.clone());
+    if before == Some(Event::TimeOut) && head.state() == State::TimedOut {
+        // This very report, come again: it is done already, and its effects are repeated.
+        return Step::new(read.id, Event::TimeOut, u64::from(head.version) - 1).with_error(after.error);
+    }
     if after.event == Event::Fail && out_of_time(head, read.fence, &after.error, now) {
         // The worker was faster than the look: the end is the same, and the script judges the moment.
         return Step::new(read.id, Event::TimeOut, head.version.into()).with_error(after.error);

@@ -1,0 +1,120 @@
+//! The protocol of jobs as models that `stateright` explores to the last state.
+//!
+//! Five models, because one of everything would never end:
+//!
+//! | model | is about | time |
+//! |---|---|---|
+//! | [`life`] | one job from submit to the effects of its end: two schedulers with every loop on both, two workers, a gateway whose client repeats | none |
+//! | [`pair`] | two jobs that share their messages, one of them out of reach for a while | ages of offers |
+//! | [`homes`] | the score of a home: set, forward, re-score | yes |
+//! | [`backlog`] | a queued job's entry: claim, dispatch, offer, forward, remove | near and far looks |
+//! | [`submits`] | two gateways with the same submit, and orphans | yes |
+//!
+//! They share [`record`], which moves a job by the real table and asks the real `look`. Steps are
+//! named like the functions that take them, and come in the order of the code; whoever changes the
+//! order of writes there changes it here first.
+//!
+//! A model that holds has been explored whole: every law is true in every state, and from every
+//! state an end can be reached by steps that are no faults. How many faults there may be is said by
+//! a number; they are then of any kinds, at any moments. The flaws at the end of this file are
+//! wrong on purpose: each must break the law that it is there for, or the model proves nothing.
+//! `cargo test -p muster-model -- --nocapture` tells how many states there are, and
+//! the shortest way into each flaw.
+
+#[path = "model/backlog.rs"]
+mod backlog;
+#[path = "model/explore.rs"]
+mod explore;
+#[path = "model/flaws.rs"]
+mod flaws;
+#[path = "model/homes.rs"]
+mod homes;
+#[path = "model/life.rs"]
+mod life;
+#[path = "model/pair.rs"]
+mod pair;
+#[path = "model/record.rs"]
+mod record;
+#[path = "model/submits.rs"]
+mod submits;
+
+use backlog::Backlog;
+use explore::holds;
+use homes::Homes;
+use life::{Fault, Life};
+use muster_domain::State;
+use pair::Pair;
+use submits::Submits;
+
+const ALL_BUT_LOST_HOMES: &[Fault] = &[
+    Fault::Crash,
+    Fault::LostReply,
+    Fault::Redelivery,
+    Fault::Wipe,
+    Fault::Expiry,
+    Fault::Haste,
+    Fault::Repeat,
+    Fault::Cancel,
+    Fault::Drain,
+];
+
+fn life(faults: u8, kinds: &'static [Fault], sights: &'static [State]) -> Life {
+    Life { faults, kinds, flaw: None, keep_stale: false, sights }
+}
+
+#[test]
+fn any_two_faults_lose_no_job_and_end_none_twice() {
+    let ends = &[State::Succeeded, State::Failed, State::Quarantined, State::Cancelled, State::Scheduled];
+    holds("life, any two faults", life(2, ALL_BUT_LOST_HOMES, ends));
+}
+
+#[test]
+fn three_crashes_losses_and_expiries_lose_no_job_and_end_none_twice() {
+    let kinds = &[Fault::Crash, Fault::LostReply, Fault::Redelivery, Fault::Wipe, Fault::Expiry];
+    holds("life, three faults", life(3, kinds, &[State::Succeeded, State::Failed, State::Quarantined]));
+}
+
+#[test]
+fn what_is_stale_harms_nobody_until_it_is_dealt_with() {
+    let life = life(1, ALL_BUT_LOST_HOMES, &[State::Succeeded, State::Failed]);
+    holds("life with everything stale", Life { keep_stale: true, ..life });
+}
+
+#[test]
+fn a_lost_home_is_put_back_and_every_end_has_its_effects() {
+    let kinds = &[Fault::LostHome, Fault::Crash, Fault::LostReply, Fault::Wipe, Fault::Cancel, Fault::Expiry];
+    holds("life with lost homes", life(2, kinds, &[State::Succeeded, State::Cancelled]));
+}
+
+#[test]
+fn no_attempt_is_lost_while_its_worker_lives() {
+    let kinds =
+        &[Fault::LostReply, Fault::Redelivery, Fault::Wipe, Fault::Haste, Fault::Repeat, Fault::Cancel, Fault::Drain];
+    holds("life of living workers", life(3, kinds, &[State::Succeeded, State::Scheduled]));
+}
+
+#[test]
+fn two_jobs_in_one_message_do_not_harm_each_other() {
+    holds("pair", Pair { faults: 2, flaw: None });
+}
+
+#[test]
+fn nobody_is_looked_at_too_late() {
+    let homes = Homes { transitions: 2, extensions: 1, repeats: 0, crashes: 0, flaw: None };
+    holds("homes, two transitions", homes);
+    holds("homes, three transitions", Homes { transitions: 3, extensions: 0, ..homes });
+    holds("homes, a repeated submit", Homes { transitions: 1, repeats: 1, ..homes });
+    holds("homes, a crash", Homes { extensions: 0, crashes: 1, ..homes });
+}
+
+#[test]
+fn a_queued_job_is_released_once_and_never_forgotten() {
+    holds("backlog", Backlog { faults: 3, flaw: None });
+}
+
+#[test]
+fn what_two_gateways_answer_is_stored_and_has_a_home() {
+    let submits = Submits { crashes: 2, jumps: 0, waits_after_a_jump: true, flaw: None };
+    holds("submits, two crashes", submits);
+    holds("submits, a jump of the clock", Submits { crashes: 0, jumps: 1, ..submits });
+}

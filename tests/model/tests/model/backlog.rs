@@ -1,0 +1,395 @@
+//! Releasing a queued job: `scheduler/backlog.rs` on both schedulers, with the look that puts
+//! entries back.
+//!
+//! Order: claim the head, `apply(dispatch)` by the entry's version, `offer`, `forward_homes`,
+//! `remove_queued`. An entry is a job and the version at which it was queued. Its home is near (a
+//! look comes within 30 s) or far (a quarter of an hour): only a re-score by compare makes it far,
+//! and a state that only a far look could heal counts as lost here. Abstracts from: other jobs in
+//! the queue, windows, and the rest of the job's life, which takes one step each.
+
+use muster_domain::{Event, Outcome, State};
+use stateright::Property;
+
+use super::{
+    explore::{Checked, Protocol, Step},
+    record::{Age, Ages, Record, Seen},
+};
+
+pub(crate) const QUEUED_FOUND: &str = "a queued job has its entry, or is looked at soon";
+pub(crate) const OFFER_FOUND: &str = "an offer that was not made is found by an entry or a look";
+
+/// What is wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// A member is the job alone.
+    NoVersion,
+    /// Who finds the job dispatched by somebody else just removes the entry.
+    LoserRemoves,
+    /// The entry is removed, then the home is forwarded.
+    RemovesBeforeForward,
+    /// The head is popped instead of claimed.
+    Pops,
+}
+
+/// How many faults there may be, of any kinds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backlog {
+    pub(crate) faults: u8,
+    pub(crate) flaw: Option<Flaw>,
+}
+
+impl Backlog {
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Hand {
+    Idle,
+    /// Held: the entry of this version is to be added.
+    Enqueue {
+        entry: Age,
+    },
+    /// Has claimed this entry.
+    Claimed {
+        entry: Age,
+    },
+    Offer {
+        entry: Age,
+        offer: Age,
+    },
+    Forward {
+        entry: Age,
+    },
+    Remove {
+        entry: Age,
+    },
+    /// Has looked at the queued job: puts the entry back.
+    PutBack {
+        entry: Age,
+        read: bool,
+    },
+    /// `read`: the home's score is the one that was read.
+    Rescore {
+        read: bool,
+    },
+    /// Has looked at a lost offer.
+    Reoffer {
+        version: Age,
+    },
+    OfferAgain {
+        offer: Age,
+    },
+}
+
+impl Hand {
+    fn ages(&mut self) -> [Option<&mut Age>; 2] {
+        match self {
+            Hand::Idle | Hand::Rescore { .. } => [None, None],
+            Hand::Offer { entry, offer } => [Some(entry), Some(offer)],
+            Hand::Enqueue { entry: age }
+            | Hand::Claimed { entry: age }
+            | Hand::Forward { entry: age }
+            | Hand::Remove { entry: age }
+            | Hand::PutBack { entry: age, .. }
+            | Hand::Reoffer { version: age }
+            | Hand::OfferAgain { offer: age } => [Some(age), None],
+        }
+    }
+
+    fn misread(&mut self) {
+        if let Hand::PutBack { read, .. } | Hand::Rescore { read } = self {
+            *read = false;
+        }
+    }
+
+    fn will_offer(&self) -> bool {
+        matches!(self, Hand::Offer { offer: Age::Now, .. } | Hand::OfferAgain { offer: Age::Now })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Topic {
+    record: Record,
+    /// Entries, and which of them are claimed.
+    entries: Ages,
+    claims: Ages,
+    offers: Ages,
+    near: bool,
+    hands: [Hand; 2],
+    /// A failover lost the entry; scrub or the next look puts it back.
+    entry_lost: bool,
+    faults: u8,
+}
+
+impl Topic {
+    fn apply(&mut self, bare: bool, event: Event, seen: Seen) -> Outcome {
+        let outcome = self.record.apply(event, seen);
+        if outcome == Outcome::Applied {
+            self.offers = self.offers.older();
+            if !bare {
+                self.entries = self.entries.older();
+                self.claims = self.claims.older();
+            }
+            for hand in &mut self.hands {
+                let is_entry = !matches!(hand, Hand::Reoffer { .. } | Hand::OfferAgain { .. });
+                for (place, age) in hand.ages().into_iter().enumerate() {
+                    if let Some(age) = age
+                        && !(bare && is_entry && place == 0)
+                    {
+                        *age = age.older();
+                    }
+                }
+            }
+        }
+        outcome
+    }
+
+    fn forward(&mut self) {
+        self.near = true;
+        self.hands.iter_mut().for_each(Hand::misread);
+    }
+
+    fn enqueue(&mut self, entry: Age) {
+        self.entries = self.entries.with(entry);
+        self.entry_lost &= entry != Age::Now;
+    }
+
+    fn canonical(mut self) -> Topic {
+        self.hands.sort_unstable();
+        self.record.start_id = super::record::Asker::Nobody;
+        self
+    }
+}
+
+const WHO: [&str; 2] = ["S1", "S2"];
+
+impl Backlog {
+    fn hand(&self, w: &Topic, place: usize, out: &mut Vec<Step<Topic>>) {
+        let (who, bare) = (WHO[place], self.has(Flaw::NoVersion));
+        let put = |hand| {
+            let mut to = *w;
+            to.hands[place] = hand;
+            to
+        };
+        let mut push = |what, to: Topic| out.push(Step::new(who, what, to.canonical()));
+        match w.hands[place] {
+            Hand::Idle => self.takes(w, place, out),
+            Hand::Enqueue { entry } => {
+                let mut to = put(Hand::Idle);
+                to.enqueue(entry);
+                push("enqueue", to);
+            }
+            Hand::Claimed { entry } => {
+                let mut to = *w;
+                // Without a version in the member, the record's own is all there is to compare.
+                let seen = if bare && w.record.state == State::Queued { Age::Now } else { entry };
+                let outcome = to.apply(bare, Event::Dispatch, Seen::Version(seen));
+                let entry = if outcome == Outcome::Applied && !bare { entry.older() } else { entry };
+                let offered = to.record.state == State::Dispatched;
+                let ours = outcome == Outcome::Applied || !self.has(Flaw::LoserRemoves);
+                let gone = self.has(Flaw::Pops);
+                to.hands[place] = match (offered && ours, gone) {
+                    (true, _) => Hand::Offer { entry, offer: Age::Now },
+                    (false, false) => Hand::Remove { entry },
+                    (false, true) => Hand::Idle,
+                };
+                push("apply(dispatch)", to);
+                if outcome == Outcome::Applied && w.faults > 0 {
+                    // The answer is unknown: the entry stays.
+                    to.hands[place] = Hand::Idle;
+                    to.faults -= 1;
+                    out.push(Step::fault(who, "apply(dispatch), no answer", to.canonical()));
+                }
+            }
+            Hand::Offer { entry, offer } => {
+                let remove_first = self.has(Flaw::RemovesBeforeForward);
+                let mut to = put(if remove_first { Hand::Remove { entry } } else { Hand::Forward { entry } });
+                to.offers = to.offers.with(offer);
+                push("offer", to);
+            }
+            Hand::Forward { entry } => {
+                let over = self.has(Flaw::RemovesBeforeForward) || self.has(Flaw::Pops);
+                let mut to = put(if over { Hand::Idle } else { Hand::Remove { entry } });
+                to.forward();
+                push("forward_homes", to);
+            }
+            Hand::Remove { entry } => {
+                let dispatched = w.record.state == State::Dispatched;
+                let forwards = self.has(Flaw::RemovesBeforeForward) && dispatched;
+                let mut to = put(if forwards { Hand::Forward { entry } } else { Hand::Idle });
+                (to.entries, to.claims) = (to.entries.without(entry), to.claims.without(entry));
+                push("remove_queued", to);
+            }
+            Hand::PutBack { entry, read } => {
+                let mut to = put(Hand::Rescore { read });
+                to.enqueue(entry);
+                push("look: put_back", to);
+            }
+            Hand::Rescore { read } => {
+                let mut to = put(Hand::Idle);
+                if read {
+                    to.forward();
+                    to.near = false;
+                }
+                push("rescore_homes", to);
+            }
+            Hand::Reoffer { version } => {
+                let mut to = *w;
+                let outcome = to.apply(bare, Event::Reoffer, Seen::Version(version));
+                let done = outcome == Outcome::Applied;
+                to.hands[place] = if done { Hand::OfferAgain { offer: Age::Now } } else { Hand::Idle };
+                push("apply(reoffer)", to);
+            }
+            Hand::OfferAgain { offer } => {
+                let mut to = put(Hand::Idle);
+                to.offers = to.offers.with(offer);
+                push("offer (again)", to);
+            }
+        }
+        if w.hands[place] != Hand::Idle && w.faults > 0 {
+            let mut to = put(Hand::Idle);
+            to.faults -= 1;
+            out.push(Step::fault(who, "crashes", to.canonical()));
+        }
+    }
+
+    fn takes(&self, w: &Topic, place: usize, out: &mut Vec<Step<Topic>>) {
+        let (who, bare) = (WHO[place], self.has(Flaw::NoVersion));
+        let mut push = |what, to: Topic| out.push(Step::new(who, what, to.canonical()));
+        for entry in w.entries.iter().filter(|entry| !w.claims.has(*entry)) {
+            let mut to = *w;
+            if self.has(Flaw::Pops) {
+                to.entries = to.entries.without(entry);
+            } else {
+                to.claims = to.claims.with(entry);
+            }
+            to.hands[place] = Hand::Claimed { entry };
+            push("claim_queued", to);
+        }
+        let offered = w.offers.has(Age::Now) || w.hands.iter().any(Hand::will_offer);
+        match w.record.state {
+            State::Pending => {
+                let mut to = *w;
+                to.apply(bare, Event::Hold, Seen::Version(Age::Now));
+                to.hands[place] = Hand::Enqueue { entry: Age::Now };
+                push("apply(hold)", to);
+            }
+            State::Queued => {
+                let mut to = *w;
+                if w.near {
+                    to.hands[place] = Hand::PutBack { entry: Age::Now, read: true };
+                    push("look: requeue", to);
+                }
+                if w.entry_lost {
+                    to.hands[place] = Hand::Enqueue { entry: Age::Now };
+                    push("scrub: the entry is gone", to);
+                }
+            }
+            State::Dispatched if w.entry_lost && !w.near => {
+                let mut to = *w;
+                to.forward();
+                to.entry_lost = false;
+                push("scrub: the home is later than the next look", to);
+            }
+            State::Dispatched if w.near && !offered => {
+                let mut to = *w;
+                to.hands[place] = Hand::Reoffer { version: Age::Now };
+                push("look: reoffer", to);
+            }
+            _ => {}
+        }
+    }
+
+    fn others(&self, w: &Topic, out: &mut Vec<Step<Topic>>) {
+        let bare = self.has(Flaw::NoVersion);
+        let mut push = |who, what, to: Topic| out.push(Step::new(who, what, to.canonical()));
+        for entry in w.claims.iter() {
+            push("time", "a claim lapses", Topic { claims: w.claims.without(entry), ..*w });
+        }
+        let mut to = *w;
+        match w.record.state {
+            State::Dispatched if w.offers.has(Age::Now) => {
+                to.offers = to.offers.without(Age::Now);
+                to.apply(bare, Event::Start, Seen::Offer(Age::Now, 0));
+                push("worker", "apply(start), acks the offer", to);
+            }
+            State::Running => {
+                to.apply(bare, Event::Succeed, Seen::Fence(true));
+                push("worker", "succeeds", to);
+                if w.record.attempt == 1 {
+                    let mut to = *w;
+                    to.apply(bare, Event::Retry, Seen::Fence(true));
+                    to.apply(bare, Event::Wake, Seen::Version(Age::Now));
+                    to.forward();
+                    push("worker", "fails, the job is pending again", to);
+                }
+            }
+            _ => {}
+        }
+        if w.faults > 0 {
+            let mut fault = |who, what, to: Topic| {
+                out.push(Step::fault(who, what, Topic { faults: w.faults - 1, ..to }.canonical()));
+            };
+            if !w.offers.is_empty() {
+                fault("NATS", "loses every offer", Topic { offers: Ages::default(), ..*w });
+            }
+            if w.record.state == State::Queued {
+                let mut to = *w;
+                to.apply(bare, Event::Cancel, Seen::Any);
+                fault("gateway", "apply(cancel)", to);
+                if w.entries.has(Age::Now) && !bare {
+                    let (entries, claims) = (w.entries.without(Age::Now), w.claims.without(Age::Now));
+                    fault("Redis", "fails over and loses the entry", Topic { entries, claims, entry_lost: true, ..*w });
+                }
+            }
+        }
+    }
+}
+
+impl Protocol for Backlog {
+    type State = Topic;
+
+    fn begins(&self) -> Vec<Topic> {
+        vec![Topic {
+            record: Record::created(),
+            entries: Ages::default(),
+            claims: Ages::default(),
+            offers: Ages::default(),
+            near: true,
+            hands: [Hand::Idle; 2],
+            entry_lost: false,
+            faults: self.faults,
+        }]
+    }
+
+    fn steps(&self, w: &Topic) -> Vec<Step<Topic>> {
+        let mut out = Vec::new();
+        for place in 0..2 {
+            self.hand(w, place, &mut out);
+        }
+        self.others(w, &mut out);
+        out
+    }
+
+    fn is_goal(&self, w: &Topic) -> bool {
+        w.record.ended() && w.entries.is_empty() && w.hands == [Hand::Idle; 2]
+    }
+
+    fn laws(&self) -> Vec<Property<Checked<Backlog>>> {
+        vec![
+            Property::<Checked<Backlog>>::always(QUEUED_FOUND, |_, w| {
+                let idle = w.hands == [Hand::Idle; 2] && w.record.state == State::Queued;
+                !idle || w.near || w.entry_lost || w.entries.has(Age::Now)
+            }),
+            Property::<Checked<Backlog>>::always(OFFER_FOUND, |_, w| {
+                let idle = w.hands == [Hand::Idle; 2] && w.record.state == State::Dispatched;
+                !idle || w.near || w.offers.has(Age::Now) || !w.entries.is_empty() || w.entry_lost
+            }),
+            Property::<Checked<Backlog>>::sometimes("a job is queued twice and succeeds", |_, w| {
+                w.record.state == State::Succeeded && w.record.attempt == 2
+            }),
+        ]
+    }
+}
