@@ -6,9 +6,11 @@
 
 pub mod by_hand;
 mod probe;
+mod program;
 mod stack;
 mod workers;
 
 pub use probe::{Answer, Probe, metric_sum};
+pub use program::Program;
 pub use stack::{Options, ProcessState, Stack, State};
 pub use workers::{Executions, Run, Setup, TestWorker, WorkerProcess};

@@ -14,7 +14,7 @@ what="${1:-stack}"
 # program:package
 case "$what" in
     stack) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server) ;;
-    test) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server promtool:prometheus) ;;
+    test) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server promtool:prometheus openssl:openssl) ;;
     *) say "usage: $0 [stack|test]"; exit 2 ;;
 esac
 
