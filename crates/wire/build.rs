@@ -1,10 +1,12 @@
 //! Compiles `proto/` without needing protoc on the machine.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto");
+    // Asked when it runs, not when it was compiled: checkouts may share their build output.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?;
+    let root = std::path::Path::new(&here).join("../../proto");
     let files = ["muster/v1/envelope.proto", "muster/v1/job.proto", "muster/v1/worker.proto"];
-    println!("cargo:rerun-if-changed={root}");
-    let set = protox::compile(files, [root])?;
+    println!("cargo:rerun-if-changed={}", root.display());
+    let set = protox::compile(files, [&root])?;
     prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(set)?;
     Ok(())
 }
