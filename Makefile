@@ -1,15 +1,17 @@
 # Everything one does with Muster from a checkout. `make` alone lists it.
-# Arguments for `run` and `bench` go into ARGS: make run ARGS="--replicas 2 --cluster".
+# Arguments for `run`, `bench` and `soak` go into ARGS: make run ARGS="--replicas 2 --cluster".
 
 SHELL := /bin/bash
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/muster/target
 
 ARGS ?=
 FAILPOINTS := --features muster-gateway/failpoints,muster-scheduler/failpoints
+PEERS ?= $(HOME)/.cache/muster/peers
+BENCH_FILES := --json docs/benchmarks.json --svg docs/benchmarks.svg --page docs/benchmarks.md
 BINARIES := -p muster-cli -p muster-gateway -p muster-scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test fmt lint docs bench clean-data
+.PHONY: help setup run build test fmt lint docs bench bench-peers bench-guard soak clean-data
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +44,18 @@ docs: ## write what is generated: Lua, typed calls, reference pages
 	cargo build -p muster-gateway -p muster-scheduler $(FAILPOINTS)
 	@tools/scripts/settings_page.sh "$$CARGO_TARGET_DIR/debug" > docs/reference/settings.md
 
-bench: setup build ## 200,000 jobs through a stack of its own; prints rate and CPU per job
-	@tools/scripts/bench.sh "$$CARGO_TARGET_DIR/release/muster" $(ARGS)
+bench: setup build ## measure everything and write docs/benchmarks.md; with ARGS only what they say
+	@$(MAKE) --no-print-directory bench-peers || echo "hint:  going on without the other queues" >&2
+	@"$$CARGO_TARGET_DIR/release/muster" bench --peers "$(PEERS)/release" $(if $(ARGS),$(ARGS),$(BENCH_FILES))
+
+bench-peers: ## build the queues that Muster is compared with
+	CARGO_TARGET_DIR="$(PEERS)" cargo build --release --manifest-path bench/Cargo.toml
+
+bench-guard: setup build ## what a job costs now, beside the committed baseline
+	@"$$CARGO_TARGET_DIR/release/muster" bench guard $(ARGS)
+
+soak: setup build ## ten minutes of chaos on a stack of its own; every promise is checked afterwards
+	"$$CARGO_TARGET_DIR/release/muster" drill chaos --minutes 10 --replicas 3 $(ARGS)
 
 clean-data: ## forget the data of the local stack
 	@tools/scripts/clean_data.sh .muster

@@ -12,15 +12,15 @@ local function line(event, state, attempt, note)
   return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
 end
 
--- Adds a line; keeps the first and the last 63.
-local function remember(history, added)
-  local count = struct.unpack('>I2', history)
+-- The history that stands in `raw` from `at` on, with a line added; keeps the first and the last 63.
+local function remember(raw, at, added)
+  local count = struct.unpack('>I2', raw, at)
   if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
   end
-  local second = 4 + string.byte(history, 3)
-  local third = second + 1 + string.byte(history, second)
-  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+  local second = at + 3 + string.byte(raw, at + 2)
+  local third = second + 1 + string.byte(raw, second)
+  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
 end
 
 -- What a caller hears: outcome, whether and how far ahead the home must be forwarded (plus one; 0 = not), now, the head.

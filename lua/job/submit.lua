@@ -1,10 +1,8 @@
 -- job/submit: creates a job, or tells that it exists. A repeat changes nothing.
+-- `bounds` holds how many starts there may be; the longest one attempt may take, in milliseconds, 0 = no
+-- limit; and three moments: positive is absolute microseconds, negative from now on, 0 none.
 -- @key job                  the job's hash
--- @arg max_attempts: u64    how many starts there may be
--- @arg timeout_ms: u64      longest one attempt may take; 0 = no limit
--- @arg run_at: i64          moments: positive is absolute microseconds, negative from now on, 0 none
--- @arg start_by: i64
--- @arg deadline: i64
+-- @arg bounds: bytes        packed, since every argument costs: max_attempts, timeout_ms, run_at, start_by, deadline
 -- @arg spec: bytes          what was asked for
 -- @arg payload: bytes       JSON, verbatim; empty = none
 -- @arg body_hash: bytes     of an idempotent submit; empty = none
@@ -12,32 +10,38 @@
 -- @ret reply: bytes         outcome (1 created, 2 exists, 3 exists with another body), forward, now, head
 -- @include job/table
 -- @include job/head
+local spec, payload, body_hash, place = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local raw = redis.call('HGET', KEYS[1], 's')
 if raw then
   local length = string.byte(raw, 91)
   local outcome = 2
-  if ARGV[8] ~= '' and redis.call('HGET', KEYS[1], 'k') ~= ARGV[8] then outcome = 3 end
+  if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
   return answer(outcome, 0, string.sub(raw, 1, 91 + length))
 end
-local function moment(text)
-  local at = tonumber(text)
-  if at < 0 then return NOW - at end
-  return at
+local max, timeout, run_at, start_by, deadline = struct.unpack('>I2I4i8i8i8', ARGV[1])
+if run_at < 0 then run_at = NOW - run_at end
+if start_by < 0 then start_by = NOW - start_by end
+if deadline < 0 then deadline = NOW - deadline end
+local head = struct.pack(HEAD, PENDING, 1, 0, max, 0, 0, 0, 0, timeout,
+  0, NOW, run_at, 0, deadline, start_by, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
+local packed = head .. '\0\1' .. line(0, PENDING, 0, '')
+if payload ~= '' and body_hash == '' and place ~= '' then
+  -- The usual one, without the detour by a table.
+  redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
+  return answer(1, 0, head)
 end
-local head = struct.pack(HEAD, PENDING, 1, 0, tonumber(ARGV[1]), 0, 0, 0, 0, tonumber(ARGV[2]),
-  0, NOW, moment(ARGV[3]), 0, moment(ARGV[5]), moment(ARGV[4]), 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
-local fields = { 's', head .. '\0\1' .. line(0, PENDING, 0, ''), 'd', ARGV[6] }
-if ARGV[7] ~= '' then
+local fields = { 's', packed, 'd', spec }
+if payload ~= '' then
   fields[5] = 'p'
-  fields[6] = ARGV[7]
+  fields[6] = payload
 end
-if ARGV[8] ~= '' then
+if body_hash ~= '' then
   fields[#fields + 1] = 'k'
-  fields[#fields + 1] = ARGV[8]
+  fields[#fields + 1] = body_hash
 end
-if ARGV[9] ~= '' then
+if place ~= '' then
   fields[#fields + 1] = 'l'
-  fields[#fields + 1] = ARGV[9]
+  fields[#fields + 1] = place
 end
 redis.call('HSET', KEYS[1], unpack(fields))
 return answer(1, 0, head)

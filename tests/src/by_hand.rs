@@ -56,14 +56,14 @@ pub async fn bus_of(stack: &Stack, name: &str) -> Bus {
 /// Publishes an offer once more, under a fresh message id.
 pub async fn offer_again(bus: &Bus, offer: &Offer) {
     let (tenant, topic) = (Tenant::parse(&offer.tenant), Topic::parse(&offer.topic));
-    let subject = subjects::offer(&tenant.expect("a tenant"), &topic.expect("a topic"));
+    let subject = subjects::offer(&tenant.expect("a tenant"), topic.expect("a topic"));
     let body = Body::Offer(OfferGroup { items: vec![offer.clone()] });
     bus.publish(&subject, None, None, body).await.expect("published");
 }
 
 /// Waits until no offer stands on this topic any more: each was started or dropped.
 pub async fn offers_are_gone(bus: &Bus, topic: &str, within: Duration) {
-    let subject = subjects::offer(&Tenant::default(), &Topic::parse(topic).expect("a topic"));
+    let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).expect("a topic"));
     until(within, "every offer to be taken", async || (bus.subject_count(&subject).await == Ok(0)).then_some(())).await;
 }
 
@@ -140,6 +140,7 @@ impl HandWorker {
             worker: self.id.to_string(),
             tenant: attempt.offer.tenant.clone(),
             topic: attempt.offer.topic.clone(),
+            slot: attempt.offer.slot.clone(),
             kind: Some(kind),
         };
         let body = Body::Result(ResultGroup { items: vec![item] });
@@ -182,6 +183,7 @@ pub async fn ask(bus: &Bus, worker: &str, offer: &Offer, start_id: StartId, leas
         undecodable: false,
         tenant: offer.tenant.clone(),
         topic: offer.topic.clone(),
+        pool: offer.pool.clone(),
     };
     let body = Body::Start(StartRequest { worker: worker.to_owned(), items: vec![item] });
     let answer = bus.request(&subjects::start(), body, ANSWER).await.expect("an answer");

@@ -5,12 +5,14 @@
 //! tests: what must hold.
 
 pub mod by_hand;
+mod failpoints;
 mod probe;
 mod program;
 mod stack;
 mod workers;
 
+pub use failpoints::Failpoints;
 pub use probe::{Answer, Probe, metric_sum};
 pub use program::Program;
-pub use stack::{Options, ProcessState, Stack, State};
+pub use stack::{Away, Options, ProcessState, Stack, State};
 pub use workers::{Executions, Run, Setup, TestWorker, WorkerProcess};

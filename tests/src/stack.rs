@@ -1,6 +1,7 @@
 //! One stack: `muster dev` in a folder of its own, read through its state file.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -16,6 +17,7 @@ use nix::{
     unistd::Pid,
 };
 use serde::Deserialize;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::Probe;
@@ -112,9 +114,8 @@ impl Stack {
             if gateways < options.replicas || schedulers < options.replicas {
                 return None;
             }
-            for process in state.processes.iter().filter_map(|p| p.admin.as_ref()) {
-                let body = reqwest_get(&format!("{process}/readyz")).await?;
-                if !body.contains("\"ready\"") || body.contains("\"degraded\"") || body.contains("\"unready\"") {
+            for process in state.processes.iter().filter(|p| p.admin.is_some()) {
+                if !stack.ready(&process.name).await {
                     return None;
                 }
             }
@@ -182,6 +183,32 @@ impl Stack {
         .await;
     }
 
+    /// `kill -9` of a server that stays away: without its configuration it cannot be started again.
+    pub fn take_down(&self, name: &str) -> Away<'_> {
+        let service = name.split('-').next().expect("a name");
+        let kind = if self.cluster { "cluster" } else { "single" };
+        let config = self.folder().join(format!("data/{kind}/{name}/{service}.conf"));
+        let kept = self.folder().join(format!("{name}.kept"));
+        fs::rename(&config, &kept).expect("its configuration");
+        Away { stack: self, name: name.to_owned(), config, kept, died: self.kill9(name) }
+    }
+
+    /// Whether a replica says that all of it is ready.
+    pub async fn ready(&self, name: &str) -> bool {
+        let admin = self.process(name).admin.expect("an admin port");
+        reqwest_get(&format!("{admin}/readyz")).await.is_some_and(|body| {
+            body.contains("\"ready\"") && !body.contains("\"degraded\"") && !body.contains("\"unready\"")
+        })
+    }
+
+    /// What a replica says of its loops, by name.
+    pub async fn loops(&self, name: &str) -> BTreeMap<String, Value> {
+        let admin = self.process(name).admin.expect("an admin port");
+        let text = reqwest_get(&format!("{admin}/loops")).await.unwrap_or_default();
+        let rows: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
+        rows.into_iter().map(|row| (row["name"].as_str().unwrap_or_default().to_owned(), row)).collect()
+    }
+
     /// A process's log so far.
     pub fn log(&self, name: &str) -> String {
         fs::read_to_string(self.folder().join("logs").join(format!("{name}.log"))).unwrap_or_default()
@@ -196,6 +223,23 @@ impl Stack {
             }
         }
         sum
+    }
+}
+
+/// A server that was taken down.
+pub struct Away<'a> {
+    stack: &'a Stack,
+    name: String,
+    config: PathBuf,
+    kept: PathBuf,
+    died: i32,
+}
+
+impl Away<'_> {
+    /// Lets it come back, with what it had.
+    pub async fn comes_back(self) {
+        fs::rename(&self.kept, &self.config).expect("its configuration");
+        self.stack.replaced(&self.name, self.died).await;
     }
 }
 

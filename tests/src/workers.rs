@@ -81,6 +81,14 @@ impl TestWorker {
     }
 }
 
+impl TestWorker {
+    /// Waits until it has left by itself.
+    pub async fn left(&mut self, within: Duration) {
+        let left = tokio::time::timeout(within, &mut self.task).await;
+        left.expect("it leaves in time").expect("it leaves in order");
+    }
+}
+
 impl Drop for TestWorker {
     fn drop(&mut self) {
         self.task.abort();
@@ -102,6 +110,10 @@ pub struct Setup {
     pub lease: Duration,
     /// How long it drains.
     pub drain: Duration,
+    /// How long a handler may take to stop.
+    pub grace: Duration,
+    /// What it provides.
+    pub provides: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -114,6 +126,8 @@ impl Setup {
             slots: 4,
             lease: Duration::from_secs(10),
             drain: Duration::from_secs(5),
+            grace: Duration::from_millis(500),
+            provides: Vec::new(),
         }
     }
 }
@@ -126,15 +140,18 @@ impl Executions {
         F: Fn(Context, Value) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Value, HandlerError>> + Send + 'static,
     {
-        let Setup { id: name, tenant, topic, slots, lease, drain } = setup;
+        let Setup { id: name, tenant, topic, slots, lease, drain, grace, provides } = setup;
         let notes = self.clone();
-        let worker = Worker::builder(stack.state().nats_url)
+        let builder = Worker::builder(stack.state().nats_url);
+        let worker = provides
+            .into_iter()
+            .fold(builder, |builder, (key, value)| builder.provides(key, value))
             .id(&name)
             .tenant(&tenant)
             .concurrency(slots)
             .lease(lease)
             .drain(drain)
-            .grace(Duration::from_millis(500))
+            .grace(grace)
             .stream_replicas(if stack.is_cluster() { 3 } else { 1 })
             .handle(&topic, move |ctx: Context, payload: Value| {
                 notes.note(Run {

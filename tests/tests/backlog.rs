@@ -1,10 +1,12 @@
 //! The bus holds a window, Redis holds the backlog: order, priorities, and who comes late.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use muster_bus::subjects;
+use muster_domain::{Tenant, Topic};
 use muster_testkit::until;
-use muster_tests::{Executions, Options, Setup, Stack};
-use serde_json::json;
+use muster_tests::{Executions, Options, Setup, Stack, by_hand::bus_of};
+use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(90);
 
@@ -43,11 +45,16 @@ async fn a_worker_that_comes_late_finds_its_backlog_at_once() {
     let runs = Executions::default();
     let ids = gateway.submit_many(200, &json!({"topic": "late"})).await;
     until(LONG, "a backlog", async || (gateway.job(&ids[199]).await["state"] == "queued").then_some(())).await;
-    let came = std::time::Instant::now();
+    // A minute without anybody: offers that stand there have been looked at meanwhile.
+    let alone = Instant::now();
+    until(LONG, "a minute to pass", async || (alone.elapsed() > Duration::from_secs(60)).then_some(())).await;
+    let came = Instant::now();
     let mut setup = Setup::new("w1", "late");
     setup.slots = 16;
     let _worker = runs.worker(&stack, setup, |_, p| async move { Ok(p) });
     runs.reach(200, LONG).await;
+    let first = runs.all()[0].at - came;
+    assert!(first < Duration::from_secs(2), "the first began after {first:?}: not at once");
     assert!(came.elapsed() < Duration::from_secs(15), "took {:?}", came.elapsed());
     for id in &ids {
         assert_eq!(gateway.ended(id, LONG).await["state"], "succeeded");
@@ -68,4 +75,53 @@ async fn a_backlog_survives_the_restart_of_every_scheduler() {
         assert_eq!(gateway.ended(id, LONG).await["state"], "succeeded");
     }
     assert!(runs.counts().values().all(|n| *n == 1), "each started exactly once");
+}
+
+/// How many wait: enough that anything which grows with them would be seen.
+const MASS: usize = 100_000;
+
+#[tokio::test]
+async fn behind_a_hundred_thousand_jobs_a_critical_one_and_another_tenants_start_at_once() {
+    let stack = Stack::with(Options::two()).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let runs = Executions::default();
+    let job = |ms: u64, priority: &str| json!({"topic": "mass", "payload": {"ms": ms}, "priority": priority});
+    let (long, short) = (job(1_500, "normal"), job(20, "low"));
+    tokio::join!(one.submit_many(MASS / 2, &long), two.submit_many(MASS / 2, &short));
+    let store = stack.store().await;
+    let lane = (Tenant::default(), Topic::parse("mass").unwrap().into());
+    until(LONG, "the mass to wait", async || {
+        let waiting: u64 = store.queue_lens(std::slice::from_ref(&lane)).await.ok()?.into_iter().sum();
+        (waiting as usize > MASS - 1_000).then_some(())
+    })
+    .await;
+    let work = |_, payload: Value| async move {
+        tokio::time::sleep(Duration::from_millis(payload["ms"].as_u64().unwrap_or(0))).await;
+        Ok(json!(null))
+    };
+    let slots = 8;
+    let _worker = runs.worker(&stack, Setup { slots, ..Setup::new("w1", "mass") }, work);
+    runs.reach(3 * slots, LONG).await;
+
+    // Of jobs that take long, only those whose offers stand on the bus already start before it.
+    let bus = bus_of(&stack, "looker").await;
+    let subject = subjects::offer(&lane.0, &lane.1);
+    let begun = runs.all().len();
+    let critical = one.submit(job(0, "critical")).await;
+    let standing = bus.subject_count(&subject).await.unwrap() as usize;
+    one.ended(&critical, LONG).await;
+    let place = runs.all().iter().position(|run| run.job == critical).unwrap();
+    assert!(place <= begun + standing + slots, "{} started before it, {standing} stood there", place - begun);
+    assert!(standing <= 64, "the bus holds a window, not the mass: {standing}");
+
+    // Another tenant's first job does not wait for the mass at all.
+    let acme = two.for_tenant("acme");
+    let tenant = Setup { tenant: "acme".into(), ..Setup::new("w2", "mass") };
+    let _theirs = runs.worker(&stack, tenant, work);
+    let asked = Instant::now();
+    let first = acme.submit(job(0, "low")).await;
+    acme.ended(&first, LONG).await;
+    let waited = runs.of(&first)[0].at - asked;
+    assert!(waited < Duration::from_secs(5), "another tenant's first job waited {waited:?}");
+    assert!(runs.counts().len() < MASS / 10, "the mass still waits");
 }

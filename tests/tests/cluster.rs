@@ -1,10 +1,16 @@
 //! The same on a real six-node Redis Cluster and three NATS nodes, and through the death of a primary.
 
-use std::time::Duration;
+use std::{
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use muster_sdk::HandlerError;
-use muster_tests::{Executions, Options, Setup, Stack};
-use serde_json::json;
+use muster_testkit::until;
+use muster_tests::{Executions, Options, Probe, Setup, Stack};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -50,4 +56,174 @@ async fn on_clusters_jobs_run_fail_are_cancelled_and_outlive_a_primary() {
     }
     let listed = one.get("/jobs?state=failed").await;
     assert_eq!(listed.body["items"].as_array().map(Vec::len), Some(1));
+}
+
+fn redis_cli(args: &[&str]) -> String {
+    let said = Command::new("redis-cli").args(args).output().expect("redis-cli");
+    String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
+/// What one node says of all: (id, port, flags, its primary's id, number of slot ranges).
+fn nodes(port: &str) -> Vec<(String, String, String, String, usize)> {
+    let said = redis_cli(&["-p", port, "CLUSTER", "NODES"]);
+    said.lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let port = words.get(1)?.split(['@', ',']).next()?.rsplit(':').next()?;
+            let text = |n: usize| words.get(n).map(|w| (*w).to_owned());
+            Some((text(0)?, port.to_owned(), text(2)?, text(3)?, words.len().saturating_sub(8)))
+        })
+        .collect()
+}
+
+fn ports(stack: &Stack) -> Vec<String> {
+    stack.state().redis_url.split(',').map(|url| url.rsplit(':').next().unwrap().to_owned()).collect()
+}
+
+/// Submits through both gateways until told to stop; every request must be accepted.
+async fn submit_until(one: &Probe, two: &Probe, job: &Value, enough: &AtomicBool) -> Vec<String> {
+    let mut ids = Vec::new();
+    while !enough.load(Ordering::Relaxed) {
+        let (a, b) = tokio::join!(one.submit_many(5, job), two.submit_many(5, job));
+        ids.extend([a, b].concat());
+    }
+    ids
+}
+
+async fn all_ran_once(gateway: &Probe, runs: &Executions, ids: &[String]) {
+    for id in ids {
+        let job = gateway.ended(id, LONG).await;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)), "{job}");
+    }
+    let counts = runs.counts();
+    assert!(ids.iter().all(|id| counts.get(id) == Some(&1)), "each ran once");
+}
+
+#[tokio::test]
+async fn slots_and_stream_leaders_that_change_hands_under_load_lose_nothing() {
+    let stack = Stack::with(Options { cluster: true, ..Options::two() }).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let runs = Executions::default();
+    let work = |_, payload: Value| async move {
+        tokio::time::sleep(Duration::from_millis(payload["ms"].as_u64().unwrap_or(0))).await;
+        Ok(payload)
+    };
+    let setup = Setup { slots: 32, lease: Duration::from_secs(5), ..Setup::new("w1", "moving") };
+    let _worker = runs.worker(&stack, setup, work);
+    let job = json!({"topic": "moving", "retry": {"max_attempts": 1}});
+
+    // A live reshard: slots go from each primary to the next while jobs flow.
+    let port = ports(&stack).remove(0);
+    let enough = AtomicBool::new(false);
+    let resharding = async {
+        let seed = format!("127.0.0.1:{port}");
+        let primaries: Vec<String> =
+            nodes(&port).into_iter().filter(|n| n.2.contains("master") && n.4 > 0).map(|n| n.0).collect();
+        assert_eq!(primaries.len(), 3);
+        runs.reach(50, LONG).await;
+        let mut moved = 0;
+        for n in 0..3 {
+            // The tool moves nothing before all nodes have heard of what was moved last.
+            until(LONG, "the nodes to agree", async || {
+                let seed = seed.clone();
+                let checked = tokio::task::spawn_blocking(move || redis_cli(&["--cluster", "check", &seed]));
+                (!checked.await.unwrap().contains("[ERR]")).then_some(())
+            })
+            .await;
+            let (from, to, seed) = (primaries[n].clone(), primaries[(n + 1) % 3].clone(), seed.clone());
+            let moving = tokio::task::spawn_blocking(move || {
+                let ends = ["--cluster-from", &from, "--cluster-to", &to, "--cluster-slots", "700", "--cluster-yes"];
+                redis_cli(&[&["--cluster", "reshard", &seed][..], &ends].concat())
+            });
+            let said = moving.await.unwrap();
+            assert!(!said.contains("[ERR]"), "{said}");
+            // The slots that came last may be those that go on, so where they end tells nothing.
+            moved += said.lines().filter(|line| line.starts_with("Moving slot")).count();
+        }
+        enough.store(true, Ordering::Relaxed);
+        moved
+    };
+    let (ids, moved) = tokio::join!(submit_until(&one, &two, &job, &enough), resharding);
+    assert_eq!(moved, 3 * 700, "slots that went from one node to another");
+    all_ran_once(&one, &runs, &ids).await;
+
+    // The leader of each stream dies, with work on it.
+    let nats = async_nats::connect(stack.state().nats_url.split(',').collect::<Vec<_>>()).await.unwrap();
+    let js = async_nats::jetstream::new(nats);
+    let leader = async |name: &str| {
+        until(LONG, "a leader of the stream", async || {
+            let mut stream = js.get_stream(name).await.ok()?;
+            stream.info().await.ok()?.cluster.as_ref()?.leader.clone()
+        })
+        .await
+    };
+    let enough = AtomicBool::new(false);
+    let killing = async {
+        for stream in ["MUSTER_JOBS", "MUSTER_SYS"] {
+            let begun = runs.all().len();
+            runs.reach(begun + 50, LONG).await;
+            let name = leader(stream).await;
+            let pid = stack.kill9(&name);
+            stack.replaced(&name, pid).await;
+            let begun = runs.all().len();
+            runs.reach(begun + 50, LONG).await;
+        }
+        enough.store(true, Ordering::Relaxed);
+    };
+    let long =
+        one.submit_many(5, &json!({"topic": "moving", "payload": {"ms": 8_000}, "retry": {"max_attempts": 1}})).await;
+    let (ids, ()) = tokio::join!(submit_until(&one, &two, &job, &enough), killing);
+    all_ran_once(&two, &runs, &[ids, long].concat()).await;
+}
+
+#[tokio::test]
+async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
+    let stack = Stack::with(Options { cluster: true, ..Options::two() }).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let runs = Executions::default();
+    let setup = Setup { slots: 64, lease: Duration::from_secs(3), ..Setup::new("w1", "shards") };
+    let _worker = runs.worker(&stack, setup, |_, payload: Value| async move {
+        tokio::time::sleep(Duration::from_millis(payload["ms"].as_u64().unwrap_or(0))).await;
+        Ok(payload)
+    });
+    // Sixty jobs of every shard: half of them end while one shard is away, half outlast it.
+    let job = |ms: u64| json!({"topic": "shards", "payload": {"ms": ms}, "retry": {"max_attempts": 1}});
+    let mut ids = Vec::new();
+    for n in 0..60 {
+        ids.push(if n % 2 == 0 { one.submit(job(20_000)).await } else { two.submit(job(75_000)).await });
+    }
+    runs.reach(60, LONG).await;
+
+    // A primary and its replica hang together, so nobody takes over.
+    let all = nodes(&ports(&stack)[0]);
+    let primary = all.iter().find(|n| n.2.contains("master") && n.4 > 0).unwrap();
+    let shard: Vec<&String> = all.iter().filter(|n| n.0 == primary.0 || n.3 == primary.0).map(|n| &n.1).collect();
+    assert_eq!(shard.len(), 2, "{all:?}");
+    let names: Vec<String> = ports(&stack)
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| shard.contains(p))
+        .map(|(n, _)| format!("redis-{}", n + 1))
+        .collect();
+    for name in &names {
+        stack.signal(name, Signal::SIGSTOP);
+    }
+    let began = Instant::now();
+    let mut served = 0;
+    while began.elapsed() < Duration::from_secs(60) {
+        // The other shards go on: what can be accepted is, what cannot is told so in time.
+        let asked = Instant::now();
+        let answer = one.post("/jobs", &job(0)).await;
+        assert!([202, 503].contains(&answer.status.as_u16()), "{}", answer.text);
+        assert!(asked.elapsed() < Duration::from_millis(2_500), "took {:?}", asked.elapsed());
+        if answer.status == 202 {
+            served += 1;
+            ids.push(answer.id());
+        }
+    }
+    assert!(served > 0, "healthy shards never stall");
+    for name in &names {
+        stack.signal(name, Signal::SIGCONT);
+    }
+    all_ran_once(&two, &runs, &ids).await;
 }

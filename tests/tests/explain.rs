@@ -165,7 +165,12 @@ async fn a_queued_job_knows_its_place_and_a_pending_one_that_nobody_decides() {
     assert!(waiting > 100 && ahead < waiting, "{ahead} of {waiting}");
     // An urgent one goes before all of them, and they know it.
     let urgent = gateway.submit(json!({"topic": "crowd", "priority": "critical"})).await;
-    let said = once(&gateway, &urgent, "queued").await;
+    once(&gateway, &urgent, "queued").await;
+    // The record says so a moment before the entry is there.
+    let said = until(SOON, "its place", async || {
+        Some(explained(&gateway, &urgent).await).filter(|said| said["backlog"].is_object())
+    })
+    .await;
     assert_eq!((&said["backlog"]["ahead"], &said["backlog"]["priority"]), (&json!(0), &json!("critical")));
     says(&said, "with priority critical: no job goes before it");
     let other = explained(&stack.gateway(2), &ids[299]).await;

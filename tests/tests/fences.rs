@@ -84,7 +84,7 @@ async fn of_64_dispatches_and_64_starts_of_one_job_one_counts() {
     handled(&buses[0]).await;
     let dispatched = record(&store, id).await;
     assert_eq!((dispatched.head.version, states(&dispatched)), (2, vec!["pending", "dispatched"]), "one dispatch");
-    let subject = subjects::offer(&Tenant::default(), &Topic::parse("race").unwrap());
+    let subject = subjects::offer(&Tenant::default(), Topic::parse("race").unwrap());
     assert_eq!(buses[0].subject_count(&subject).await, Ok(1), "one offer");
 
     let worker = HandWorker::on(&stack, "looker", "race").await;

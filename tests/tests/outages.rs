@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(120);
+const MINUTE: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(3);
+const REPLICAS: [&str; 4] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"];
 
 /// Sleeps as long as the payload says, under a lease much shorter than the outages here.
 fn sleeper(runs: &Executions, stack: &Stack) -> TestWorker {
@@ -60,6 +62,19 @@ async fn all_ran_once(gateway: &Probe, runs: &Executions, ids: &[String]) {
     }
 }
 
+/// Attempts that were ended for their worker's silence.
+async fn rescued(stack: &Stack) -> f64 {
+    let mut lost = 0.0;
+    for process in stack.state().processes.into_iter().filter(|p| p.service == "scheduler") {
+        let admin = Probe::new(process.admin.unwrap(), String::new());
+        let scrape = admin.send(Method::GET, "/metrics", &[], None).await.expect("an answer").text;
+        let lines = scrape.lines().filter(|line| line.starts_with("muster_job_attempts_total{"));
+        let ours = lines.filter(|line| line.contains("outcome=\"lost\""));
+        lost += ours.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>();
+    }
+    lost
+}
+
 /// Submits for as long as asked; each must be accepted within a second. Their ids.
 async fn submit_while(gateway: &Probe, span: Duration) -> Vec<String> {
     let (began, mut ids) = (Instant::now(), Vec::new());
@@ -89,7 +104,7 @@ async fn submits_are_accepted_while_nats_hangs_and_run_afterwards() {
     stack.signal("nats-1", Signal::SIGCONT);
 
     all_ran_once(&gateway, &runs, &ids).await;
-    for name in ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"] {
+    for name in REPLICAS {
         says(&stack, name, 200, "ready").await;
     }
     let after = gateway.submit(job(0)).await;
@@ -97,29 +112,84 @@ async fn submits_are_accepted_while_nats_hangs_and_run_afterwards() {
 }
 
 #[tokio::test]
-async fn submits_are_accepted_while_nats_is_down_and_run_afterwards() {
+async fn submits_are_accepted_while_nats_is_down_for_a_minute_and_run_afterwards() {
     let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(2);
     let runs = Executions::default();
     let _worker = sleeper(&runs, &stack);
+    // Some end while NATS is away, some run through all of it: twenty leases long.
     let mut ids = gateway.submit_many(10, &job(10_000)).await;
-    runs.reach(10, SOON).await;
+    ids.extend(gateway.submit_many(5, &job(70_000)).await);
+    runs.reach(15, SOON).await;
 
-    // Without its configuration the server that died cannot be started again.
-    let config = stack.folder().join("data/single/nats-1/nats.conf");
-    let kept = stack.folder().join("nats.conf");
-    fs::rename(&config, &kept).unwrap();
-    let died = stack.kill9("nats-1");
-    ids.extend(submit_while(&gateway, Duration::from_secs(6)).await);
-    says(&stack, "scheduler-2", 503, "unready").await;
-    says(&stack, "gateway-2", 200, "degraded").await;
-    fs::rename(&kept, &config).unwrap();
-    stack.replaced("nats-1", died).await;
+    let nats = stack.take_down("nats-1");
+    ids.extend(submit_while(&gateway, MINUTE).await);
+    for n in 1..=2 {
+        says(&stack, &format!("scheduler-{n}"), 503, "unready").await;
+        says(&stack, &format!("gateway-{n}"), 200, "degraded").await;
+    }
+    assert_eq!(runs.all().len(), 15, "nothing can be started without NATS");
+    nats.comes_back().await;
 
     all_ran_once(&gateway, &runs, &ids).await;
-    for name in ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"] {
+    for name in REPLICAS {
         says(&stack, name, 200, "ready").await;
     }
+    assert_eq!(rescued(&stack).await, 0.0, "nobody was taken from a worker that lives");
+}
+
+#[tokio::test]
+async fn a_redis_that_refuses_for_a_minute_stops_leaders_and_starts_and_all_resume() {
+    let stack = Stack::with(Options::two()).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let runs = Executions::default();
+    let _worker = sleeper(&runs, &stack);
+    // Of 32 slots 12 are taken for longer than the outage, 6 end while it lasts; the rest is short
+    // work that waits behind a pause of the worker's own, so that offers stand on the bus.
+    let mut ids = one.submit_many(12, &job(70_000)).await;
+    ids.extend(two.submit_many(6, &job(8_000)).await);
+    ids.extend(one.submit_many(100, &job(4_000)).await);
+    ids.extend(one.submit_many(10, &json!({"topic": "away", "delay_ms": 20_000, "retry": {"max_attempts": 1}})).await);
+    runs.reach(32, SOON).await;
+    let leaders = async || {
+        let (of_schedulers, of_gateways) =
+            (stack.metric("scheduler", "muster_leader").await, stack.metric("gateway", "muster_leader").await);
+        of_schedulers + of_gateways
+    };
+    let all = until(SOON, "leaders", async || Some(leaders().await).filter(|n| *n >= 5.0)).await;
+
+    let redis = stack.take_down("redis-1");
+    let began = Instant::now();
+    // A call that was answered just before may still begin its handler.
+    until(SOON, "calls under way to end", async || (began.elapsed() > Duration::from_secs(2)).then_some(())).await;
+    let begun = runs.all().len();
+    until(SOON, "every leader to stop", async || (leaders().await == 0.0).then_some(())).await;
+    let trusted = Duration::from_millis(13_500);
+    assert!(began.elapsed() < trusted + Duration::from_secs(2), "the last one led for {:?}", began.elapsed());
+    for n in 1..=2 {
+        says(&stack, &format!("scheduler-{n}"), 503, "unready").await;
+        says(&stack, &format!("gateway-{n}"), 200, "degraded").await;
+    }
+    while began.elapsed() < MINUTE {
+        for gateway in [&one, &two] {
+            let (answer, took) = timed(gateway, Method::POST, "/api/v1/jobs", Some(job(0))).await;
+            assert_eq!((answer.status.as_u16(), answer.field("code")), (503, &json!("store_unavailable")));
+            assert!(answer.header("retry-after").is_some() && took < Duration::from_millis(2_500), "{took:?}");
+        }
+        assert_eq!(runs.all().len(), begun, "nobody starts anything without Redis");
+        assert_eq!(leaders().await, 0.0, "nobody leads without Redis");
+    }
+    redis.comes_back().await;
+
+    // Without anybody's help: readiness, leaders, and every job at its first attempt.
+    for name in REPLICAS {
+        says(&stack, name, 200, "ready").await;
+    }
+    until(SOON, "as many leaders as before", async || (leaders().await == all).then_some(())).await;
+    ids.push(two.submit(job(0)).await);
+    all_ran_once(&one, &runs, &ids).await;
+    assert_eq!(runs.counts().len(), runs.all().len(), "nothing ran twice");
+    assert_eq!(rescued(&stack).await, 0.0, "nobody was taken from a worker that lives");
 }
 
 #[tokio::test]
@@ -177,7 +247,7 @@ async fn a_redis_that_hangs_is_answered_with_503_and_steals_no_job() {
     }
     stack.signal("redis-1", Signal::SIGCONT);
 
-    for name in ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"] {
+    for name in REPLICAS {
         says(&stack, name, 200, "ready").await;
     }
     ids.extend(ending);

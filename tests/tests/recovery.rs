@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fs,
-    path::PathBuf,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -13,47 +12,12 @@ use futures_util::{StreamExt, future::join_all, stream};
 use muster_domain::{Tenant, Topic};
 use muster_sdk::HandlerError;
 use muster_testkit::until;
-use muster_tests::{Answer, Executions, Options, Probe, Setup, Stack, TestWorker, WorkerProcess};
+use muster_tests::{Answer, Executions, Failpoints, Options, Probe, Setup, Stack, TestWorker, WorkerProcess};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(150);
-
-/// Failpoints that each kill one process when armed: a failpoint kills whoever creates its file, so
-/// one whose file is there already is asleep until the file is taken away.
-struct Killers {
-    folder: TempDir,
-    names: Vec<&'static str>,
-}
-
-impl Killers {
-    fn asleep(names: &[&'static str]) -> Killers {
-        let killers = Killers { folder: tempfile::tempdir().unwrap(), names: names.to_vec() };
-        names.iter().for_each(|name| fs::write(killers.file(name), "").unwrap());
-        killers
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn setting(&self) -> String {
-        let one = |name: &&str| format!("{name}=kill:{}", self.file(name).display());
-        self.names.iter().map(one).collect::<Vec<_>>().join(";")
-    }
-
-    fn arm(&self, name: &str) {
-        fs::remove_file(self.file(name)).unwrap();
-    }
-
-    async fn has_killed(&self, name: &str) {
-        let file = self.file(name);
-        let what = format!("somebody to die at {name} (the services must be built with their feature `failpoints`)");
-        until(SOON, &what, async || file.exists().then_some(())).await;
-    }
-}
 
 /// Submits under an idempotency key; none if no answer came.
 async fn submit_as(gateway: &Probe, key: Option<&str>, job: &Value) -> Option<Answer> {
@@ -104,7 +68,7 @@ async fn listed(gateway: &Probe, query: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_gateway_that_dies_in_a_submit_leaves_nothing_half_done() {
     let points = ["submit.after_home", "submit.after_record", "submit.before_answer"];
-    let killers = Killers::asleep(&[points[0], points[1], points[2], "cancel.after_apply"]);
+    let killers = Failpoints::killers(&[points[0], points[1], points[2], "cancel.after_apply"]);
     let options = Options::default().env("MUSTER_FAILPOINTS", killers.setting()).env("MUSTER_OUTAGE_WAIT", "1s");
     let stack = Stack::with(options).await;
     let gateway = stack.gateway(1);
@@ -127,7 +91,7 @@ async fn a_gateway_that_dies_in_a_submit_leaves_nothing_half_done() {
             async move { submit_as(gateway, key, &job).await }
         });
         let answers = join_all(posts).await;
-        killers.has_killed(point).await;
+        killers.has_acted(point).await;
         assert!(answers.iter().any(Option::is_none), "{point}: whose gateway dies gets no answer");
         for (n, (who, answer)) in names.into_iter().zip(answers).enumerate() {
             match answer {
@@ -160,7 +124,7 @@ async fn a_gateway_that_dies_in_a_submit_leaves_nothing_half_done() {
     let path = format!("/api/v1/jobs/{waiting}/cancel");
     let cut_off = gateway.send(Method::POST, &path, &[], Some(b"{}".to_vec())).await;
     assert!(cut_off.is_err(), "{cut_off:?}");
-    killers.has_killed("cancel.after_apply").await;
+    killers.has_acted("cancel.after_apply").await;
     is_up(&gateway).await;
     assert_eq!(gateway.send(Method::POST, &path, &[], Some(b"{}".to_vec())).await.unwrap().status, 200);
     assert_eq!(one_end(&gateway, &waiting, SOON).await["state"], "cancelled");
@@ -230,7 +194,7 @@ async fn what_a_gateway_answered_before_it_died_runs_once() {
 }
 
 /// Where a scheduler dies, and whether the jobs must not all fit the window to bring it there.
-const SCHEDULER_POINTS: [(&str, bool); 13] = [
+const SCHEDULER_POINTS: [(&str, bool); 15] = [
     ("dispatch.after_apply", false),
     ("dispatch.after_offer", false),
     ("hold.after_apply", true),
@@ -239,9 +203,11 @@ const SCHEDULER_POINTS: [(&str, bool); 13] = [
     ("release.after_offer", true),
     ("release.after_forward", true),
     ("start.after_apply", false),
+    ("start.before_answer", false),
     ("settle.after_apply", false),
     ("settle.after_finish", false),
     ("wake.after_apply", false),
+    ("look.before_rescore", false),
     ("finish.after_dead_letters", false),
     ("finish.before_home", false),
 ];
@@ -261,7 +227,7 @@ fn obedient(runs: &Executions, stack: &Stack, topic: &str) -> TestWorker {
 
 #[tokio::test]
 async fn a_scheduler_may_die_between_any_two_writes() {
-    let killers = Killers::asleep(&SCHEDULER_POINTS.map(|(point, _)| point));
+    let killers = Failpoints::killers(&SCHEDULER_POINTS.map(|(point, _)| point));
     let stack = Stack::with(Options::two().env("MUSTER_FAILPOINTS", killers.setting())).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
@@ -289,7 +255,7 @@ async fn a_scheduler_may_die_between_any_two_writes() {
             let ids = gateway.submit_many(n, &job).await;
             jobs.extend(ids.into_iter().map(|id| (point, id, state, attempts)));
         }
-        killers.has_killed(point).await;
+        killers.has_acted(point).await;
         until(SOON, "the dead scheduler's successor", async || {
             let now = schedulers();
             (now.len() == 2 && now != before).then_some(())
@@ -314,7 +280,7 @@ async fn a_scheduler_may_die_between_any_two_writes() {
     failed.sort();
     assert_eq!(dead, failed, "each that failed is a dead letter, once");
     let store = stack.store().await;
-    let topic = |point: &str| (Tenant::default(), Topic::parse(&point.replace(['.', '_'], "-")).unwrap());
+    let topic = |point: &str| (Tenant::default(), Topic::parse(&point.replace(['.', '_'], "-")).unwrap().into());
     let topics: Vec<_> = SCHEDULER_POINTS.iter().map(|(point, _)| topic(point)).collect();
     until(SOON, "the backlog to be empty", async || {
         store.queue_lens(&topics).await.ok()?.iter().all(|n| *n == 0).then_some(())

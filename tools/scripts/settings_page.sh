@@ -9,7 +9,7 @@ cat <<'TEXT'
 
 A setting comes from a file, from the environment or from a flag; the later wins. The flag is the file key with dashes: `http_addr` is `--http-addr`. The file is TOML and is named by `--config FILE`. Durations are written `30s` or `250ms`. A secret, and any URL, may be read from a file: append `_FILE` to the variable, or `_file` to the key.
 
-`--check-config` says whether the settings are fine, `--print-config` shows them with secrets masked, `--help` explains them. A bad value, an unknown key in the file or an unknown flag: the service refuses to start with exit code 2 and lists every fault. An unknown `MUSTER_*` variable is only a warning.
+`--check-config` says whether the settings are fine, `--print-config` shows them with secrets masked, `--help` explains them. A bad value, an unknown key in the file or an unknown flag: the service refuses to start with exit code 2 and lists every fault. Where it says so, a setting can be changed while the services run: see [operate](../operate.md). An unknown `MUSTER_*` variable is only a warning.
 
 TEXT
 for service in muster-gateway muster-scheduler; do

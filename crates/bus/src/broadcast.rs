@@ -3,6 +3,7 @@
 //! Promises: a subscription survives reconnects; what cannot be read is logged, counted and
 //! skipped. A message may be lost, so every broadcast heals itself. Leaves to others: how.
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use muster_telemetry::events::{Emit, Undecodable};
 use muster_wire::{Body, Envelope, decode};
@@ -25,6 +26,24 @@ impl Bus {
         };
         let source = opened.map_err(|e| BusError::away(e.to_string()))?;
         Ok(Subscription { bus: self.clone(), source })
+    }
+
+    /// [`Bus::subscribe`] to everything, and the server has taken note: whatever is said after this
+    /// returns is heard.
+    pub async fn subscribe_now(&self, subject: &Subject) -> Result<Subscription, BusError> {
+        let subscription = self.subscribe(subject, None).await?;
+        // A server reads one connection in order: what we say to ourselves comes back after that.
+        let (client, limit) = (&self.inner.client, self.inner.settings.request_timeout);
+        let inbox = client.new_inbox();
+        let echo = async {
+            let mut heard = client.subscribe(inbox.clone()).await.map_err(|e| BusError::away(e.to_string()))?;
+            client.publish(inbox, Bytes::new()).await.map_err(|e| BusError::away(e.to_string()))?;
+            heard.next().await.ok_or_else(|| BusError::away("the connection is closed"))
+        };
+        match tokio::time::timeout(limit, echo).await {
+            Ok(heard) => heard.map(|_| subscription),
+            Err(_) => Err(BusError::Timeout { what: format!("subscribe to {subject}"), after: limit }),
+        }
     }
 }
 

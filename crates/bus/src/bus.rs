@@ -7,7 +7,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -74,6 +74,8 @@ pub(crate) struct Inner {
     pub(crate) in_flight: Semaphore,
     /// When streams were last made again on somebody's behalf, and how it went; see [`Bus::heal`].
     pub(crate) healed: Mutex<Option<(Instant, Result<(), BusError>)>>,
+    /// The streams were there once: whoever finds one gone then finds it being deleted.
+    pub(crate) had_streams: AtomicBool,
     /// Grows with every break, so that whoever waits knows that its answer will not come.
     breaks: watch::Sender<u64>,
     up: watch::Sender<bool>,
@@ -116,6 +118,7 @@ impl Bus {
             settings,
             in_flight: Semaphore::new(IN_FLIGHT),
             healed: Mutex::new(None),
+            had_streams: AtomicBool::new(false),
             breaks,
             up,
             clock: RwLock::new(None),

@@ -78,6 +78,8 @@ pub(crate) const NO_MESSAGE: u32 = 10037;
 pub(crate) const NO_STREAM: u32 = 10059;
 /// JetStream's number for "consumer not found".
 pub(crate) const NO_CONSUMER: u32 = 10014;
+/// JetStream's number for "the stream could not store it".
+pub(crate) const STORE_FAILED: u32 = 10077;
 /// JetStream's number for "subjects overlap with an existing stream".
 pub(crate) const OVERLAP: u32 = 10065;
 

@@ -14,11 +14,13 @@ mod error;
 mod group;
 mod inspect;
 mod jetstream;
+mod mend;
 mod publish;
 mod pull;
 mod request;
 mod streams;
 pub mod subjects;
+mod sweep;
 
 pub use broadcast::{Answer, Received, Subscription};
 pub use bus::{Bus, BusSettings, Clock};

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use crate::{Bus, BusError, Subject, jetstream::judge};
+use crate::{Bus, BusError, Stream, Subject, jetstream::judge};
 
 /// How long [`Bus::publish`] goes on. A cluster whose stream lost its leader takes no message
 /// for five to eight seconds.
@@ -89,6 +89,7 @@ impl Bus {
                 Err(fault) if fault.is_transient() => fault,
                 Err(fault) => return Err(fault),
             };
+            let _ = timeout_at(deadline, self.mend_refusal(Stream::of(subject), &fault)).await;
             // No stream listens there: JetStream is not up yet, has no leader, or the stream is gone.
             if matches!(fault, BusError::NoResponders { .. } | BusError::Refused { .. }) {
                 match timeout_at(deadline, self.heal()).await {

@@ -3,12 +3,13 @@
 //! Promises: a fetch returns as soon as there is something; with prefetch a standing request
 //! keeps messages at hand, without it no message is taken that the caller has no room for. It
 //! recovers by itself: a break of the connection, a missed heartbeat, a consumer or stream that
-//! is gone, a server that came back empty. A message that cannot be read becomes a dead letter
+//! is gone, a server that came back empty, a consumer that is there and never delivers. A message that cannot be read becomes a dead letter
 //! and does not hold up its neighbours. Leaves to others: handling a message twice, which may
 //! always happen.
 
 mod delivery;
 mod inbox;
+mod proof;
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -23,6 +24,7 @@ use tokio::{
 
 pub use delivery::{Delivery, Receipt};
 use inbox::{Arrived, Ask, Inbox};
+use proof::Proof;
 
 use crate::{Bus, BusError, ConsumerSpec};
 
@@ -48,13 +50,15 @@ struct Pull {
     letters: JoinSet<()>,
     /// The consumer was there when last looked.
     checked: bool,
+    /// None once it has delivered something.
+    proof: Option<Proof>,
     /// Nothing more stood on the stream after the last message.
     dry: bool,
 }
 
 impl Consumer {
     pub(crate) fn new(bus: Bus, spec: ConsumerSpec, checked: bool) -> Consumer {
-        Consumer { bus, spec, pull: Mutex::new(Pull { checked, ..Pull::default() }) }
+        Consumer { bus, spec, pull: Mutex::new(Pull { checked, proof: Some(Proof::default()), ..Pull::default() }) }
     }
 
     /// What it consumes.
@@ -125,6 +129,13 @@ impl Pull {
         loop {
             self.take_in(consumer)?;
             self.ask(consumer, max, deadline).await?;
+            if let Some(proof) = self.proof.as_mut().filter(|proof| proof.is_due()) {
+                if proof.look(&consumer.bus, &consumer.spec).await? {
+                    self.proof = None;
+                }
+                // What came meanwhile is proof as well.
+                self.take_in(consumer)?;
+            }
             let inbox = self.inbox.as_ref().ok_or_else(|| BusError::away("no inbox"))?;
             if !self.ready.is_empty() {
                 let whole = consumer.spec.prefetch.is_some() || inbox.left == 0 || !inbox.bounded();
@@ -147,7 +158,8 @@ impl Pull {
                 }
                 return Ok(());
             }
-            self.wait(consumer, until, silent_at).await?;
+            let look_at = self.proof.as_ref().map_or(until, Proof::due_at);
+            self.wait(consumer, until.min(look_at), silent_at).await?;
         }
     }
 
@@ -178,6 +190,7 @@ impl Pull {
                 .await
                 .unwrap_or_else(|_| Err(BusError::away(consumer.spec.name.as_str())))?;
             self.checked = true;
+            self.proof.get_or_insert_default();
         }
         if self.inbox.as_ref().is_some_and(|inbox| inbox.breaks != *bus.breaks().borrow()) {
             self.leave(consumer);
@@ -237,6 +250,7 @@ impl Pull {
 
     fn receive(&mut self, consumer: &Consumer, message: Message) {
         while self.letters.try_join_next().is_some() {}
+        self.proof = None;
         match Delivery::read(&consumer.bus, message) {
             Some(Ok((delivery, pending))) => {
                 self.dry = pending == 0;

@@ -5,11 +5,11 @@
 //! with what was asked, and a difference is an error that names the field. Leaves to others:
 //! what the messages on them mean.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use async_nats::{HeaderMap, header::NATS_EXPECTED_STREAM};
 use bytes::Bytes;
-use muster_domain::{Tenant, Topic, WorkerId};
+use muster_domain::{Line, Tenant, WorkerId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -24,6 +24,8 @@ use crate::{
 
 /// How long one Msg-Id is remembered.
 const DUPLICATES: Duration = Duration::from_secs(120);
+/// How long a server may take to remove a deleted stream's files.
+const REMOVAL: Duration = Duration::from_millis(500);
 /// Between two questions to a stream that is being set up.
 const SET_UP_PAUSE: Duration = Duration::from_millis(10);
 
@@ -48,6 +50,17 @@ impl Stream {
             Stream::Sys => "MUSTER_SYS",
             Stream::Jobs => "MUSTER_JOBS",
             Stream::Events => "MUSTER_EVENTS",
+        }
+    }
+
+    /// The one that takes this subject.
+    pub(crate) fn of(subject: &Subject) -> Stream {
+        match subject.family() {
+            "job" | "worker.jobs" => Stream::Jobs,
+            family if family == subjects::event().family() || family == subjects::workflow_event().family() => {
+                Stream::Events
+            }
+            _ => Stream::Sys,
         }
     }
 
@@ -128,9 +141,14 @@ impl ConsumerSpec {
         ConsumerSpec::sys(subjects::GATEWAYS, subject)
     }
 
-    /// The offers of one tenant's topic, shared by all its workers.
-    pub fn offers(tenant: &Tenant, topic: &Topic) -> ConsumerSpec {
-        ConsumerSpec::jobs(subjects::offer(tenant, topic))
+    /// The audit log's entries, for whoever carries them elsewhere: all exporters share it.
+    pub fn audit_exporters() -> ConsumerSpec {
+        ConsumerSpec::sys(subjects::AUDIT_EXPORTERS, subjects::audit_export())
+    }
+
+    /// The offers of one tenant's topic, or of one of its lines, shared by all its workers.
+    pub fn offers(tenant: &Tenant, line: impl Into<Line>) -> ConsumerSpec {
+        ConsumerSpec::jobs(subjects::offer(tenant, line))
     }
 
     /// The offers to one worker.
@@ -191,7 +209,9 @@ impl Bus {
     pub async fn ensure_streams(&self) -> Result<(), BusError> {
         let [sys, jobs, events] = Stream::ALL.map(|stream| self.ensure_stream(stream));
         let (sys, jobs, events) = tokio::join!(sys, jobs, events);
-        sys.and(jobs).and(events)
+        let all = sys.and(jobs).and(events);
+        self.inner.had_streams.fetch_or(all.is_ok(), Ordering::Relaxed);
+        all
     }
 
     async fn ensure_stream(&self, stream: Stream) -> Result<(), BusError> {
@@ -204,6 +224,11 @@ impl Bus {
         };
         let found = match self.api::<Described>(&format!("STREAM.INFO.{name}"), &Value::Null).await {
             Err(fault) if fault.is_missing(NO_STREAM) => {
+                if self.inner.had_streams.load(Ordering::Relaxed) {
+                    // nats-server 2.9 forgets a deleted stream first and removes its folder then: one
+                    // made again in between loses its files, stores little and delivers nothing.
+                    tokio::time::sleep(REMOVAL).await;
+                }
                 let config = with_replicas(wanted_replicas);
                 match self.api::<Described>(&format!("STREAM.CREATE.{name}"), &config).await {
                     Ok(made) => {
@@ -225,7 +250,7 @@ impl Bus {
         let replicas = found.config["num_replicas"].as_u64().unwrap_or(1).max(wanted_replicas);
         let config = with_replicas(replicas);
         if compare(name, &config, &found.config).is_ok() {
-            return Ok(());
+            return self.mend_unreadable(stream).await;
         }
         warn!(stream = name, "stream was altered; setting it right");
         let updated: Described = self.api(&format!("STREAM.UPDATE.{name}"), &config).await.map_err(|refused| {

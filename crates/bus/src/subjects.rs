@@ -8,13 +8,15 @@ use std::{
     hash::{Hash, Hasher},
 };
 
-use muster_domain::{Tenant, Topic, WorkerId};
+use muster_domain::{Line, Tenant, WorkerId};
 use sha2::{Digest, Sha256};
 
 /// The queue of the schedulers.
 pub const SCHEDULERS: &str = "muster-scheduler";
 /// The queue of the gateways.
 pub const GATEWAYS: &str = "muster-gateway";
+/// The queue of those who carry the audit log elsewhere.
+pub const AUDIT_EXPORTERS: &str = "audit-exporters";
 /// The queue of the workers, one consumer per subject.
 pub const WORKERS: &str = "workers";
 
@@ -94,6 +96,8 @@ fixed! {
     start = "sys.job.start";
     /// A worker asks to keep its leases.
     extend = "sys.job.extend";
+    /// A scheduler asks somebody outside what to make of a job. Plain JSON, so that anybody can answer.
+    decide = "sys.job.decide";
     /// A worker lives.
     heartbeat = "sys.heartbeat";
     /// A worker has come.
@@ -106,14 +110,20 @@ fixed! {
     config_changed = "sys.config.changed";
 }
 
-/// Offers of one tenant's topic.
-pub fn offer(tenant: &Tenant, topic: &Topic) -> Subject {
-    Subject::made(format!("job.{tenant}.{topic}"), "job")
+/// Offers of one tenant's topic, or of one of its lines.
+pub fn offer(tenant: &Tenant, line: impl Into<Line>) -> Subject {
+    Subject::made(format!("job.{tenant}.{}", line.into()), "job")
 }
 
 /// Offers to one worker, for jobs that require it.
 pub fn worker_jobs(worker: &WorkerId) -> Subject {
     Subject::made(format!("worker.{worker}.jobs"), "worker.jobs")
+}
+
+/// The subject of offers that the server names.
+pub(crate) fn offers_on(named: &str) -> Subject {
+    let family = if named.starts_with("job.") { "job" } else { "worker.jobs" };
+    Subject::made(named.to_owned(), family)
 }
 
 /// Notices to one worker: settled, cancel, drain.
@@ -139,10 +149,12 @@ pub(crate) fn short_hash(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use muster_domain::Topic;
+
     use super::*;
 
     fn offers(topic: &str) -> Subject {
-        offer(&Tenant::parse("acme").unwrap(), &Topic::parse(topic).unwrap())
+        offer(&Tenant::parse("acme").unwrap(), Topic::parse(topic).unwrap())
     }
 
     #[test]
@@ -166,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_longest_names_fit_the_server() {
-        let subject = offer(&Tenant::parse(&"t".repeat(64)).unwrap(), &Topic::parse(&"x".repeat(128)).unwrap());
+        let subject = offer(&Tenant::parse(&"t".repeat(64)).unwrap(), Topic::parse(&"x".repeat(128)).unwrap());
         assert!(durable(WORKERS, &subject).len() < 255);
     }
 }

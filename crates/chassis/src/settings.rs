@@ -1,4 +1,4 @@
-//! What a service can be told, and how: file < environment < flags.
+//! What a service can be told, and how: file < environment < flags < run time.
 //!
 //! Knows: the declaration of a setting ([`Setting`], [`Kind`]) and the list that every
 //! service shares ([`COMMON`]). Promises: nothing starts on a bad value; every fault is
@@ -21,7 +21,7 @@ pub use faults::{Fault, Faults};
 pub use load::{Ask, Loaded, asked, load};
 pub use parse::{duration_text, mask_url};
 pub use reference::{help, reference};
-pub use values::{Origin, Values};
+pub use values::{Origin, Shown, Values};
 
 /// What a setting's text must look like.
 #[derive(Clone, Copy, Debug)]
@@ -89,12 +89,14 @@ pub struct Setting {
     pub secret: bool,
     /// One sentence for the reference.
     pub doc: &'static str,
+    /// May be changed while the service runs.
+    pub live: bool,
 }
 
 impl Setting {
     /// A setting that is absent unless somebody gives it.
     pub const fn new(key: &'static str, env: &'static str, kind: Kind, doc: &'static str) -> Setting {
-        Setting { key, env, kind, fallback: Fallback::Absent, secret: false, doc }
+        Setting { key, env, kind, fallback: Fallback::Absent, secret: false, doc, live: false }
     }
 
     /// The same, with a default.
@@ -105,6 +107,11 @@ impl Setting {
     /// The same, masked wherever it is shown.
     pub const fn secret(self) -> Setting {
         Setting { secret: true, ..self }
+    }
+
+    /// The same, and it may be changed while the service runs.
+    pub const fn live(self) -> Setting {
+        Setting { live: true, ..self }
     }
 
     /// Its flag: the key with dashes.

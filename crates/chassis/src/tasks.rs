@@ -101,8 +101,12 @@ impl Tasks {
     }
 
     /// Runs what `make` makes, again and again while it panics or fails, with a growing pause
-    /// between; ends when it returns `Ok` or the set is stopping.
-    pub fn supervise<F>(&self, name: &'static str, mut make: impl FnMut() -> F + Send + 'static)
+    /// between; ends when it returns `Ok` or the set is stopping, and so does the handle.
+    pub fn supervise<F>(
+        &self,
+        name: &'static str,
+        mut make: impl FnMut() -> F + Send + 'static,
+    ) -> JoinHandle<Option<()>>
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
@@ -127,7 +131,7 @@ impl Tasks {
                     () = tokio::time::sleep(pause) => pause = (2 * pause).min(LONGEST_PAUSE),
                 }
             }
-        });
+        })
     }
 
     /// The names of the tasks that run now, each once.

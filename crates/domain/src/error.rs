@@ -50,6 +50,8 @@ codes! {
         IdempotencyMismatch = "idempotency_mismatch",
         /// The job was retried before with other overrides.
         AlreadyRetried = "already_retried",
+        /// Somebody else has written since the version that the caller names.
+        PreconditionFailed = "precondition_failed",
         /// Over the tenant's rate.
         RateLimited = "rate_limited",
         /// Too many jobs of this topic wait already.
@@ -78,5 +80,7 @@ codes! {
         StaleTimeout = "stale_timeout",
         /// The offer could not be read by its worker.
         Undecodable = "undecodable",
+        /// Whoever has a say in it said no.
+        Denied = "denied",
     }
 }

@@ -1,9 +1,13 @@
 //! Names that people choose: topics, tenants, labels. Judged once, at the edge; a value of one
 //! of these types is known to be good everywhere else, and safe inside a key or a subject.
 
+mod settings;
+
 use std::{collections::BTreeMap, fmt};
 
 use thiserror::Error;
+
+pub use settings::{Concurrency, Paused, TopicRate, TopicRetention, TopicRetry, TopicSettings};
 
 /// Why a name was refused, in words for its author.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -101,6 +105,18 @@ pub fn check_label(key: &str, value: &str) -> Result<(), NameFault> {
     Ok(())
 }
 
+/// Whether a name fits a pattern, in which `*` stands for any characters.
+pub fn glob_matches(glob: &str, text: &str) -> bool {
+    match glob.split_once('*') {
+        None => glob == text,
+        Some((head, rest)) => {
+            let Some(tail) = text.strip_prefix(head) else { return false };
+            // The shortest match of each star leaves the most for those behind it.
+            (0..=tail.len()).filter(|i| tail.is_char_boundary(*i)).any(|i| glob_matches(rest, &tail[i..]))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,5 +146,20 @@ mod tests {
         assert!(check_label("a b", "x").is_err());
         assert!(check_label("a", "x\0").is_err());
         assert!(check_label("a", &"x".repeat(257)).is_err());
+    }
+
+    #[test]
+    fn globs_cover_what_they_say() {
+        for (glob, text, fits) in [
+            ("*", "a.b", true),
+            ("mail.*", "mail.send", true),
+            ("mail.*", "mail", false),
+            ("mail", "mail.send", false),
+            ("*.send", "mail.send", true),
+            ("m*.s*d", "mail.send", true),
+            ("m*.s*d", "mail.sent", false),
+        ] {
+            assert_eq!(glob_matches(glob, text), fits, "{glob} {text}");
+        }
     }
 }

@@ -1,10 +1,15 @@
 //! Cancel: applied in Redis first, so that nothing can start or settle the job any more; then its
-//! worker is told, the effects of the end are done, and the cancel is published for replay.
+//! home is brought to now, its worker is told, the effects of the end are done, and the cancel is
+//! published for replay.
+//!
+//! The home is forwarded twice. Before the cancel, so that whoever dies right after it leaves an end
+//! that is found at once; and after it, because a look in between finds a job that lives, and puts it
+//! off for as long as a living job may wait.
 
 use std::time::Duration;
 
 use muster_bus::subjects;
-use muster_domain::{Event, JobId, Outcome, Tenant, job::EndedBy};
+use muster_domain::{Event, JobId, Outcome, Tenant, audit, job::EndedBy};
 use muster_store::{Fields, Record, Step, StoreError};
 use muster_wire::{Body, v1};
 
@@ -31,17 +36,22 @@ impl Flow {
             return Ok(Cancelled::NotFound);
         }
         if !record.head.state().is_end() {
-            // Whoever dies from here on leaves an end to be finished now, not when the job would have run.
             self.store.forward_homes(&[(id, Duration::ZERO)]).await?;
         }
+        failpoint!("cancel.before_apply");
         let step = Step { note: reason.to_owned(), ..Step::new(id, Event::Cancel, 0) };
         let moved = self.store.apply_one(step).await?;
         let Some(head) = moved.head else { return Ok(Cancelled::NotFound) };
-        record.head = head;
+        let read = std::mem::replace(&mut record.head, head);
         if moved.outcome == Outcome::Illegal {
             return Ok(Cancelled::EndedOtherwise(Box::new(record)));
         }
         failpoint!("cancel.after_apply");
+        if moved.outcome == Outcome::Applied {
+            self.store.forward_homes(&[(id, Duration::ZERO)]).await?;
+        }
+        failpoint!("cancel.after_forward");
+        self.tell_retries(&record, read.version).await?;
         let was_running = record.head.ended_by() == Some(EndedBy::Cancel);
         let mut end = End::of(&record, moved.outcome == Outcome::Applied);
         end.tell = record.head.last_worker.clone().filter(|_| was_running);
@@ -55,5 +65,22 @@ impl Flow {
         // For replay only: Redis has the truth, so a bus that is away changes nothing.
         let _ = self.bus.publish_within(&subjects::cancel(), None, None, body, BUS_PATIENCE).await;
         Ok(Cancelled::Now(Box::new(record)))
+    }
+
+    /// A retry that the reconciler died before telling is told now: no look will find it any more.
+    async fn tell_retries(&self, record: &Record, read: u32) -> Result<(), StoreError> {
+        if record.head.fence == 0 {
+            return Ok(());
+        }
+        let again =
+            if record.head.version > read + 1 { self.store.read_one(record.id, Fields::NONE).await? } else { None };
+        let story = again.as_ref().unwrap_or(record);
+        // A story that was read before the cancel ends one version earlier.
+        let mut head = record.head.clone();
+        if again.is_none() {
+            head.version = read;
+        }
+        let acts = audit::retries(record.id, &record.spec, &head, &story.history);
+        if acts.is_empty() { Ok(()) } else { self.store.audit(&acts).await.map(|_| ()) }
     }
 }

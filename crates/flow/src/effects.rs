@@ -2,9 +2,11 @@
 //! and the look that repeats it). Each effect has a deterministic id, so repeating is harmless
 //! and stopping half-way is not: the home leaves last.
 
+use std::time::Duration;
+
 use muster_bus::subjects;
-use muster_domain::{Head, JobId, Tenant, Topic, WorkerId};
-use muster_store::{Record, StoreError};
+use muster_domain::{Head, JobId, Phase, Tenant, Time, Topic, WorkerId};
+use muster_store::{Record, SlotRef, StoreError};
 use muster_telemetry::metrics::{Counter, Histogram, count, observe, topic_label};
 use muster_wire::{Body, v1};
 
@@ -27,6 +29,8 @@ pub struct End {
     pub first: bool,
     /// The worker to be told that its attempt is over, where it did not end it itself.
     pub tell: Option<WorkerId>,
+    /// The concurrency slot it holds, where its worker did not give that back itself.
+    pub slot: Option<SlotRef>,
 }
 
 impl End {
@@ -40,8 +44,24 @@ impl End {
             error_code: record.error.as_ref().map(|e| e.code.clone()),
             first,
             tell: None,
+            slot: SlotRef::of(record),
         }
     }
+
+    /// For how long its worker may still be at it, and so keeps the slot.
+    fn slot_held_for(&self, now: Time) -> Option<Duration> {
+        let Phase::Ended { lease_end: Some(end), .. } = self.head.phase else { return None };
+        self.slot.as_ref().filter(|_| !end.reached(now)).map(|_| end.remaining(now))
+    }
+}
+
+/// What is left after the effects of ends.
+#[derive(Clone, Debug, Default)]
+pub struct Finished {
+    /// Jobs whose worker may still be at it, each with for how long: they keep their slot and their home.
+    pub held: Vec<(JobId, Duration)>,
+    /// Who is next in line for the slots that were given back.
+    pub next: Vec<SlotRef>,
 }
 
 /// What watchers hear of a transition.
@@ -61,9 +81,10 @@ pub fn job_event(id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_c
 
 impl Flow {
     /// Does everything that these ends entail, the homes last. Repeating is harmless.
-    pub async fn finish(&self, ends: Vec<End>) -> Result<(), StoreError> {
+    pub async fn finish(&self, ends: Vec<End>) -> Result<Finished, StoreError> {
+        let mut finished = Finished::default();
         if ends.is_empty() {
-            return Ok(());
+            return Ok(finished);
         }
         let dead: Vec<_> = ends
             .iter()
@@ -79,11 +100,23 @@ impl Flow {
         }
         let event = |e: &End| job_event(e.id, &e.tenant, &e.topic, &e.head, e.error_code.as_deref());
         self.tell_watchers(ends.iter().map(event).collect()).await;
+        let now = self.store.now();
+        let mut ids = Vec::with_capacity(ends.len());
+        for end in &ends {
+            match (end.slot_held_for(now), &end.slot) {
+                (Some(left), _) => {
+                    finished.held.push((end.id, left));
+                    continue;
+                }
+                (None, Some(slot)) => finished.next.extend(self.store.free_slot(slot, None).await?),
+                (None, None) => {}
+            }
+            ids.push(end.id);
+        }
         failpoint!("finish.before_home");
-        let ids: Vec<JobId> = ends.iter().map(|e| e.id).collect();
         self.store.drop_homes(&ids).await?;
         ends.iter().filter(|e| e.first).for_each(measure);
-        Ok(())
+        Ok(finished)
     }
 
     /// Publishes what happened. Watchers read again when they miss something, so a failure is no fault.

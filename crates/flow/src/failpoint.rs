@@ -2,8 +2,8 @@
 //!
 //! Compiled only with the feature `failpoints`; otherwise [`hit`] is an empty function.
 //! `MUSTER_FAILPOINTS` holds `name=action` separated by `;`. Actions: `kill` (at once, as by
-//! `kill -9`), `kill:<file>` (only whoever creates that file: once, whatever restarts),
-//! `delay:<ms>`.
+//! `kill -9`), `panic`, `delay:<ms>`. With a file after one more colon (`kill:<file>`,
+//! `delay:2000:<file>`) only whoever creates that file does it: once, whatever restarts.
 
 /// Marks a place between two writes.
 #[macro_export]
@@ -37,9 +37,15 @@ mod armed {
         time::Duration,
     };
 
-    enum Action {
+    struct Action {
+        what: What,
+        once: Option<PathBuf>,
+    }
+
+    #[derive(Clone, Copy)]
+    enum What {
         Kill,
-        KillOnce(PathBuf),
+        Panic,
         Delay(Duration),
     }
 
@@ -54,13 +60,17 @@ mod armed {
 
     fn parse(text: &str) -> Option<(String, Action)> {
         let (name, action) = text.trim().split_once('=')?;
-        let action = match action.split_once(':') {
-            None if action == "kill" => Action::Kill,
-            Some(("kill", file)) => Action::KillOnce(file.into()),
-            Some(("delay", ms)) => Action::Delay(Duration::from_millis(ms.parse().ok()?)),
+        let (kind, rest) = action.split_once(':').map_or((action, None), |(kind, rest)| (kind, Some(rest)));
+        let (what, file) = match (kind, rest) {
+            ("kill", file) => (What::Kill, file),
+            ("panic", file) => (What::Panic, file),
+            ("delay", Some(rest)) => {
+                let (ms, file) = rest.split_once(':').map_or((rest, None), |(ms, file)| (ms, Some(file)));
+                (What::Delay(Duration::from_millis(ms.parse().ok()?)), file)
+            }
             _ => return None,
         };
-        Some((name.to_owned(), action))
+        Some((name.to_owned(), Action { what, once: file.map(PathBuf::from) }))
     }
 
     /// Whoever creates the file, whichever process that is.
@@ -75,11 +85,14 @@ mod armed {
 
     /// Does what the test asked for at this place.
     pub async fn hit(name: &str) {
-        match actions().get(name) {
-            Some(Action::Kill) => std::process::abort(),
-            Some(Action::KillOnce(file)) if is_first(file) => std::process::abort(),
-            Some(Action::Delay(span)) => tokio::time::sleep(*span).await,
-            Some(Action::KillOnce(_)) | None => {}
+        let Some(action) = actions().get(name) else { return };
+        if action.once.as_deref().is_some_and(|file| !is_first(file)) {
+            return;
+        }
+        match action.what {
+            What::Kill => std::process::abort(),
+            What::Panic => panic!("asked to, at {name}"),
+            What::Delay(span) => tokio::time::sleep(span).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What needs both stores: the submit group, offers, cancel, the effects of an end.
+//! What needs both stores: the submit group, offers, cancel, the effects of an end, settings.
 //!
 //! Knows: in which order Redis and NATS are written, and why. Promises: every function here may
 //! stop between any two writes and be repeated; nothing accepted is lost by it. Leaves to others:
@@ -8,17 +8,19 @@ mod cancel;
 mod effects;
 pub mod failpoint;
 mod offer;
+mod settings;
 mod submit;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use muster_bus::{Bus, subjects};
 use muster_store::Store;
 use muster_wire::{Body, v1};
 
 pub use cancel::Cancelled;
-pub use effects::{End, job_event};
+pub use effects::{End, Finished, job_event};
 pub use offer::{Offering, offer_of};
+pub use settings::{Polled, Settings};
 pub use submit::{Accepted, SubmitRefused, submit_item};
 
 /// How long a request waits for the bus before it goes on without: Redis holds the truth.
@@ -31,12 +33,14 @@ pub struct Flow {
     pub store: Store,
     /// NATS.
     pub bus: Bus,
+    /// What can be changed at run time, as this replica knows it.
+    pub settings: Arc<Settings>,
 }
 
 impl Flow {
     /// Over both stores.
     pub fn new(store: Store, bus: Bus) -> Flow {
-        Flow { store, bus }
+        Flow { store, bus, settings: Arc::default() }
     }
 
     /// Hints that a home is due so soon. A lost hint costs time, never a job.

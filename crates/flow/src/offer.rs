@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use futures_util::future::join_all;
 use muster_bus::{BusError, subjects};
-use muster_domain::{Head, JobId, Tenant, Topic};
-use muster_store::Record;
+use muster_domain::{Head, JobId, Line, Tenant, line::pool_of};
+use muster_store::{Record, SlotRef};
 use muster_wire::{Body, encoded_len, v1};
 
 use crate::Flow;
@@ -37,6 +37,8 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
         timeout_ms: record.spec.timeout_ms,
         deadline: head.deadline.map_or(0, |t| t.0),
         traceparent: record.spec.trace.map(|t| t.to_string()).unwrap_or_default(),
+        pool: pool_of(&record.spec.requires).unwrap_or_default(),
+        slot: SlotRef::of(record).map(|slot| v1::Slot { key: slot.key, version: slot.version }),
     }
 }
 
@@ -53,16 +55,17 @@ fn message_id(items: &[v1::Offer]) -> String {
 impl Flow {
     /// Offers jobs, each answered for itself. A repeat of the same decision is swallowed by the stream.
     pub async fn offer(&self, offers: Vec<v1::Offer>, how: Offering) -> Vec<Result<(), BusError>> {
-        let mut topics: BTreeMap<(String, String), Vec<(usize, v1::Offer)>> = BTreeMap::new();
+        let mut lines: BTreeMap<(String, String, String), Vec<(usize, v1::Offer)>> = BTreeMap::new();
         let total = offers.len();
         for (place, offer) in offers.into_iter().enumerate() {
-            topics.entry((offer.tenant.clone(), offer.topic.clone())).or_default().push((place, offer));
+            let line = (offer.tenant.clone(), offer.topic.clone(), offer.pool.clone());
+            lines.entry(line).or_default().push((place, offer));
         }
         let limit = self.bus.max_message();
-        let messages = topics.into_iter().flat_map(|((tenant, topic), offers)| {
+        let messages = lines.into_iter().flat_map(|((tenant, topic, pool), offers)| {
             // Names in an offer come from a record, where only good ones are stored.
-            let subject =
-                Tenant::parse(&tenant).ok().zip(Topic::parse(&topic).ok()).map(|(n, t)| subjects::offer(&n, &t));
+            let line = Tenant::parse(&tenant).ok().zip(Line::named(&topic, &pool).ok());
+            let subject = line.map(|(tenant, line)| subjects::offer(&tenant, &line));
             let groups = share(offers, if how.many { SHARED } else { 1 }, limit);
             groups.into_iter().filter_map(move |group| Some((subject.clone()?, group))).collect::<Vec<_>>()
         });

@@ -98,7 +98,8 @@ impl Flow {
                 Ok((Submitted::Exists(head), _)) => {
                     nearer.push((job.id, Duration::ZERO));
                     // Its first try may have died before it was published. Twice is harmless.
-                    if head.state() == State::Pending {
+                    // One that has moved since is seen to by the look: a retry is not published before it is told.
+                    if head.state() == State::Pending && head.last_event.is_none() {
                         fresh.push((place, head));
                     }
                 }

@@ -3,7 +3,7 @@
 use muster_domain::{Tenant, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::{Store, StoreError, keys, router::Command, script::list};
+use crate::{Store, StoreError, keys, router::Command, script::list, scripts};
 
 /// A stored key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct ApiKey {
     pub created_at: Time,
     /// Until when.
     pub expires_at: Option<Time>,
+    /// The secret before this one, by its SHA-256, and until when it still works.
+    pub previous: Option<([u8; 32], Time)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -35,38 +37,58 @@ struct Stored {
     secret_hash: String,
     created_at: u64,
     expires_at: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    previous_hash: String,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    previous_until: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+fn hash_of(text: &str) -> Option<[u8; 32]> {
+    let mut hash = [0; 32];
+    hex::decode_to_slice(text, &mut hash).ok()?;
+    Some(hash)
+}
+
+fn text_of(key: &ApiKey) -> Result<Vec<u8>, StoreError> {
+    let stored = Stored {
+        name: key.name.clone(),
+        tenant: key.tenant.to_string(),
+        scopes: key.scopes.clone(),
+        topics: key.topics.clone(),
+        secret_hash: hex::encode(key.secret_hash),
+        created_at: key.created_at.0,
+        expires_at: key.expires_at.map_or(0, |t| t.0),
+        previous_hash: key.previous.map(|(hash, _)| hex::encode(hash)).unwrap_or_default(),
+        previous_until: key.previous.map_or(0, |(_, until)| until.0),
+    };
+    serde_json::to_vec(&stored).map_err(|e| StoreError::Decode(e.to_string()))
 }
 
 fn read(id: &str, raw: &[u8]) -> Result<ApiKey, StoreError> {
     let wrong = || StoreError::Decode("an API key".into());
     let stored: Stored = serde_json::from_slice(raw).map_err(|_| wrong())?;
-    let mut secret_hash = [0; 32];
-    hex::decode_to_slice(&stored.secret_hash, &mut secret_hash).map_err(|_| wrong())?;
     Ok(ApiKey {
         id: id.to_owned(),
         name: stored.name,
         tenant: Tenant::parse(&stored.tenant).map_err(|_| wrong())?,
         scopes: stored.scopes,
         topics: stored.topics,
-        secret_hash,
+        secret_hash: hash_of(&stored.secret_hash).ok_or_else(wrong)?,
         created_at: Time(stored.created_at),
         expires_at: Time(stored.expires_at).some(),
+        previous: hash_of(&stored.previous_hash).zip(Time(stored.previous_until).some()),
     })
 }
 
 impl Store {
     /// Stores a key, then lists it: one that is not listed still works.
     pub async fn put_key(&self, key: &ApiKey) -> Result<(), StoreError> {
-        let stored = Stored {
-            name: key.name.clone(),
-            tenant: key.tenant.to_string(),
-            scopes: key.scopes.clone(),
-            topics: key.topics.clone(),
-            secret_hash: hex::encode(key.secret_hash),
-            created_at: key.created_at.0,
-            expires_at: key.expires_at.map_or(0, |t| t.0),
-        };
-        let text = serde_json::to_vec(&stored).map_err(|e| StoreError::Decode(e.to_string()))?;
+        let text = text_of(key)?;
         let place = keys::api_key(&key.id);
         let mut set = redis::cmd("SET");
         set.arg(place.as_bytes()).arg(text);
@@ -75,6 +97,16 @@ impl Store {
         let mut add = redis::cmd("SADD");
         add.arg(index.as_bytes()).arg(&key.id);
         self.router().call(Command::plain(add)).await.map(|_| ())
+    }
+
+    /// Writes a key anew, if it is still as it was read; false if it was changed or deleted meanwhile.
+    /// A repeat of the same call, whose first answer was lost, is true as well.
+    pub async fn swap_key(&self, read: &ApiKey, key: &ApiKey) -> Result<bool, StoreError> {
+        let call = scripts::api_key::Swap { key: keys::api_key(&read.id), read: text_of(read)?, text: text_of(key)? };
+        if self.run(call).await?.swapped == 1 {
+            return Ok(true);
+        }
+        Ok(self.find_key(&key.id).await?.as_ref() == Some(key))
     }
 
     /// Finds a key by its id.

@@ -60,6 +60,8 @@ pub struct Step {
     pub wait: Duration,
     /// For a start.
     pub lease: Duration,
+    /// For a dispatch: under a concurrency slot, taken under the version it acts on.
+    pub slot: bool,
     /// For a start.
     pub start_id: StartId,
     /// For a start.
@@ -81,6 +83,7 @@ impl Step {
             seen,
             wait: Duration::ZERO,
             lease: Duration::ZERO,
+            slot: false,
             start_id: StartId([0; 8]),
             worker: None,
             note: String::new(),
@@ -194,14 +197,33 @@ fn cut(text: &str, limit: usize) -> Vec<u8> {
     text.as_bytes()[..end].to_vec()
 }
 
+/// What `job/submit` unpacks as `>I2I4i8i8i8`.
+fn bounds(spec: &JobSpec) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(30);
+    packed.extend(spec.retry.max_attempts.to_be_bytes());
+    packed.extend(spec.timeout_ms.to_be_bytes());
+    for moment in [spec.run_at, spec.start_by, spec.deadline] {
+        packed.extend(When::signed(moment).to_be_bytes());
+    }
+    packed
+}
+
+/// What `job/apply` unpacks as `>BI8I8I8c8`.
+fn ask(step: &Step) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(33);
+    packed.push(step.event.code());
+    let lease = if step.slot { 1 } else { micros(step.lease) };
+    for number in [step.seen, micros(step.wait.min(LONGEST_WAIT)), lease] {
+        packed.extend(number.to_be_bytes());
+    }
+    packed.extend(step.start_id.0);
+    packed
+}
+
 fn submit_call(job: &NewJob) -> scripts::job::Submit {
     scripts::job::Submit {
         key: keys::job(job.id),
-        max_attempts: job.spec.retry.max_attempts.into(),
-        timeout_ms: job.spec.timeout_ms.into(),
-        run_at: When::signed(job.spec.run_at),
-        start_by: When::signed(job.spec.start_by),
-        deadline: When::signed(job.spec.deadline),
+        bounds: bounds(&job.spec),
         spec: v1::Spec::from(&job.spec).to_bytes(),
         payload: job.payload.to_vec(),
         body_hash: job.body_hash.map(|h| h.to_vec()).unwrap_or_default(),
@@ -255,11 +277,7 @@ impl Store {
     pub async fn apply(&self, steps: Vec<Step>) -> Vec<Result<Moved, StoreError>> {
         let call = |step: Step| scripts::job::Apply {
             key: keys::job(step.job),
-            event: step.event.code().into(),
-            seen: step.seen,
-            wait: micros(step.wait.min(LONGEST_WAIT)),
-            lease: micros(step.lease),
-            start_id: step.start_id.0.to_vec(),
+            ask: ask(&step),
             worker: step.worker.map(|w| name(&w)).unwrap_or_default(),
             note: note(&step.note),
             result: step.result.as_ref().map(write_result).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! Every key there is. A [`Key`] can be built here only, so no other file knows the prefix.
 
-use muster_domain::{JobId, Priority, RequestId, Tenant, Topic, WorkerId};
+use muster_domain::{JobId, Line, Priority, RequestId, Tenant, Topic, WorkerId};
 
 /// A key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,9 +40,9 @@ pub(crate) fn homes(shard: u8) -> Key {
     Key::new(format!("muster:due:job:{shard:x}"))
 }
 
-/// One priority of one topic's backlog.
-pub(crate) fn queue(tenant: &Tenant, topic: &Topic, priority: Priority) -> Key {
-    Key::new(format!("muster:queue:{tenant}:{topic}:{priority}"))
+/// One priority of the backlog of a topic, or of one of its lines.
+pub(crate) fn queue(tenant: &Tenant, line: &Line, priority: Priority) -> Key {
+    Key::new(format!("muster:queue:{tenant}:{line}:{priority}"))
 }
 
 /// Ids of the jobs that a tenant created in ten minutes.
@@ -68,6 +68,16 @@ pub(crate) fn listed_tenants() -> Key {
 /// What an HTTP worker's request was given.
 pub(crate) fn lease_note(tenant: &Tenant, worker: &WorkerId, request: &RequestId) -> Key {
     Key::new(format!("muster:lease:{tenant}:{}:{}", worker.own_name(), request.as_str()))
+}
+
+/// Who holds a slot of a concurrency limit, and who waits for one.
+pub(crate) fn slots(tenant: &Tenant, key: &str) -> Key {
+    Key::new(format!("muster:slots:{tenant}:{key}"))
+}
+
+/// Told to leave: a worker that only hears when it asks.
+pub(crate) fn drain(worker: &WorkerId) -> Key {
+    Key::new(format!("muster:drain:{worker}"))
 }
 
 /// A rate limit's state.
@@ -119,6 +129,16 @@ pub(crate) fn api_keys() -> Key {
     Key::new("muster:auth:keys".to_owned())
 }
 
+/// The audit log.
+pub(crate) fn audit() -> Key {
+    Key::new("muster:audit".to_owned())
+}
+
+/// What the last complete scrub found.
+pub(crate) fn scrub_pass() -> Key {
+    Key::new("muster:scheduler:scrub:pass".to_owned())
+}
+
 /// The live workers, as the leader of the snapshot saw them.
 pub(crate) fn worker_snapshot() -> Key {
     Key::new("muster:workers:snapshot".to_owned())
@@ -132,6 +152,29 @@ pub(crate) fn replica(service: &str, instance: &str) -> Key {
 /// Names of the replicas, scored by when they last spoke.
 pub(crate) fn replicas() -> Key {
     Key::new("muster:replicas".to_owned())
+}
+
+/// The lock that a scheduler holds while it decides about a job and has to ask somebody else.
+pub(crate) fn deciding(id: JobId) -> Key {
+    Key::new(format!("{DECIDING}:{id}"))
+}
+
+/// What those locks are called where ids do not belong.
+pub(crate) const DECIDING: &str = "muster:scheduler:job";
+
+/// What a topic was told.
+pub(crate) fn topic(tenant: &Tenant, topic: &Topic) -> Key {
+    Key::new(format!("muster:topic:{tenant}:{topic}"))
+}
+
+/// Names of the topics that were told something, scored by when.
+pub(crate) fn topics() -> Key {
+    Key::new("muster:topics".to_owned())
+}
+
+/// What all replicas were told.
+pub(crate) fn config(scope: &str) -> Key {
+    Key::new(format!("muster:config:{scope}"))
 }
 
 /// A lock that makes one replica the leader of a loop.

@@ -8,6 +8,13 @@
 //! arrived, so the holder always stops first, whatever the network did. "Not yours" ends the
 //! lease at once; a transport error is retried until the trust runs out, and each call is given
 //! no longer than that. A graceful stop releases, so that a successor need not wait for the TTL.
+//! Whoever is refused hears how long the lock still holds, and asks again the moment it may have
+//! run out: a dead holder's successor leads within the TTL, not a poll interval later.
+//!
+//! Leaders keep their lock for as long as they can ([`LeaseKeeper::run`]). Who needs one for a single
+//! piece of work ([`LeaseKeeper::hold`]) asks once: a lock that is held means that somebody does that
+//! work already. One that was lost on the way is taken back if it is free; if somebody else has it,
+//! the work is theirs.
 //!
 //! A lease saves work. It is never what correctness rests on: every write compares the version it
 //! read, so a holder that wakes up after a long pause changes nothing.
@@ -20,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_domain::time::micros;
+use muster_domain::{JobId, time::micros};
 use muster_telemetry::events::{Emit, LeaseLost};
 use tokio::{
     sync::{Notify, watch},
@@ -29,14 +36,78 @@ use tokio::{
 
 use crate::{
     Store, StoreError,
-    keys::{Key, LeaderLock},
+    keys::{self, Key, LeaderLock},
     scripts,
 };
 
 /// TTL of every leader's lock.
 pub const LEADER_TTL: Duration = Duration::from_secs(15);
+/// TTL of the lock on a job that is being decided about.
+pub const DECIDING_TTL: Duration = Duration::from_secs(30);
+
+/// What can be held: a key, and what it is called in logs and metrics, where ids do not belong.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    key: Key,
+    name: &'static str,
+}
+
+impl Lock {
+    /// The right to decide about a job, where that takes more than one script.
+    pub fn deciding(job: JobId) -> Lock {
+        Lock { key: keys::deciding(job), name: keys::DECIDING }
+    }
+}
+
+impl From<LeaderLock> for Lock {
+    fn from(lock: LeaderLock) -> Lock {
+        Lock { key: lock.into(), name: lock.as_str() }
+    }
+}
+
+/// What became of work that needed a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held<T> {
+    /// It was done under the lock.
+    Done(T),
+    /// Not begun: somebody else holds the lock, or Redis did not say.
+    Elsewhere,
+    /// Begun and dropped: the lock was lost, and is somebody else's or out of reach.
+    Lost,
+}
 
 /// Proof of leadership. A function that needs it takes it; whoever holds a stale one can see so.
+///
+/// Nobody but a [`LeaseKeeper`] makes one, so what takes a lease cannot be called without:
+///
+/// ```
+/// fn leader_only(_: &muster_store::Lease) {}
+/// fn tick(keeper: &muster_store::LeaseKeeper) {
+///     if let Some(lease) = keeper.lease() {
+///         leader_only(&lease);
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0061
+/// fn leader_only(_: &muster_store::Lease) {}
+/// fn tick(_keeper: &muster_store::LeaseKeeper) {
+///     leader_only();
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// fn leader_only(_: &muster_store::Lease) {}
+/// fn tick(keeper: &muster_store::LeaseKeeper) {
+///     leader_only(&keeper.lease());
+/// }
+/// ```
+///
+/// ```compile_fail,E0451
+/// fn forged(keeper: &muster_store::LeaseKeeper) -> Option<muster_store::Lease> {
+///     Some(muster_store::Lease { fence: 7, ..keeper.lease()? })
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Lease {
     lock: &'static str,
@@ -76,7 +147,7 @@ impl Lease {
 #[derive(Debug)]
 pub struct LeaseKeeper {
     store: Store,
-    lock: LeaderLock,
+    lock: Lock,
     owner: String,
     ttl: Duration,
     lease: watch::Sender<Option<Lease>>,
@@ -85,9 +156,9 @@ pub struct LeaseKeeper {
 
 impl LeaseKeeper {
     /// A keeper that holds nothing yet. `replica` is who operators see in the lock.
-    pub fn new(store: Store, lock: LeaderLock, replica: &str, ttl: Duration) -> LeaseKeeper {
+    pub fn new(store: Store, lock: impl Into<Lock>, replica: &str, ttl: Duration) -> LeaseKeeper {
         let owner = format!("{replica}~{:08x}", fastrand::u32(..));
-        LeaseKeeper { store, lock, owner, ttl, lease: watch::Sender::new(None), nudge: Notify::new() }
+        LeaseKeeper { store, lock: lock.into(), owner, ttl, lease: watch::Sender::new(None), nudge: Notify::new() }
     }
 
     /// The lease, if it is held and may be trusted.
@@ -105,17 +176,21 @@ impl LeaseKeeper {
         self.nudge.notify_one();
     }
 
-    /// Takes, renews, loses, takes again. Ends only by being dropped.
+    /// Takes, renews, loses, takes again. Ends only by being dropped. A panic in here ends the trust at
+    /// once: nobody renews any more.
     pub async fn run(&self) {
+        let _watch = Watch(self);
         loop {
-            if let Some(lease) = self.take().await {
+            let taken = self.take().await;
+            let free_in = taken.as_ref().err().copied().flatten();
+            if let Ok(lease) = taken {
                 self.lease.send_replace(Some(lease.clone()));
                 self.keep(&lease).await;
-                lease.trusted_micros.store(0, Ordering::Release);
-                self.lease.send_replace(None);
-                LeaseLost { lock: self.lock.as_str(), detail: "not renewed in time, or taken by another" }.emit();
+                self.lose(&lease);
             }
-            let pause = self.ttl / 3 + self.ttl.mul_f64(fastrand::f64() * 0.1);
+            let usual = self.ttl / 3 + self.ttl.mul_f64(fastrand::f64() * 0.1);
+            // A holder that lives renews before this: only a dead one's lock is asked for sooner.
+            let pause = free_in.map_or(usual, |left| usual.min(left + self.ttl.mul_f64(fastrand::f64() * 0.01)));
             tokio::select! {
                 () = sleep(pause) => {}
                 () = self.nudge.notified() => {}
@@ -123,23 +198,55 @@ impl LeaseKeeper {
         }
     }
 
-    async fn take(&self) -> Option<Lease> {
+    /// Does one piece of work under the lock, and lets go of it. Asks for the lock once. Whoever drops
+    /// this on the way should [`LeaseKeeper::release`], or others wait for the TTL.
+    pub async fn hold<T>(&self, work: impl Future<Output = T>) -> Held<T> {
+        let Ok(mut lease) = self.take().await else { return Held::Elsewhere };
+        tokio::pin!(work);
+        loop {
+            self.lease.send_replace(Some(lease.clone()));
+            tokio::select! {
+                done = &mut work => {
+                    // If it cannot be given up it runs out by itself.
+                    let _ = self.release().await;
+                    return Held::Done(done);
+                }
+                () = self.keep(&lease) => self.lose(&lease),
+            }
+            match self.take().await {
+                Ok(again) => lease = again,
+                Err(_) => return Held::Lost,
+            }
+        }
+    }
+
+    fn lose(&self, lease: &Lease) {
+        lease.trusted_micros.store(0, Ordering::Release);
+        self.lease.send_replace(None);
+        LeaseLost { lock: self.lock.name, detail: "not renewed in time, or taken by another" }.emit();
+    }
+
+    /// Takes the lock, or says how soon it is free if its holder is dead. `None`: nobody knows.
+    async fn take(&self) -> Result<Lease, Option<Duration>> {
         let before = Instant::now();
-        let key: Key = self.lock.into();
+        let key = self.lock.key.clone();
         let call = scripts::lease::Take { key, owner: self.owner.clone().into_bytes(), ttl_ms: millis(self.ttl) };
-        let reply = timeout(self.trust(), self.store.run(call)).await.ok()?.ok()?;
+        let reply = match timeout(self.trust(), self.store.run(call)).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) | Err(_) => return Err(None),
+        };
         if reply.fence == 0 {
-            return None;
+            return Err((reply.left_ms > 0).then(|| Duration::from_millis(reply.left_ms)));
         }
         let lease = Lease {
-            lock: self.lock.as_str(),
+            lock: self.lock.name,
             value: String::from_utf8_lossy(&reply.holder).into(),
             fence: reply.fence,
             base: before,
             trusted_micros: Arc::default(),
         };
         lease.trust_until(before + self.trust());
-        Some(lease)
+        Ok(lease)
     }
 
     /// Renews until the lock is somebody else's or the trust runs out.
@@ -162,17 +269,20 @@ impl LeaseKeeper {
     }
 
     async fn renew(&self, lease: &Lease) -> Result<bool, StoreError> {
-        let key: Key = self.lock.into();
+        let key = self.lock.key.clone();
         let call = scripts::lease::Renew { key, value: lease.value.as_bytes().to_vec(), ttl_ms: millis(self.ttl) };
         Ok(self.store.run(call).await?.held == 1)
     }
 
-    /// Lets go, so that a successor starts at once. Call it after [`LeaseKeeper::run`] was stopped.
-    pub async fn release(&self) -> Result<(), StoreError> {
-        let Some(lease) = self.lease.send_replace(None) else { return Ok(()) };
-        lease.trusted_micros.store(0, Ordering::Release);
-        let key: Key = self.lock.into();
-        self.store.run(scripts::lease::Release { key, value: lease.value.as_bytes().to_vec() }).await.map(|_| ())
+    /// Lets go, so that a successor starts at once; true if the lock was ours. Call it after
+    /// [`LeaseKeeper::run`] was stopped: that may have been between a grant and hearing of it, so the
+    /// lock is asked for by its owner, not by what we know to hold.
+    pub async fn release(&self) -> Result<bool, StoreError> {
+        if let Some(lease) = self.lease.send_replace(None) {
+            lease.trusted_micros.store(0, Ordering::Release);
+        }
+        let call = scripts::lease::Release { key: self.lock.key.clone(), owner: self.owner.clone().into_bytes() };
+        Ok(self.store.run(call).await?.freed == 1)
     }
 
     /// How long a fresh grant is trusted: less than Redis keeps it.
@@ -181,6 +291,55 @@ impl LeaseKeeper {
     }
 }
 
+/// Whoever panics while it keeps a lease must not be trusted to hold it.
+struct Watch<'a>(&'a LeaseKeeper);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        // The value stays, so that it can still be released.
+        self.0.lease.send_if_modified(|lease| {
+            lease.iter().for_each(|lease| lease.trusted_micros.store(0, Ordering::Release));
+            lease.is_some()
+        });
+        LeaseLost { lock: self.0.lock.name, detail: "whoever renewed it has panicked" }.emit();
+    }
+}
+
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RedisSettings;
+
+    #[tokio::test]
+    async fn a_panic_while_it_is_kept_gives_the_lease_up() {
+        let store = Store::connect(RedisSettings::new("redis://127.0.0.1:1")).await.unwrap();
+        let keeper = LeaseKeeper::new(store, LeaderLock::Scrub, "r", LEADER_TTL);
+        let lease = Lease {
+            lock: LeaderLock::Scrub.as_str(),
+            value: "r~1:2".into(),
+            fence: 2,
+            base: Instant::now(),
+            trusted_micros: Arc::default(),
+        };
+        lease.trust_until(Instant::now() + LEADER_TTL);
+        keeper.lease.send_replace(Some(lease.clone()));
+        drop(Watch(&keeper));
+        assert!(keeper.lease().is_some(), "one that is only stopped may still be released in peace");
+        let mut told = keeper.subscribe();
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _watch = Watch(&keeper);
+            panic!("on purpose");
+        });
+        std::panic::catch_unwind(panics).unwrap_err();
+        assert!(keeper.lease().is_none() && !lease.is_held());
+        assert!(told.has_changed().unwrap(), "who leads by it hears of it");
+        told.mark_unchanged();
+    }
 }

@@ -6,6 +6,8 @@
 //! stores (`flow`).
 
 mod api_keys;
+mod audit;
+mod census;
 mod dead_letters;
 mod error;
 mod fleet;
@@ -27,6 +29,8 @@ mod script;
 #[expect(dead_code, reason = "generated: some scripts say more than their callers ask")]
 mod scripts;
 mod scrub;
+mod settings;
+mod slots;
 
 use std::{collections::HashSet, sync::Arc, sync::Mutex};
 
@@ -34,22 +38,26 @@ use muster_domain::{Tenant, Time};
 
 pub use crate::{
     api_keys::ApiKey,
+    audit::{AuditBreak, AuditEntry, AuditFilter, AuditReport, AuditRetention},
+    census::{Census, CensusWalk, ScrubPass, TopicCensus},
     dead_letters::DeadMessage,
     error::StoreError,
     fleet::{WorkerSeen, WorkerSnapshot},
     homes::{DueHomes, Rescore},
     jobs::{Deleted, Extended, Extension, Moved, NewJob, Step, Submitted},
     keys::LeaderLock,
-    leases::{LEADER_TTL, Lease, LeaseKeeper},
+    leases::{DECIDING_TTL, Held, LEADER_TTL, Lease, LeaseKeeper, Lock},
     limits::{RateLimit, Taken, Want},
     lists::{ListError, ListFilter, PAGE_WORK, Page, Place},
     operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
-    queues::{QueueEntry, QueuePlace},
+    queues::{QueueEntry, QueuePlace, Waiting},
     record::{Fields, Record, StoredResult},
     replicas::{LockHolder, LockSeen, REPLICA_TTL, Replica},
     retention::{Retained, Retention, RetentionWalk},
     router::{RedisSettings, Router},
     scrub::{ScrubWalk, Scrubbed},
+    settings::{ConfigRecord, Put, SeenVersion, TopicChange, TopicRecord},
+    slots::{SlotAsk, SlotHeld, SlotRef, SlotTaken},
 };
 
 /// Everything in Redis. Cheap to clone.
@@ -58,12 +66,14 @@ pub struct Store {
     router: Router,
     /// Listings that this process has announced already.
     buckets: Arc<Mutex<HashSet<(Tenant, u64)>>>,
+    /// How the audit log ends, as this process last heard; whoever adds to it holds this.
+    audit_tail: Arc<tokio::sync::Mutex<audit::Tail>>,
 }
 
 impl Store {
     /// Connects lazily: a Redis that is away now may come later.
     pub async fn connect(settings: RedisSettings) -> Result<Store, StoreError> {
-        Ok(Store { router: Router::connect(settings).await?, buckets: Arc::default() })
+        Ok(Store { router: Router::connect(settings).await?, buckets: Arc::default(), audit_tail: Arc::default() })
     }
 
     /// An estimate of Redis time, for sleeping and for choosing; scripts judge by the real one.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut};
 use muster_domain::{JobId, RequestId, Tenant, WorkerId};
 
-use crate::{Store, StoreError, keys, router::Command, scripts};
+use crate::{Store, StoreError, keys, router::Command, script::number, scripts};
 
 fn write(offers: &[(JobId, u32)]) -> Vec<u8> {
     let mut raw = Vec::with_capacity(offers.len() * 20);
@@ -46,19 +46,33 @@ impl Store {
         read(&reply.offers)
     }
 
-    /// The note that stands, if there is one.
+    /// The note that stands, if there is one; and whether the worker was told to leave.
     pub async fn read_lease_note(
         &self,
         tenant: &Tenant,
         worker: &WorkerId,
         request: &RequestId,
-    ) -> Result<Option<Vec<(JobId, u32)>>, StoreError> {
-        let key = keys::lease_note(tenant, worker, request);
-        let mut cmd = redis::cmd("GET");
-        cmd.arg(key.as_bytes());
-        match self.router().call(Command::plain(cmd)).await? {
-            redis::Value::Nil => Ok(None),
-            value => read(&crate::script::bytes(value)?).map(Some),
-        }
+    ) -> Result<(Option<Vec<(JobId, u32)>>, bool), StoreError> {
+        let get = |verb: &str, key: keys::Key| {
+            let mut cmd = redis::cmd(verb);
+            cmd.arg(key.as_bytes());
+            Command::plain(cmd)
+        };
+        let asked = vec![get("GET", keys::lease_note(tenant, worker, request)), get("EXISTS", keys::drain(worker))];
+        let mut replies = self.router().many(asked).await.into_iter();
+        let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::Decode("a reply is missing".into())));
+        let note = match next()? {
+            redis::Value::Nil => None,
+            value => Some(read(&crate::script::bytes(value)?)?),
+        };
+        Ok((note, number::<u64>(&next()?)? == 1))
+    }
+
+    /// Tells a worker to leave, whenever it asks for work within `ttl`. Repeating is harmless.
+    pub async fn drain_worker(&self, worker: &WorkerId, ttl: Duration) -> Result<(), StoreError> {
+        let key = keys::drain(worker);
+        let mut cmd = redis::cmd("SET");
+        cmd.arg(key.as_bytes()).arg("1").arg("PX").arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        self.router().call(Command::plain(cmd)).await.map(|_| ())
     }
 }

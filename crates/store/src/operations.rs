@@ -10,7 +10,12 @@ use std::{collections::HashMap, time::Duration};
 
 use muster_domain::{JobId, Tenant, Time, time::micros};
 
-use crate::{Store, StoreError, keys, router::Command, script::list, scripts};
+use crate::{
+    Store, StoreError, keys,
+    router::Command,
+    script::{flat, list, pairs},
+    scripts,
+};
 
 /// How long an operation is kept.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -214,10 +219,6 @@ fn read(id: JobId, raw: &[Vec<u8>]) -> Result<Operation, StoreError> {
     })
 }
 
-fn pairs<const N: usize>(fields: [(&str, Vec<u8>); N]) -> Vec<Vec<u8>> {
-    fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value]).collect()
-}
-
 fn digits(n: u64) -> Vec<u8> {
     n.to_string().into_bytes()
 }
@@ -267,12 +268,7 @@ impl Store {
         let replies = self.router().many(ids.iter().map(command).collect()).await;
         let mut found = Vec::with_capacity(ids.len());
         for (id, reply) in ids.iter().zip(replies) {
-            let raw = match reply? {
-                redis::Value::Map(pairs) => {
-                    list(redis::Value::Array(pairs.into_iter().flat_map(|(k, v)| [k, v]).collect()))?
-                }
-                other => list(other)?,
-            };
+            let raw = flat(reply?)?;
             if !raw.is_empty() {
                 found.push(read(*id, &raw)?);
             }

@@ -1,19 +1,24 @@
-//! The backlog: queued jobs of one topic, by priority, then age. Nothing is popped: an entry is
+//! The backlog: queued jobs of one topic (or of one of its lines), by priority, then age. Nothing is popped: an entry is
 //! claimed for a few seconds, its job dispatched by version, and then removed.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use muster_domain::{JobId, Priority, Tenant, Time, Topic, time::micros};
+use muster_domain::{JobId, Line, Priority, Tenant, Time, Topic, time::micros};
 
-use crate::{Store, StoreError, keys, router::Command, script::number, scripts};
+use crate::{
+    Record, Store, StoreError, keys,
+    router::Command,
+    script::{list, number},
+    scripts,
+};
 
 /// One job in the backlog. The member is job and version, so that a late removal never hits a newer entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
     /// Whose.
     pub tenant: Tenant,
-    /// Of which topic.
-    pub topic: Topic,
+    /// Of which topic, and who may be offered it.
+    pub line: Line,
     /// How urgent.
     pub priority: Priority,
     /// Which job.
@@ -22,6 +27,8 @@ pub struct QueueEntry {
     pub version: u32,
     /// Since when it waits; earlier goes first.
     pub since: Time,
+    /// It needs a concurrency slot to be released. The member says so too: `<job>:<version>+`.
+    pub limited: bool,
 }
 
 /// Where a job stands in its topic's backlog.
@@ -35,19 +42,43 @@ pub struct QueuePlace {
     pub claimed_until: Option<Time>,
 }
 
+/// A topic's backlog.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// How many jobs are in it.
+    pub queued: u64,
+    /// Since when the oldest is, as its submit was accepted.
+    pub oldest: Option<Time>,
+}
+
+/// Ends the member of an entry that needs a slot.
+const LIMITED: &str = "+";
 /// What a claim takes from a score; as in `lua/queue/claim.lua`.
 const CLAIM: f64 = 8_000_000_000_000_000.0;
 
 impl QueueEntry {
+    /// The entry of a job that is `queued`.
+    pub fn of(record: &Record) -> QueueEntry {
+        QueueEntry {
+            tenant: record.spec.tenant.clone(),
+            line: record.spec.line(),
+            priority: record.spec.priority,
+            job: record.id,
+            version: record.head.version,
+            since: record.head.created_at,
+            limited: !record.spec.concurrency_key.is_empty(),
+        }
+    }
+
     pub(crate) fn member(&self) -> String {
-        format!("{}:{}", self.job, self.version)
+        format!("{}:{}{}", self.job, self.version, if self.limited { LIMITED } else { "" })
     }
 }
 
 pub(crate) fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEntry>> {
     let mut queues: BTreeMap<keys::Key, Vec<&QueueEntry>> = BTreeMap::new();
     for entry in items {
-        queues.entry(keys::queue(&entry.tenant, &entry.topic, entry.priority)).or_default().push(entry);
+        queues.entry(keys::queue(&entry.tenant, &entry.line, entry.priority)).or_default().push(entry);
     }
     queues
 }
@@ -71,27 +102,30 @@ impl Store {
     pub async fn claim_queued(
         &self,
         tenant: &Tenant,
-        topic: &Topic,
+        line: impl Into<Line>,
         n: usize,
         hold: Duration,
     ) -> Result<Vec<QueueEntry>, StoreError> {
+        let line = line.into();
         let mut taken: Vec<QueueEntry> = Vec::new();
         for &priority in Priority::ALL {
             let wanted = (n - taken.len()).min(1000) as u64;
             if wanted == 0 {
                 break;
             }
-            let key = keys::queue(tenant, topic, priority);
+            let key = keys::queue(tenant, &line, priority);
             let reply = self.run(scripts::queue::Claim { key, n: wanted, hold: micros(hold) }).await?;
             taken.extend(reply.members.iter().filter_map(|member| {
                 let (job, version) = std::str::from_utf8(member).ok()?.split_once(':')?;
+                let limited = version.ends_with(LIMITED);
                 Some(QueueEntry {
                     tenant: tenant.clone(),
-                    topic: topic.clone(),
+                    line: line.clone(),
                     priority,
                     job: job.parse().ok()?,
-                    version: version.parse().ok()?,
+                    version: version.trim_end_matches(LIMITED).parse().ok()?,
                     since: Time::NONE,
+                    limited,
                 })
             }));
         }
@@ -116,7 +150,7 @@ impl Store {
     /// and not in one step: with the queue moving it is off by as much as moved meanwhile.
     pub async fn queue_place(&self, entry: &QueueEntry) -> Result<Option<QueuePlace>, StoreError> {
         let ask = |verb: &str, priority: Priority, member: Option<String>| {
-            let key = keys::queue(&entry.tenant, &entry.topic, priority);
+            let key = keys::queue(&entry.tenant, &entry.line, priority);
             let mut cmd = redis::cmd(verb);
             cmd.arg(key.as_bytes()).arg(member);
             Command::plain(cmd)
@@ -143,16 +177,45 @@ impl Store {
         Ok(Some(QueuePlace { ahead: more_urgent + rank, waiting, claimed_until }))
     }
 
-    /// How many jobs wait in each topic's backlog.
-    pub async fn queue_lens(&self, topics: &[(Tenant, Topic)]) -> Result<Vec<u64>, StoreError> {
+    /// How many jobs wait in a topic's backlog, and since when the oldest does. A fixed number of calls.
+    pub async fn waiting_in(&self, tenant: &Tenant, topic: &Topic) -> Result<Waiting, StoreError> {
+        let line = Line::from(topic);
+        let keys = || Priority::ALL.iter().map(|&priority| keys::queue(tenant, &line, priority));
+        let count = keys().map(|key| {
+            let mut cmd = redis::cmd("ZCARD");
+            cmd.arg(key.as_bytes());
+            Command::plain(cmd)
+        });
+        // Those that are claimed at this moment are about to leave.
+        let oldest = keys().map(|key| {
+            let mut cmd = redis::cmd("ZRANGEBYSCORE");
+            cmd.arg(key.as_bytes()).arg(0).arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(1);
+            Command::plain(cmd)
+        });
+        let replies = self.router().many(count.chain(oldest).collect()).await;
+        let mut waiting = Waiting::default();
+        for (place, reply) in replies.into_iter().enumerate() {
+            if place < Priority::ALL.len() {
+                waiting.queued += number::<u64>(&reply?)?;
+            } else if let Some(score) = list(reply?)?.get(1) {
+                let since = std::str::from_utf8(score).ok().and_then(|text| text.parse::<f64>().ok());
+                let since = since.map(|score| Time(score as u64));
+                waiting.oldest = waiting.oldest.into_iter().chain(since).min();
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// How many jobs wait in each line's backlog.
+    pub async fn queue_lens(&self, lines: &[(Tenant, Line)]) -> Result<Vec<u64>, StoreError> {
         let command = |key: keys::Key| {
             let mut cmd = redis::cmd("ZCARD");
             cmd.arg(key.as_bytes());
             Command::plain(cmd)
         };
-        let keys = topics.iter().flat_map(|(tenant, topic)| {
-            Priority::ALL.iter().map(move |&priority| keys::queue(tenant, topic, priority))
-        });
+        let keys = lines
+            .iter()
+            .flat_map(|(tenant, line)| Priority::ALL.iter().map(move |&priority| keys::queue(tenant, line, priority)));
         let replies = self.router().many(keys.map(command).collect()).await;
         let lens = replies.into_iter().map(|reply| number::<u64>(&reply?)).collect::<Result<Vec<_>, _>>()?;
         Ok(lens.chunks(Priority::ALL.len()).map(|four| four.iter().sum()).collect())

@@ -7,6 +7,7 @@ use bytes::{Buf, Bytes};
 use muster_domain::{
     Event, Head, JobError, JobId, JobSpec, Phase, Progress, StartId, State, Time, WorkerId,
     job::{Lease, Transition},
+    slot::Holder,
 };
 use muster_wire::v1;
 use redis::Value;
@@ -44,7 +45,7 @@ impl Fields {
     pub const ALL: Fields = Fields { payload: true, result: true };
 
     pub(crate) fn names(self) -> Vec<&'static str> {
-        let mut names = vec!["s", "d", "e", "g", "n", "x", "l"];
+        let mut names = vec!["s", "d", "e", "g", "n", "x", "l", "c"];
         names.extend(self.payload.then_some("p"));
         names.extend(self.result.then_some("r"));
         names
@@ -76,6 +77,17 @@ pub struct Record {
     pub deleted: bool,
     /// Where the listing names it; an entry anywhere else is a leftover of a repeated submit.
     pub place: Option<Place>,
+    /// The version under which it was last admitted to a concurrency slot.
+    pub slot: Option<u32>,
+    /// The end of its last lease, where its attempt was ended from outside before that.
+    pub lease_until: Option<Time>,
+}
+
+impl Record {
+    /// What a concurrency slot is judged by.
+    pub fn holder(&self) -> Holder<'_> {
+        Holder { head: &self.head, slot: self.slot, lease_until: self.lease_until }
+    }
 }
 
 fn wrong(what: &str) -> StoreError {
@@ -84,6 +96,8 @@ fn wrong(what: &str) -> StoreError {
 
 /// Length of the head without the worker's name.
 const FIXED: usize = 91;
+/// Where the lease's end stands in it.
+const LEASE: std::ops::Range<usize> = 42..50;
 
 /// Reads a head; what follows it stays in `raw`.
 pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
@@ -182,6 +196,8 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     let retried_as = field()?.and_then(|b| JobId::from_slice(&b));
     let deleted = field()?.is_some();
     let place = field()?.and_then(|b| Place::from_bytes(&b));
+    let slot = field()?.and_then(|b| std::str::from_utf8(&b).ok()?.parse().ok());
+    let lease_until = packed.get(LEASE).and_then(|raw| Time(u64::from_be_bytes(raw.try_into().ok()?)).some());
     let payload = if fields.payload { field()?.map(Bytes::from) } else { None };
     let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };
     Ok(Some(Record {
@@ -196,6 +212,8 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
         retried_as,
         deleted,
         place,
+        slot,
+        lease_until,
     }))
 }
 

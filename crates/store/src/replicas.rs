@@ -7,7 +7,7 @@
 
 use std::{future::Future, time::Duration};
 
-use muster_domain::{Time, time::micros};
+use muster_domain::{JobId, Time, time::micros};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
@@ -178,6 +178,18 @@ impl Store {
             seen.push(LockSeen { lock, holder });
         }
         Ok(seen)
+    }
+
+    /// Which replica asks somebody about a job before it decides, if one does.
+    pub async fn deciding(&self, job: JobId) -> Result<Option<String>, StoreError> {
+        let mut cmd = redis::cmd("GET");
+        cmd.arg(keys::deciding(job).as_bytes());
+        let reply = self.router().call(Command::plain(cmd)).await?;
+        let redis::Value::Nil = reply else {
+            let LockHolder { owner, .. } = holder(&bytes(reply)?, Duration::ZERO)?;
+            return Ok(Some(owner.split('~').next().unwrap_or_default().to_owned()));
+        };
+        Ok(None)
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use muster_domain::{State, Tenant, Time};
+use muster_domain::{State, Tenant, Time, Topic, topic::TopicRetention};
 use redis::Value;
 
 use self::visit::Visit;
@@ -30,22 +30,39 @@ use crate::{
 const LETTERS: usize = 500;
 
 /// How long ended jobs are kept, from their end on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Those that succeeded or were cancelled.
     pub succeeded: Duration,
     /// Those that ended badly, and their dead letters.
     pub failed: Duration,
+    /// Otherwise for the jobs of these topics. Their dead letters are listed as long as others.
+    pub topics: BTreeMap<(Tenant, Topic), TopicRetention>,
 }
 
 impl Retention {
-    fn of(&self, end: State) -> Duration {
-        if end.is_bad_end() { self.failed } else { self.succeeded }
+    /// The same for all topics.
+    pub const fn of_all(succeeded: Duration, failed: Duration) -> Retention {
+        Retention { succeeded, failed, topics: BTreeMap::new() }
+    }
+
+    fn of(&self, tenant: &Tenant, topic: &Topic, end: State) -> Duration {
+        let told = match self.topics.is_empty() {
+            true => None,
+            false => self.topics.get(&(tenant.clone(), topic.clone())),
+        };
+        let (own, usual) = match end.is_bad_end() {
+            true => (told.and_then(|told| told.failed_ms), self.failed),
+            false => (told.and_then(|told| told.succeeded_ms), self.succeeded),
+        };
+        own.map_or(usual, Duration::from_millis)
     }
 
     /// Nobody leaves sooner than this after their submit.
     fn least(&self) -> Duration {
-        self.succeeded.min(self.failed)
+        let told = self.topics.values().flat_map(|told| [told.succeeded_ms, told.failed_ms]).flatten();
+        let usual = self.succeeded.min(self.failed);
+        told.map(Duration::from_millis).fold(usual, Duration::min)
     }
 
     /// How much later than due a record may leave, so that many leave together.
@@ -294,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_listing_is_looked_at_when_most_of_its_jobs_can_leave() {
-        let keep = Retention { succeeded: 7 * DAY, failed: 30 * DAY };
+        let keep = Retention::of_all(7 * DAY, 30 * DAY);
         let look = keep.first_look(1000);
         assert_eq!(look.since(Time(1000 * BUCKET)), 7 * DAY + Duration::from_secs(7 * 3600));
         assert_eq!(keep.newest_due(look), Some(1000));
@@ -304,11 +321,24 @@ mod tests {
 
     #[test]
     fn only_bad_ends_are_kept_long() {
-        let keep = Retention { succeeded: DAY, failed: 3 * DAY };
+        let (keep, topic) = (Retention::of_all(DAY, 3 * DAY), Topic::parse("t").unwrap());
         for state in State::ALL.iter().filter(|state| state.is_end()) {
             let long = !matches!(state, State::Succeeded | State::Cancelled);
-            assert_eq!(keep.of(*state), if long { 3 * DAY } else { DAY }, "{state}");
+            let expected = if long { 3 * DAY } else { DAY };
+            assert_eq!(keep.of(&Tenant::default(), &topic, *state), expected, "{state}");
         }
         assert_eq!((keep.least(), keep.grain()), (DAY, Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn a_topic_may_keep_its_jobs_longer_or_shorter() {
+        let (tenant, topic) = (Tenant::default(), Topic::parse("t").unwrap());
+        let hour = TopicRetention { succeeded_ms: Some(3_600_000), failed_ms: None };
+        let topics = [((tenant.clone(), topic.clone()), hour)].into();
+        let keep = Retention { topics, ..Retention::of_all(2 * DAY, 3 * DAY) };
+        assert_eq!(keep.of(&tenant, &topic, State::Succeeded), DAY / 24);
+        assert_eq!(keep.of(&tenant, &topic, State::Failed), 3 * DAY, "what it does not say is as usual");
+        assert_eq!(keep.of(&tenant, &Topic::parse("u").unwrap(), State::Succeeded), 2 * DAY);
+        assert_eq!(keep.least(), DAY / 24, "its listings are looked at in time");
     }
 }

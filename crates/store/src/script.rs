@@ -72,3 +72,16 @@ pub(crate) fn list(value: Value) -> Result<Vec<Vec<u8>>, StoreError> {
         other => Err(StoreError::Decode(format!("expected a list, got {other:?}"))),
     }
 }
+
+/// A hash's names and values, one after the other.
+pub(crate) fn flat(value: Value) -> Result<Vec<Vec<u8>>, StoreError> {
+    match value {
+        Value::Map(pairs) => pairs.into_iter().flat_map(|(name, value)| [name, value]).map(bytes).collect(),
+        other => list(other),
+    }
+}
+
+/// The same as scripts take it.
+pub(crate) fn pairs<const N: usize>(fields: [(&str, Vec<u8>); N]) -> Vec<Vec<u8>> {
+    fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value]).collect()
+}

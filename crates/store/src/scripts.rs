@@ -4,6 +4,8 @@
 
 /// Every script, for loading and for the tests that go over all of them.
 pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
+    &api_key::SWAP,
+    &audit::APPEND,
     &home::DROP_ORPHAN,
     &home::DUE,
     &home::FORWARD,
@@ -28,7 +30,167 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &operation::CREATE,
     &operation::NOTE,
     &queue::CLAIM,
+    &setting::PUT,
+    &slot::FREE,
+    &slot::KEEP,
+    &slot::TAKE,
 ];
+
+/// Scripts on a api_key.
+pub(crate) mod api_key {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `api_key/swap`.
+    pub(crate) static SWAP: ScriptSource = ScriptSource::new(
+        "api_key/swap",
+        r#"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1
+"#,
+    );
+
+    /// writes an API key anew, if it is still the one that was read. One that was deleted stays so.
+    pub(crate) struct Swap {
+        /// api_key
+        pub(crate) key: Key,
+        /// as it was read
+        pub(crate) read: Vec<u8>,
+        /// as it shall be
+        pub(crate) text: Vec<u8>,
+    }
+
+    /// What `api_key/swap` answers.
+    pub(crate) struct SwapReply {
+        /// 1 or 0
+        pub(crate) swapped: u64,
+    }
+
+    impl Script for Swap {
+        type Reply = SwapReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&SWAP, self.key.as_bytes())
+                .arg(self.read)
+                .arg(self.text)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(SwapReply { swapped: reply.u64()? })
+        }
+    }
+}
+
+/// Scripts on a audit.
+pub(crate) mod audit {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `audit/append`.
+    pub(crate) static APPEND: ScriptSource = ScriptSource::new(
+        "audit/append",
+        r#"local function field(entry, name)
+  for i = 1, #entry[2], 2 do
+    if entry[2][i] == name then return entry[2][i + 1] end
+  end
+  return ''
+end
+local function has_ids()
+  if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+    if field({ '', group }, 'name') == 'ids' then return true end
+  end
+  return false
+end
+local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+local number, hash, begins = '0', string.rep('0', 64), 0
+if first then
+  local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+  number, hash = field(last, 'n'), field(last, 'hash')
+  if not tonumber(number) then number = '0' end
+  if field(first, 'n') ~= '1' then begins = tonumber(string.match(first[1], '^%d+')) end
+end
+if hash ~= ARGV[1] then return { '0', number, hash, {} } end
+if not has_ids() then redis.call('XGROUP', 'CREATE', KEYS[1], 'ids', '0', 'MKSTREAM') end
+local known, added = {}, {}
+for i = 3, #ARGV, 5 do
+  if tonumber(ARGV[i + 1]) < begins or redis.call('XGROUP', 'CREATECONSUMER', KEYS[1], 'ids', ARGV[i]) == 0 then
+    known[#known + 1] = ARGV[i]
+  else
+    added[#added + 1] = ARGV[i]
+  end
+end
+if #known > 0 then
+  for _, id in ipairs(added) do redis.call('XGROUP', 'DELCONSUMER', KEYS[1], 'ids', id) end
+  return { '0', number, hash, known }
+end
+for i = 3, #ARGV, 5 do
+  redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], 'n', ARGV[i + 2], 'prev', hash, 'hash', ARGV[i + 4], 'body', ARGV[i + 3])
+  number, hash = ARGV[i + 2], ARGV[i + 4]
+end
+if ARGV[2] ~= '' then
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '(' .. ARGV[2])) do
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], 'ids', field(entry, 'id'))
+  end
+  redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[2])
+end
+return { '1', number, hash, {} }
+"#,
+    );
+
+    /// adds entries to the end of the log, if that is still where they were linked to and none
+    /// of them is there. Otherwise nothing is changed, and the caller is told how the log ends and what is known.
+    /// An id is remembered as the name of a consumer of the stream's own group `ids`: a set inside the one key, asked
+    /// and added to in one step. It is forgotten with its entry; whatever is older than where the log begins
+    /// counts as known. Entries before `keep_from` leave in the same step.
+    pub(crate) struct Append {
+        /// audit
+        pub(crate) key: Key,
+        /// the hash that the first of them is linked to
+        pub(crate) tail: Vec<u8>,
+        /// stream id of the first entry that stays; empty = all stay
+        pub(crate) keep_from: Vec<u8>,
+        /// id, milliseconds, number, body, hash, and so on
+        pub(crate) entries: Vec<Vec<u8>>,
+    }
+
+    /// What `audit/append` answers.
+    pub(crate) struct AppendReply {
+        /// 1, or 0 if nothing was changed
+        pub(crate) added: u64,
+        /// of the last entry
+        pub(crate) number: u64,
+        /// of the last entry
+        pub(crate) hash: Vec<u8>,
+        /// ids that need not be added
+        pub(crate) known: Vec<Vec<u8>>,
+    }
+
+    impl Script for Append {
+        type Reply = AppendReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&APPEND, self.key.as_bytes())
+                .arg(self.tail)
+                .arg(self.keep_from)
+                .arg(&self.entries)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 4)?;
+            Ok(AppendReply { added: reply.u64()?, number: reply.u64()?, hash: reply.bytes()?, known: reply.list()? })
+        }
+    }
+}
 
 /// Scripts on a home.
 pub(crate) mod home {
@@ -319,43 +481,32 @@ pub(crate) mod job {
     /// The source of `job/apply`.
     pub(crate) static APPLY: ScriptSource = ScriptSource::new(
         "job/apply",
-        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
-local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
-local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
-local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
-local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
-local BY_VERSION, BY_FENCE = 1, 2
-local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
-local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
-local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
-local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
-local NOW = redis.call('TIME')
+        r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local function line(event, state, attempt, note)
   return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
 end
-local function remember(history, added)
-  local count = struct.unpack('>I2', history)
+local function remember(raw, at, added)
+  local count = struct.unpack('>I2', raw, at)
   if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
   end
-  local second = 4 + string.byte(history, 3)
-  local third = second + 1 + string.byte(history, second)
-  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+  local second = at + 3 + string.byte(raw, at + 2)
+  local third = second + 1 + string.byte(raw, second)
+  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
 end
 local function answer(outcome, forward, head)
   return struct.pack('>BI8I8', outcome, forward, NOW) .. head
 end
 local function look(state, fresh, since, due, lease, deadline, start_by, started)
   local at
-  if state == PENDING then
+  if state == 1 then
     if fresh or NOW - since < 30000000 then at = since + 30000000 else at = NOW + 300000000 end
-  elseif state == SCHEDULED or state == RETRYING or state == AWAITING_APPROVAL then at = due
-  elseif state == QUEUED then
+  elseif state == 2 or state == 3 or state == 4 then at = due
+  elseif state == 5 then
     if fresh then at = NOW + 900000000 else at = NOW + 1350000000 end
-  elseif state == DISPATCHED then at = NOW + 30000000
-  elseif state == RUNNING then
+  elseif state == 6 then at = NOW + 30000000
+  elseif state == 7 then
     at = lease
     if due > 0 and due < at then at = due end
   else at = NOW end
@@ -364,105 +515,111 @@ local function look(state, fresh, since, due, lease, deadline, start_by, started
   return at
 end
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then return struct.pack('>BI8I8', MISSING, 0, NOW) end
-local event, seen = tonumber(ARGV[1]), tonumber(ARGV[2])
+if not raw then return struct.pack('>BI8I8', 5, 0, NOW) end
+local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
 local state, version, attempt, max, lost, released, last, ended_by, timeout, fence, since, due, lease,
-  deadline, start_by, started, created, start_id, worker, after = struct.unpack(HEAD, raw)
-local head = string.sub(raw, 1, after - 1)
-local kind = string.byte(SEEN, event)
-if kind == BY_VERSION then
-  if version == seen + 1 and last == event and (event ~= START or start_id == ARGV[5]) then
-    return answer(ALREADY, 0, head)
+  deadline, start_by, started, created, start_id, worker, after = struct.unpack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', raw)
+local refusal
+local kind = string.byte('\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3', event)
+local to = string.byte('\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', (state - 1) * 23 + event)
+if kind == 1 then
+  if version == seen + 1 and last == event and (event ~= 10 or start_id == asked_id) then
+    refusal = 2
+  elseif version ~= seen then
+    refusal = 3
   end
-  if version ~= seen then return answer(STALE, 0, head) end
-elseif kind == BY_FENCE then
-  if fence ~= seen or fence == 0 then return answer(STALE, 0, head) end
-  if state ~= RUNNING then
-    if ended_by == event then return answer(ALREADY, 0, head) end
-    return answer(ILLEGAL, 0, head)
+elseif kind == 2 then
+  if fence ~= seen or fence == 0 then
+    refusal = 3
+  elseif state ~= 7 then
+    if ended_by == event then refusal = 2 else refusal = 4 end
   end
-elseif state == CANCELLED then
-  return answer(ALREADY, 0, head)
+elseif state == 11 then
+  refusal = 2
 end
-local to = string.byte(TABLE, (state - 1) * EVENTS + event)
-if to == 0 then return answer(ILLEGAL, 0, head) end
-local overdue = deadline > 0 and deadline <= NOW
-local unstarted = started == 0 and start_by > 0 and start_by <= NOW
-local moment, come = string.byte(DUE, event), true
-if moment == DUE_RUN_AT then come = due <= NOW
-elseif moment == DUE_LEASE_END then come = lease <= NOW
-elseif moment == DUE_ATTEMPT_END then come = due > 0 and due <= NOW
-elseif moment == DUE_ANY_TIME_OUT then come = overdue or (state == RUNNING and due > 0 and due <= NOW)
-elseif moment == DUE_ANY_EXPIRY then come = overdue or unstarted or (state == AWAITING_APPROVAL and due <= NOW)
-elseif event == SCHEDULE then come = due > NOW
-elseif event == DISPATCH or event == HOLD then come = state ~= PENDING or due <= NOW
-elseif event == START then come = not overdue and not unstarted end
-if not come then return answer(EARLY, 0, head) end
+if not refusal and to == 0 then refusal = 4 end
+local moment = string.byte('\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0', event)
+if not refusal then
+  local overdue = deadline > 0 and deadline <= NOW
+  local unstarted = started == 0 and start_by > 0 and start_by <= NOW
+  local come = true
+  if moment == 1 then come = due <= NOW
+  elseif moment == 2 then come = lease <= NOW
+  elseif moment == 3 then come = due > 0 and due <= NOW
+  elseif moment == 4 then come = overdue or (state == 7 and due > 0 and due <= NOW)
+  elseif moment == 5 then come = overdue or unstarted or (state == 4 and due <= NOW)
+  elseif event == 1 then come = due > NOW
+  elseif event == 4 or event == 3 then come = state ~= 1 or due <= NOW
+  elseif event == 10 then come = not overdue and not unstarted end
+  if not come then refusal = 6 end
+end
+if refusal then return answer(refusal, 0, string.sub(raw, 1, after - 1)) end
 local before = look(state, false, since, due, lease, deadline, start_by, started)
-if state == RUNNING then
+local note = ARGV[3]
+if state == 7 then
   ended_by = event
-  if not (to >= SUCCEEDED and (event == CANCEL or event == TIME_OUT)) then lease = 0 end
+  if event ~= 23 and event ~= 21 and event ~= 20 then lease = 0 end
 end
-if event == START then
+if event == 10 then
   if started > 0 then redis.call('HDEL', KEYS[1], 'g') end
   attempt = attempt + 1
   fence = math.max(fence + 1, NOW)
-  lease = NOW + tonumber(ARGV[4])
+  lease = NOW + asked_lease
   started = NOW
-  start_id, worker = ARGV[5], ARGV[6]
+  start_id, worker = asked_id, ARGV[2]
+  if note == '' then note = worker end
   ended_by = 0
   if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
-elseif to == SCHEDULED or to == RETRYING or to == AWAITING_APPROVAL then
-  if event ~= SCHEDULE then due = NOW + tonumber(ARGV[3]) end
+elseif to == 2 or to == 3 or to == 4 then
+  if event ~= 1 then due = NOW + wait end
 else
   due = 0
 end
-if event == RELEASE then
+if event == 15 then
   attempt = attempt - 1
   released = released + 1
-elseif moment == DUE_LEASE_END then
+elseif moment == 2 then
   lost = lost + 1
 end
 local forward = 0
-if to < SUCCEEDED then
+if to < 8 then
   local next = look(to, true, NOW, due, lease, deadline, start_by, started)
   if next < before then forward = math.max(next - NOW, 0) + 1 end
 end
-head = struct.pack(HEAD, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
+local head = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
   lease, deadline, start_by, started, created, start_id, #worker, worker)
-local fields = { 's', head .. remember(string.sub(raw, after), line(event, to, attempt, ARGV[7])) }
-if ARGV[8] ~= '' then
-  fields[3] = 'r'
-  fields[4] = ARGV[8]
+local packed = head .. remember(raw, after, line(event, to, attempt, note))
+local result, error = ARGV[4], ARGV[5]
+if result == '' and error == '' then
+  redis.call('HSET', KEYS[1], 's', packed)
+elseif error == '' then
+  redis.call('HSET', KEYS[1], 's', packed, 'r', result)
+elseif result == '' then
+  redis.call('HSET', KEYS[1], 's', packed, 'e', error)
+else
+  redis.call('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
 end
-if ARGV[9] ~= '' then
-  fields[#fields + 1] = 'e'
-  fields[#fields + 1] = ARGV[9]
+if event == 4 and asked_lease > 0 then
+  redis.call('HSET', KEYS[1], 'c', string.format('%.0f', version))
 end
-redis.call('HSET', KEYS[1], unpack(fields))
-return answer(APPLIED, forward, head)
+return answer(1, forward, head)
 "#,
     );
 
     /// moves one job along the state table, if the caller's view of it still holds.
     /// The only script that changes a job's state. Asked again by the same holder it answers
     /// `already` with the same values and changes nothing; its caller then repeats the effects.
+    /// `ask` holds what happened; the version (offers, looks) or fence (workers) that the caller acts on;
+    /// the microseconds until run_at or the approval's expiry, for events that set it; for a start its
+    /// lease in microseconds and its eight bytes of id.
     pub(crate) struct Apply {
         /// job
         pub(crate) key: Key,
-        /// what happened
-        pub(crate) event: u64,
-        /// the version (offers, looks) or fence (workers) that the caller acts on
-        pub(crate) seen: u64,
-        /// microseconds until run_at or the approval's expiry, for events that set it
-        pub(crate) wait: u64,
-        /// microseconds, for a start
-        pub(crate) lease: u64,
-        /// eight bytes, for a start
-        pub(crate) start_id: Vec<u8>,
+        /// packed, since every argument costs: event, seen, wait, lease, start_id
+        pub(crate) ask: Vec<u8>,
         /// for a start
         pub(crate) worker: Vec<u8>,
-        /// for the history, at most 240 bytes
+        /// for the history, at most 240 bytes; of a start its worker unless given
         pub(crate) note: Vec<u8>,
         /// to store with it; empty = none
         pub(crate) result: Vec<u8>,
@@ -481,11 +638,7 @@ return answer(APPLIED, forward, head)
 
         fn into_command(self) -> Command {
             Command::script(&APPLY, self.key.as_bytes())
-                .arg(self.event)
-                .arg(self.seen)
-                .arg(self.wait)
-                .arg(self.lease)
-                .arg(self.start_id)
+                .arg(self.ask)
                 .arg(self.worker)
                 .arg(self.note)
                 .arg(self.result)
@@ -501,37 +654,26 @@ return answer(APPLIED, forward, head)
     /// The source of `job/delete`.
     pub(crate) static DELETE: ScriptSource = ScriptSource::new(
         "job/delete",
-        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
-local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
-local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
-local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
-local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
-local BY_VERSION, BY_FENCE = 1, 2
-local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
-local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
-local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
-local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
-local NOW = redis.call('TIME')
+        r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local function line(event, state, attempt, note)
   return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
 end
-local function remember(history, added)
-  local count = struct.unpack('>I2', history)
+local function remember(raw, at, added)
+  local count = struct.unpack('>I2', raw, at)
   if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
   end
-  local second = 4 + string.byte(history, 3)
-  local third = second + 1 + string.byte(history, second)
-  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+  local second = at + 3 + string.byte(raw, at + 2)
+  local third = second + 1 + string.byte(raw, second)
+  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
 end
 local function answer(outcome, forward, head)
   return struct.pack('>BI8I8', outcome, forward, NOW) .. head
 end
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
-if string.byte(raw, 1) < SUCCEEDED then return 2 end
+if string.byte(raw, 1) < 8 then return 2 end
 local kept = tonumber(ARGV[2])
 if kept > 0 and struct.unpack('>I8', raw, 27) + kept > NOW then return 4 end
 local left = struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW
@@ -581,39 +723,28 @@ return 1
     /// The source of `job/extend`.
     pub(crate) static EXTEND: ScriptSource = ScriptSource::new(
         "job/extend",
-        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
-local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
-local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
-local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
-local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
-local BY_VERSION, BY_FENCE = 1, 2
-local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
-local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
-local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
-local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
-local NOW = redis.call('TIME')
+        r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local function line(event, state, attempt, note)
   return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
 end
-local function remember(history, added)
-  local count = struct.unpack('>I2', history)
+local function remember(raw, at, added)
+  local count = struct.unpack('>I2', raw, at)
   if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
   end
-  local second = 4 + string.byte(history, 3)
-  local third = second + 1 + string.byte(history, second)
-  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+  local second = at + 3 + string.byte(raw, at + 2)
+  local third = second + 1 + string.byte(raw, second)
+  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
 end
 local function answer(outcome, forward, head)
   return struct.pack('>BI8I8', outcome, forward, NOW) .. head
 end
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then return struct.pack('>BI8I8', MISSING, 0, NOW) end
+if not raw then return struct.pack('>BI8I8', 5, 0, NOW) end
 local head_end = 91 + string.byte(raw, 91)
-if string.byte(raw, 1) ~= RUNNING or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
-  return answer(STALE, 0, string.sub(raw, 1, head_end))
+if string.byte(raw, 1) ~= 7 or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
+  return answer(3, 0, string.sub(raw, 1, head_end))
 end
 local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
 local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
@@ -622,7 +753,7 @@ if ARGV[3] == '' then
 else
   redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
 end
-return answer(APPLIED, 0, string.sub(packed, 1, head_end))
+return answer(1, 0, string.sub(packed, 1, head_end))
 "#,
     );
 
@@ -741,60 +872,54 @@ return 1
     /// The source of `job/submit`.
     pub(crate) static SUBMIT: ScriptSource = ScriptSource::new(
         "job/submit",
-        r#"local PENDING, SCHEDULED, RETRYING, AWAITING_APPROVAL, QUEUED, DISPATCHED, RUNNING = 1, 2, 3, 4, 5, 6, 7
-local SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, DENIED, EXPIRED, QUARANTINED = 8, 9, 10, 11, 12, 13, 14
-local APPLIED, ALREADY, STALE, ILLEGAL, MISSING, EARLY = 1, 2, 3, 4, 5, 6
-local SCHEDULE, HOLD, DISPATCH, START, RELEASE, TIME_OUT, CANCEL = 1, 3, 4, 10, 15, 21, 23
-local EVENTS = 23
-local TABLE = '\2\0\5\6\0\0\4\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
-local BY_VERSION, BY_FENCE = 1, 2
-local SEEN = '\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3'
-local DUE_RUN_AT, DUE_LEASE_END, DUE_ATTEMPT_END, DUE_ANY_TIME_OUT, DUE_ANY_EXPIRY = 1, 2, 3, 4, 5
-local DUE = '\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0'
-local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
-local NOW = redis.call('TIME')
+        r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local function line(event, state, attempt, note)
   return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
 end
-local function remember(history, added)
-  local count = struct.unpack('>I2', history)
+local function remember(raw, at, added)
+  local count = struct.unpack('>I2', raw, at)
   if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(history, 3) .. added
+    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
   end
-  local second = 4 + string.byte(history, 3)
-  local third = second + 1 + string.byte(history, second)
-  return string.sub(history, 1, second - 1) .. string.sub(history, third) .. added
+  local second = at + 3 + string.byte(raw, at + 2)
+  local third = second + 1 + string.byte(raw, second)
+  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
 end
 local function answer(outcome, forward, head)
   return struct.pack('>BI8I8', outcome, forward, NOW) .. head
 end
+local spec, payload, body_hash, place = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local raw = redis.call('HGET', KEYS[1], 's')
 if raw then
   local length = string.byte(raw, 91)
   local outcome = 2
-  if ARGV[8] ~= '' and redis.call('HGET', KEYS[1], 'k') ~= ARGV[8] then outcome = 3 end
+  if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
   return answer(outcome, 0, string.sub(raw, 1, 91 + length))
 end
-local function moment(text)
-  local at = tonumber(text)
-  if at < 0 then return NOW - at end
-  return at
+local max, timeout, run_at, start_by, deadline = struct.unpack('>I2I4i8i8i8', ARGV[1])
+if run_at < 0 then run_at = NOW - run_at end
+if start_by < 0 then start_by = NOW - start_by end
+if deadline < 0 then deadline = NOW - deadline end
+local head = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', 1, 1, 0, max, 0, 0, 0, 0, timeout,
+  0, NOW, run_at, 0, deadline, start_by, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
+local packed = head .. '\0\1' .. line(0, 1, 0, '')
+if payload ~= '' and body_hash == '' and place ~= '' then
+  redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
+  return answer(1, 0, head)
 end
-local head = struct.pack(HEAD, PENDING, 1, 0, tonumber(ARGV[1]), 0, 0, 0, 0, tonumber(ARGV[2]),
-  0, NOW, moment(ARGV[3]), 0, moment(ARGV[5]), moment(ARGV[4]), 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
-local fields = { 's', head .. '\0\1' .. line(0, PENDING, 0, ''), 'd', ARGV[6] }
-if ARGV[7] ~= '' then
+local fields = { 's', packed, 'd', spec }
+if payload ~= '' then
   fields[5] = 'p'
-  fields[6] = ARGV[7]
+  fields[6] = payload
 end
-if ARGV[8] ~= '' then
+if body_hash ~= '' then
   fields[#fields + 1] = 'k'
-  fields[#fields + 1] = ARGV[8]
+  fields[#fields + 1] = body_hash
 end
-if ARGV[9] ~= '' then
+if place ~= '' then
   fields[#fields + 1] = 'l'
-  fields[#fields + 1] = ARGV[9]
+  fields[#fields + 1] = place
 end
 redis.call('HSET', KEYS[1], unpack(fields))
 return answer(1, 0, head)
@@ -802,19 +927,13 @@ return answer(1, 0, head)
     );
 
     /// creates a job, or tells that it exists. A repeat changes nothing.
+    /// `bounds` holds how many starts there may be; the longest one attempt may take, in milliseconds, 0 = no
+    /// limit; and three moments: positive is absolute microseconds, negative from now on, 0 none.
     pub(crate) struct Submit {
         /// job
         pub(crate) key: Key,
-        /// how many starts there may be
-        pub(crate) max_attempts: u64,
-        /// longest one attempt may take; 0 = no limit
-        pub(crate) timeout_ms: u64,
-        /// moments: positive is absolute microseconds, negative from now on, 0 none
-        pub(crate) run_at: i64,
-        /// start by
-        pub(crate) start_by: i64,
-        /// deadline
-        pub(crate) deadline: i64,
+        /// packed, since every argument costs: max_attempts, timeout_ms, run_at, start_by, deadline
+        pub(crate) bounds: Vec<u8>,
         /// what was asked for
         pub(crate) spec: Vec<u8>,
         /// JSON, verbatim; empty = none
@@ -836,11 +955,7 @@ return answer(1, 0, head)
 
         fn into_command(self) -> Command {
             Command::script(&SUBMIT, self.key.as_bytes())
-                .arg(self.max_attempts)
-                .arg(self.timeout_ms)
-                .arg(self.run_at)
-                .arg(self.start_by)
-                .arg(self.deadline)
+                .arg(self.bounds)
                 .arg(self.spec)
                 .arg(self.payload)
                 .arg(self.body_hash)
@@ -866,17 +981,18 @@ pub(crate) mod lease {
     /// The source of `lease/release`.
     pub(crate) static RELEASE: ScriptSource = ScriptSource::new(
         "lease/release",
-        r#"if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+        r#"local value = redis.call('GET', KEYS[1])
+if not value or string.match(value, '^(.*):%d+$') ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])
 "#,
     );
 
-    /// frees a lock that is still this holder's.
+    /// frees a lock that is still this owner's, under whichever fence.
     pub(crate) struct Release {
         /// lock
         pub(crate) key: Key,
-        /// `owner:fence` as granted
-        pub(crate) value: Vec<u8>,
+        /// who asked for it; unique per holder
+        pub(crate) owner: Vec<u8>,
     }
 
     /// What `lease/release` answers.
@@ -890,7 +1006,7 @@ return redis.call('DEL', KEYS[1])
 
         fn into_command(self) -> Command {
             Command::script(&RELEASE, self.key.as_bytes())
-                .arg(self.value)
+                .arg(self.owner)
         }
 
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
@@ -944,15 +1060,17 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
         r#"local value = redis.call('GET', KEYS[1])
 if value then
   local owner, fence = string.match(value, '^(.*):(%d+)$')
-  if owner ~= ARGV[1] then return { '0', value } end
+  if owner ~= ARGV[1] then
+    return { '0', value, string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), 0)) }
+  end
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return { fence, value }
+  return { fence, value, ARGV[2] }
 end
 local t = redis.call('TIME')
 local fence = string.format('%.0f', t[1] * 1000000 + t[2])
 value = ARGV[1] .. ':' .. fence
 redis.call('SET', KEYS[1], value, 'PX', ARGV[2])
-return { fence, value }
+return { fence, value, ARGV[2] }
 "#,
     );
 
@@ -972,6 +1090,8 @@ return { fence, value }
         pub(crate) fence: u64,
         /// who holds it now
         pub(crate) holder: Vec<u8>,
+        /// until when, if nobody renews it; 0 = nobody knows
+        pub(crate) left_ms: u64,
     }
 
     impl Script for Take {
@@ -984,8 +1104,8 @@ return { fence, value }
         }
 
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
-            let mut reply = Replied::new(reply, 2)?;
-            Ok(TakeReply { fence: reply.u64()?, holder: reply.bytes()? })
+            let mut reply = Replied::new(reply, 3)?;
+            Ok(TakeReply { fence: reply.u64()?, holder: reply.bytes()?, left_ms: reply.u64()? })
         }
     }
 }
@@ -1440,17 +1560,16 @@ pub(crate) mod queue {
     /// The source of `queue/claim`.
     pub(crate) static CLAIM: ScriptSource = ScriptSource::new(
         "queue/claim",
-        r#"local CLAIM = 8000000000000000
-local t = redis.call('TIME')
+        r#"local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local n = tonumber(ARGV[1])
-local members = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - CLAIM), 'LIMIT', 0, n)
+local members = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - 8000000000000000), 'LIMIT', 0, n)
 if #members < n then
   local waiting = redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'LIMIT', 0, n - #members)
   for i = 1, #waiting do members[#members + 1] = waiting[i] end
 end
 if #members == 0 then return members end
-local score = string.format('%.0f', now + tonumber(ARGV[2]) - CLAIM)
+local score = string.format('%.0f', now + tonumber(ARGV[2]) - 8000000000000000)
 local entries = {}
 for i = 1, #members do
   entries[2 * i - 1] = score
@@ -1491,6 +1610,238 @@ return members
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(ClaimReply { members: reply.list()? })
+        }
+    }
+}
+
+/// Scripts on a setting.
+pub(crate) mod setting {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `setting/put`.
+    pub(crate) static PUT: ScriptSource = ScriptSource::new(
+        "setting/put",
+        r#"local stands = redis.call('HMGET', KEYS[1], 'version', 'writer')
+local outcome = 1
+if stands[2] ~= ARGV[1] then
+  if ARGV[2] ~= 'any' and ARGV[2] ~= (stands[1] or '0') then
+    outcome = 0
+  else
+    local t = redis.call('TIME')
+    local now = t[1] * 1000000 + t[2]
+    local version = math.max(now, tonumber(stands[1] or 0) + 1)
+    redis.call('HSET', KEYS[1], 'version', string.format('%.0f', version), 'writer', ARGV[1],
+      'updated_at', string.format('%.0f', now))
+    for i = 3, #ARGV, 2 do
+      if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[1], ARGV[i])
+      else redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+    end
+  end
+end
+return { outcome, redis.call('HGETALL', KEYS[1]) }
+"#,
+    );
+
+    /// stores versioned settings, if they still stand as their writer saw them.
+    /// A version is never used twice, even if a failover forgets one: it is at least the time.
+    pub(crate) struct Put {
+        /// settings
+        pub(crate) key: Key,
+        /// unique per call, so that a repeat is answered like the first time
+        pub(crate) writer: Vec<u8>,
+        /// the version that must stand: `any`, a number, or 0 for none yet
+        pub(crate) seen: Vec<u8>,
+        /// name, value, and so on; an empty value removes the name
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    /// What `setting/put` answers.
+    pub(crate) struct PutReply {
+        /// 1 = stored, now or by the same call before; 0 = another version stands
+        pub(crate) outcome: u64,
+        /// what stands: name, value, and so on
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    impl Script for Put {
+        type Reply = PutReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&PUT, self.key.as_bytes())
+                .arg(self.writer)
+                .arg(self.seen)
+                .arg(&self.fields)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(PutReply { outcome: reply.u64()?, fields: reply.list()? })
+        }
+    }
+}
+
+/// Scripts on a slot.
+pub(crate) mod slot {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `slot/free`.
+    pub(crate) static FREE: ScriptSource = ScriptSource::new(
+        "slot/free",
+        r#"local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
+local freed = 0
+if score and (ARGV[2] == '' or tonumber(score) == tonumber(ARGV[2])) then
+  freed = redis.call('ZREM', KEYS[1], ARGV[1])
+end
+return { freed, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(0', 'LIMIT', 0, 1)[1] or '' }
+"#,
+    );
+
+    /// gives a slot back, or takes a waiter out of the line; tells who is next.
+    pub(crate) struct Free {
+        /// slots
+        pub(crate) key: Key,
+        /// job and version at admission
+        pub(crate) member: Vec<u8>,
+        /// only if its score is still this; empty = whatever it is
+        pub(crate) seen: Vec<u8>,
+    }
+
+    /// What `slot/free` answers.
+    pub(crate) struct FreeReply {
+        /// 1 or 0
+        pub(crate) freed: u64,
+        /// the first that waits; empty = nobody
+        pub(crate) next: Vec<u8>,
+    }
+
+    impl Script for Free {
+        type Reply = FreeReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&FREE, self.key.as_bytes())
+                .arg(self.member)
+                .arg(self.seen)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(FreeReply { freed: reply.u64()?, next: reply.bytes()? })
+        }
+    }
+
+    /// The source of `slot/keep`.
+    pub(crate) static KEEP: ScriptSource = ScriptSource::new(
+        "slot/keep",
+        r#"local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if not score or tonumber(score) ~= tonumber(ARGV[2]) then return 0 end
+local t = redis.call('TIME')
+redis.call('ZADD', KEYS[1], string.format('%.0f', t[1] * 1000000 + t[2] + tonumber(ARGV[3])), ARGV[1])
+return 1
+"#,
+    );
+
+    /// a slot is still held; somebody looks again later.
+    pub(crate) struct Keep {
+        /// slots
+        pub(crate) key: Key,
+        /// job and version at admission
+        pub(crate) member: Vec<u8>,
+        /// only if its score is still this
+        pub(crate) seen: Vec<u8>,
+        /// microseconds from now
+        pub(crate) look: u64,
+    }
+
+    /// What `slot/keep` answers.
+    pub(crate) struct KeepReply {
+        /// 1 or 0
+        pub(crate) kept: u64,
+    }
+
+    impl Script for Keep {
+        type Reply = KeepReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&KEEP, self.key.as_bytes())
+                .arg(self.member)
+                .arg(self.seen)
+                .arg(self.look)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(KeepReply { kept: reply.u64()? })
+        }
+    }
+
+    /// The source of `slot/take`.
+    pub(crate) static TAKE: ScriptSource = ScriptSource::new(
+        "slot/take",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local stamp = string.format('%.0f', now)
+local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if score and tonumber(score) >= 0 then return { 2, { ARGV[1], score }, stamp } end
+if redis.call('ZCOUNT', KEYS[1], 0, '+inf') < tonumber(ARGV[2]) then
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[3])), ARGV[1])
+  return { 1, {}, stamp }
+end
+if not score then redis.call('ZADD', KEYS[1], ARGV[4], ARGV[1]) end
+return { 3, redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 64), stamp }
+"#,
+    );
+
+    /// admits a job under a concurrency limit, or notes that it waits.
+    /// One sorted set per limit. Who holds a slot has the moment when somebody should look whether it is
+    /// still held (a slot is freed by what its job's record says, never by time alone); who waits has a
+    /// negative score, first come first.
+    pub(crate) struct Take {
+        /// slots
+        pub(crate) key: Key,
+        /// job and version at admission
+        pub(crate) member: Vec<u8>,
+        /// how many may hold a slot
+        pub(crate) max: u64,
+        /// microseconds from now
+        pub(crate) look: u64,
+        /// negative; the lowest is first in line
+        pub(crate) turn: i64,
+    }
+
+    /// What `slot/take` answers.
+    pub(crate) struct TakeReply {
+        /// 1 admitted, 2 was admitted before, 3 all slots are taken
+        pub(crate) outcome: u64,
+        /// member and score of who holds it, or of up to 64 that hold all
+        pub(crate) holders: Vec<Vec<u8>>,
+        /// now
+        pub(crate) now: u64,
+    }
+
+    impl Script for Take {
+        type Reply = TakeReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&TAKE, self.key.as_bytes())
+                .arg(self.member)
+                .arg(self.max)
+                .arg(self.look)
+                .arg(self.turn)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 3)?;
+            Ok(TakeReply { outcome: reply.u64()?, holders: reply.list()?, now: reply.u64()? })
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Scrub: a walk over all job records that puts back what their indexes have lost.
 //!
-//! Knows: where every record should also be found: its home while it is alive, its backlog while
-//! it is queued, its tenant's listing always. Promises: an entry that is there is never touched;
+//! Knows: where every record should also be found: its home while it is alive or its end is not
+//! finished, its backlog while it is queued, its tenant's listing always. Promises: an entry that is there is never touched;
 //! what is put back is what the record said a moment ago. A job that moves meanwhile is left with
 //! an entry too many, which harms nobody: the look at an ended job's home removes it, whoever
 //! claims an outdated queue entry removes it, and a listing shows a job only where its record says
@@ -14,7 +14,7 @@ mod listings;
 use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::future::join_all;
-use muster_domain::{JobId, Tenant, Topic, ids::SHARDS};
+use muster_domain::{JobId, Line, Tenant, ids::SHARDS};
 use redis::Value;
 
 use crate::{
@@ -116,8 +116,10 @@ impl ScrubWalk {
 pub struct Scrubbed {
     /// Records that were looked at.
     pub scanned: u64,
-    /// Homes of living jobs.
+    /// Homes that were put back.
     pub homes: u64,
+    /// Of these, homes of jobs that ended badly and left no dead letter: their ends are to be finished.
+    pub unfinished: u64,
     /// Queue entries of queued jobs.
     pub queued: u64,
     /// Places in listings, and listings that nobody had noted.
@@ -131,7 +133,7 @@ pub struct Scrubbed {
     /// When the first home that was put back is due.
     pub soonest: Option<Duration>,
     /// Where queue entries were put back.
-    pub topics: BTreeSet<(Tenant, Topic)>,
+    pub lines: BTreeSet<(Tenant, Line)>,
     /// The pass is over; the next step begins another.
     pub passed: bool,
 }

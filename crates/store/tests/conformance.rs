@@ -2,6 +2,8 @@
 //! cluster of six nodes: what holds on one holds on the other. Tests share one server of each
 //! kind, so each uses jobs, tenants, locks and home shards of its own.
 
+#[path = "conformance/audit.rs"]
+mod audit;
 #[path = "conformance/bench.rs"]
 mod bench;
 #[path = "conformance/claims.rs"]
@@ -36,6 +38,10 @@ mod replicas;
 mod retention;
 #[path = "conformance/scrub.rs"]
 mod scrub;
+#[path = "conformance/settings.rs"]
+mod settings;
+#[path = "conformance/slots.rs"]
+mod slots;
 #[path = "conformance/stories.rs"]
 mod stories;
 #[path = "conformance/transitions.rs"]
@@ -106,6 +112,11 @@ on_both! {
     limits::a_limit_refills_at_its_rate,
     leases::of_two_keepers_one_holds_and_notices_when_it_does_not,
     leases::a_release_lets_the_other_in_at_once,
+    leases::one_piece_of_work_is_done_under_a_lock_by_one_of_many,
+    leases::a_dead_holders_lock_is_taken_when_it_runs_out,
+    leases::what_was_granted_unheard_is_let_go_as_well,
+    slots::no_more_hold_a_slot_than_there_are,
+    slots::a_dispatch_under_a_slot_is_named_by_the_record,
     lists::every_job_is_shown_exactly_once_while_others_are_added,
     lists::filters_show_what_was_asked_for,
     lists::bad_ends_are_walked_along_the_dead_letters,
@@ -120,4 +131,8 @@ on_both! {
     replicas::a_snapshot_is_read_as_written_and_runs_out,
     replicas::a_replica_is_known_while_it_speaks,
     replicas::every_lock_is_shown_with_its_holder,
+    settings::of_64_writers_who_saw_the_same_version_one_wins,
+    settings::settings_and_a_pause_are_written_apart,
+    settings::what_changed_since_is_found_and_so_is_everything,
+    settings::the_clusters_settings_are_replaced_as_a_whole,
 }

@@ -97,6 +97,24 @@ impl Emit for StoreAway<'_> {
     }
 }
 
+/// What a topic was told cannot be read; what was known of it before goes on to hold.
+pub struct UnreadableSettings<'a> {
+    /// Whose topic; for the log only.
+    pub tenant: &'a str,
+    /// Which topic; for the log only.
+    pub topic: &'a str,
+    /// What is wrong.
+    pub detail: &'a dyn std::fmt::Display,
+}
+
+impl Emit for UnreadableSettings<'_> {
+    fn emit(self) {
+        let UnreadableSettings { tenant, topic, detail } = self;
+        warn!(event = "settings_unreadable", tenant, topic, %detail, "a topic's settings cannot be read");
+        count(Counter::StoreFaults, &[], 1);
+    }
+}
+
 /// A call to NATS failed or timed out.
 pub struct BusAway<'a> {
     /// What the call said.
@@ -141,6 +159,24 @@ impl Emit for Replayed {
     fn emit(self) {
         info!(event = "replayed", n = self.n, "published again");
         count(Counter::Replayed, &[], self.n);
+    }
+}
+
+/// Whoever has a say in a job gave no answer, or none that makes sense. It is asked again.
+pub struct Unanswered<'a> {
+    /// Which job: for the log only.
+    pub job: &'a dyn std::fmt::Display,
+    /// What came instead.
+    pub detail: &'a str,
+}
+
+impl Emit for Unanswered<'_> {
+    fn emit(self) {
+        static QUIET: Quiet = Quiet::new();
+        count(Counter::Decisions, &[("outcome", "unanswered")], 1);
+        if let Some(left_out) = QUIET.speak() {
+            warn!(event = "unanswered", job = %self.job, detail = self.detail, left_out, "nobody decides about a job");
+        }
     }
 }
 

@@ -116,6 +116,11 @@ impl NatsServer {
         }
     }
 
+    /// Where it keeps its streams, for tests that spoil them while it is down.
+    pub fn store(&self) -> std::path::PathBuf {
+        self.inner.store()
+    }
+
     /// SIGSTOP: connections stay open, nothing answers.
     pub fn pause(&self) {
         if let Some(process) = self.inner.process().as_ref() {

@@ -36,6 +36,8 @@ impl From<&JobSpec> for v1::Spec {
             principal: spec.principal.clone(),
             priority: spec.priority.code(),
             labels: spec.labels.clone(),
+            requires: spec.requires.clone(),
+            concurrency_key: spec.concurrency_key.clone(),
             run_at: When::signed(spec.run_at),
             start_by: When::signed(spec.start_by),
             deadline: When::signed(spec.deadline),
@@ -71,6 +73,8 @@ impl TryFrom<v1::Spec> for JobSpec {
             principal: spec.principal,
             priority: Priority::from_code(spec.priority),
             labels: spec.labels,
+            requires: spec.requires,
+            concurrency_key: spec.concurrency_key,
             run_at: When::from_signed(spec.run_at),
             start_by: When::from_signed(spec.start_by),
             deadline: When::from_signed(spec.deadline),
@@ -198,6 +202,8 @@ mod tests {
         assert_eq!(v1::Spec::from_bytes(&plain.to_bytes()).unwrap(), spec);
 
         spec.labels.insert("k".into(), "v".into());
+        spec.requires.insert("gpu".into(), "a100".into());
+        spec.concurrency_key = "customer:17".into();
         spec.priority = Priority::Critical;
         spec.run_at = Some(When::In(Duration::from_secs(3)));
         spec.deadline = Some(When::At(Time(77)));

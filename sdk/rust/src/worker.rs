@@ -13,6 +13,7 @@ mod errands;
 mod handler;
 mod leases;
 mod leave;
+mod pulls;
 mod pulse;
 mod results;
 mod running;
@@ -30,16 +31,16 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 use muster_bus::{Bus, BusError, BusSettings, ConsumerSpec, GroupPublisher, subjects};
-use muster_domain::{JobId, Tenant, Topic, WorkerId};
+use muster_domain::{JobId, Tenant, Topic, WorkerId, line::MAX_REQUIRES, topic::check_label};
 use muster_wire::{Body, encoded_len, v1};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::JoinSet};
 
 pub use context::{Context, StopReason};
 pub use handler::{HandlerError, INVALID_PAYLOAD, MAX_RESULT, RESULT_PREVIEW};
+use pulls::Pulls;
 use pulse::{Pulse, Vitals};
-use slots::Appetite;
-use turn::{Pull, Turn};
+use turn::Turn;
 
 /// Results that may wait for the stream before the loop's publishes do.
 const PUBLISH_BOUND: usize = 8192;
@@ -161,8 +162,9 @@ impl WorkerBuilder {
         self
     }
 
-    /// Something about this worker that its heartbeats tell.
-    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+    /// Something that this worker has and others may lack: jobs that require it are offered to it. Its
+    /// own name it provides by itself, as `worker`.
+    pub fn provides(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
     }
@@ -209,6 +211,14 @@ impl WorkerBuilder {
         }
         if self.handlers.is_empty() {
             faults.push("it has no handler".to_owned());
+        }
+        if self.labels.len() > MAX_REQUIRES {
+            faults.push(format!("it provides more than {MAX_REQUIRES} labels"));
+        }
+        for (key, value) in &self.labels {
+            if let Err(fault) = check_label(key, value) {
+                faults.push(format!("provides {key:?}: {fault}"));
+            }
         }
         if self.concurrency == 0 {
             faults.push("concurrency is 0".to_owned());
@@ -334,12 +344,10 @@ impl Worker {
         // Before the first pull, so that no notice about what we start can be missed.
         let ctl = bus.subscribe(&subjects::worker_ctl(&plan.worker), None).await?;
 
-        let mut pulls = Vec::with_capacity(plan.topics.len());
+        let mut own = Vec::with_capacity(plan.topics.len());
         for topic in &plan.topics {
-            let consumer = bus.consumer(ConsumerSpec::offers(&plan.tenant, topic)).await?;
-            pulls.push(Pull { consumer: Arc::new(consumer), appetite: Appetite::new(), under_way: false });
+            own.push((topic.into(), bus.consumer(ConsumerSpec::offers(&plan.tenant, topic)).await?));
         }
-        let consumers: Vec<_> = pulls.iter().map(|pull| Arc::clone(&pull.consumer)).collect();
 
         // What runs beside the loop ends with it: dropping the set aborts it.
         let beside = Mutex::new(JoinSet::new());
@@ -366,8 +374,8 @@ impl Worker {
         spawn(Box::pin(pulse.clone().run(bus.clone())));
         tracing::info!(worker = %plan.worker, topics = ?plan.topics, slots = plan.concurrency, "worker runs");
 
-        let turn = Turn::new(bus.clone(), plan, pulls, Arc::new(publisher), vitals);
-        let summary = turn.run(ctl, self.orders.subscribe()).await;
+        let turn = Turn::new(bus.clone(), plan, Pulls::new(own), Arc::new(publisher), vitals);
+        let (summary, consumers) = turn.run(ctl, self.orders.subscribe()).await;
 
         let last = async {
             join_all(consumers.iter().map(|consumer| consumer.close())).await;

@@ -88,6 +88,8 @@ pub(crate) enum Access {
     Key,
     /// A key with this scope.
     Scope(Scope),
+    /// A key for all tenants with the scope `admin`: it is about everybody.
+    Fleet,
 }
 
 /// Every route and what it asks for. The busiest come first.
@@ -112,13 +114,25 @@ pub(crate) const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/operations", Access::Scope(Scope::Read)),
     (Method::GET, "/api/v1/operations/{id}", Access::Scope(Scope::Read)),
     (Method::POST, "/api/v1/operations/{id}/cancel", Access::Scope(Scope::Control)),
+    (Method::GET, "/api/v1/topics", Access::Scope(Scope::Read)),
+    (Method::GET, "/api/v1/topics/{topic}", Access::Scope(Scope::Read)),
+    (Method::PUT, "/api/v1/topics/{topic}", Access::Scope(Scope::Admin)),
+    (Method::POST, "/api/v1/topics/{topic}/pause", Access::Scope(Scope::Control)),
+    (Method::POST, "/api/v1/topics/{topic}/resume", Access::Scope(Scope::Control)),
     (Method::GET, "/api/v1/workers", Access::Scope(Scope::Read)),
-    (Method::GET, "/api/v1/replicas", Access::Scope(Scope::Admin)),
-    (Method::GET, "/api/v1/loops", Access::Scope(Scope::Admin)),
-    (Method::GET, "/api/v1/locks", Access::Scope(Scope::Admin)),
+    (Method::POST, "/api/v1/workers/{id}/drain", Access::Scope(Scope::Control)),
+    (Method::GET, "/api/v1/replicas", Access::Fleet),
+    (Method::GET, "/api/v1/loops", Access::Fleet),
+    (Method::GET, "/api/v1/locks", Access::Fleet),
+    (Method::GET, "/api/v1/audit", Access::Scope(Scope::Admin)),
+    (Method::GET, "/api/v1/audit/verify", Access::Fleet),
+    (Method::GET, "/api/v1/config", Access::Scope(Scope::Admin)),
+    (Method::PUT, "/api/v1/config", Access::Scope(Scope::Admin)),
+    (Method::GET, "/api/v1/config/effective", Access::Scope(Scope::Admin)),
     (Method::POST, "/api/v1/keys", Access::Scope(Scope::Admin)),
     (Method::GET, "/api/v1/keys", Access::Scope(Scope::Admin)),
     (Method::DELETE, "/api/v1/keys/{id}", Access::Scope(Scope::Admin)),
+    (Method::POST, "/api/v1/keys/{id}/rotate", Access::Scope(Scope::Admin)),
     (Method::GET, "/api/v1/whoami", Access::Key),
     (Method::GET, "/api/v1/status", Access::Open),
     (Method::GET, "/", Access::Open),

@@ -18,9 +18,11 @@ use std::{
 };
 
 use muster_chassis::{Budget, Counts, Loop, Safety};
-use muster_domain::JobId;
+use muster_domain::{Act, JobId, Time};
 use muster_flow::failpoint;
-use muster_store::{Claimed, Fields, ListError, ListFilter, Operation, OperationStatus, PAGE_WORK, StoreError, Walk};
+use muster_store::{
+    Action, Claimed, Fields, ListError, ListFilter, Operation, OperationStatus, PAGE_WORK, StoreError, Walk,
+};
 
 use crate::{
     Gateway,
@@ -74,6 +76,7 @@ impl Bulk {
         let batch = std::mem::take(&mut operation.batch);
         let size = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let who = carrier(&operation);
+        store.audit(&batch.iter().map(|job| act_on(&operation, *job, store.now())).collect::<Vec<_>>()).await?;
         let deeds = act::all(&self.gateway, &who, operation.asked.action, batch).await;
         for (job, deed) in deeds {
             match deed {
@@ -234,6 +237,19 @@ fn carrier(operation: &Operation) -> Caller {
     Caller { tenant: asked.tenant.clone(), key: Arc::new(key) }
 }
 
+/// What the audit log says of one job of an operation; the same if its batch is done again.
+fn act_on(operation: &Operation, job: JobId, now: Time) -> Act {
+    let asked = &operation.asked;
+    let action = match asked.action {
+        Action::Retry => "job_retry_by_hand",
+        Action::Cancel => "job_cancel",
+        Action::Delete => "job_delete",
+    };
+    let id = format!("operation:{}:{job}", asked.id);
+    let act = Act::by_key(id, now, &asked.principal, asked.tenant.as_str(), action);
+    act.job(job).with("operation", asked.id.to_string())
+}
+
 /// Which jobs: those that pass, and were there when it was asked for.
 fn filter_of(operation: &Operation) -> Result<ListFilter, String> {
     let filter = filter::parse(&operation.asked.filter, operation.asked.action).map_err(|p| p.detail.into_owned())?;
@@ -257,7 +273,7 @@ const DRY_PAGES: usize = 5;
 pub(crate) async fn dry_run(
     gateway: &Gateway,
     caller: &Caller,
-    action: muster_store::Action,
+    action: Action,
     filter: &ListFilter,
 ) -> Result<Outlook, ListError> {
     let mut outlook = Outlook { matched: 0, skipped: 0, more: false };

@@ -8,8 +8,8 @@
 mod sentences;
 
 use bytes::Bytes;
-use muster_domain::{Event, JobError, JobId, Phase, Priority, State, Time};
-use muster_store::{QueuePlace, Record, WorkerSnapshot};
+use muster_domain::{Event, JobError, JobId, Phase, Priority, State, Time, WorkerId, line};
+use muster_store::{QueuePlace, Record, TopicRecord, WorkerSnapshot};
 
 use crate::view;
 
@@ -23,8 +23,24 @@ pub(crate) struct Seen<'a> {
     pub(crate) place: Option<QueuePlace>,
     /// Who could run it; none if nobody has told lately.
     pub(crate) workers: Option<Serving>,
+    /// The scheduler that asks somebody outside about it.
+    pub(crate) deciding: Option<&'a str>,
+    /// What its topic was told.
+    pub(crate) told: Option<&'a TopicRecord>,
+    /// Who has the slots of its concurrency key, while it waits for one.
+    pub(crate) slots: Option<&'a SlotsSeen>,
     /// Redis time.
     pub(crate) now: Time,
+}
+
+/// Who has the slots of a concurrency key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotsSeen {
+    pub(crate) key: String,
+    /// The first of them.
+    pub(crate) held_by: Vec<JobId>,
+    pub(crate) held: u64,
+    pub(crate) waiting: u64,
 }
 
 /// The workers of a job's topic and tenant.
@@ -38,6 +54,8 @@ pub(crate) struct Serving {
     pub(crate) free: u64,
     /// Who live and take nothing.
     pub(crate) unhealthy: u64,
+    /// Who live and lack what the job requires.
+    pub(crate) lacking: u64,
     /// When that was so.
     pub(crate) at: Time,
 }
@@ -49,7 +67,10 @@ impl Serving {
         let mut serving = Serving { at: snapshot.at, ..Serving::default() };
         let takes = |topics: &[String]| topics.iter().any(|taken| taken == topic);
         for worker in snapshot.workers.iter().filter(|w| w.tenant == tenant && takes(&w.topics)) {
-            if worker.healthy {
+            let name = WorkerId::trusted(worker.id.as_str());
+            if !line::provides(name.own_name(), &worker.labels, &record.spec.requires) {
+                serving.lacking += 1;
+            } else if worker.healthy {
                 serving.live += 1;
                 serving.slots += u64::from(worker.slots);
                 serving.free += u64::from(worker.slots.saturating_sub(worker.busy));
@@ -68,6 +89,10 @@ pub(crate) enum WaitsFor {
     Time,
     Approval,
     Turn,
+    /// Somebody to resume its topic.
+    Resume,
+    /// Its topic's rate.
+    Rate,
     Worker,
     Result,
     Nothing,
@@ -80,6 +105,8 @@ impl WaitsFor {
             WaitsFor::Time => "time",
             WaitsFor::Approval => "approval",
             WaitsFor::Turn => "turn",
+            WaitsFor::Resume => "resume",
+            WaitsFor::Rate => "rate",
             WaitsFor::Worker => "worker",
             WaitsFor::Result => "result",
             WaitsFor::Nothing => "nothing",
@@ -125,6 +152,9 @@ pub(crate) struct Explanation {
     pub(crate) deadline: Option<Time>,
     pub(crate) attempts: Attempts,
     pub(crate) holder: Option<Holder>,
+    /// The scheduler that asks somebody outside about it.
+    pub(crate) asked_by: Option<String>,
+    pub(crate) slots: Option<SlotsSeen>,
     pub(crate) backlog: Option<(QueuePlace, Priority)>,
     /// Of a job that is yet to be started.
     pub(crate) workers: Option<Serving>,
@@ -165,7 +195,12 @@ pub(crate) fn explain(seen: &Seen<'_>) -> Explanation {
             given_back: head.released,
         },
         holder: holder(record),
-        backlog: seen.place.filter(|_| state == State::Queued).map(|place| (place, record.spec.priority)),
+        asked_by: seen.deciding.map(str::to_owned),
+        slots: seen.slots.cloned(),
+        backlog: seen
+            .place
+            .filter(|_| matches!(state, State::Queued | State::Pending))
+            .map(|place| (place, record.spec.priority)),
         workers: seen.workers.filter(|_| !state.is_end() && state != State::Running),
         last_error: record.error.clone().filter(|_| state != State::Succeeded),
         refused_by: refusal(record),
@@ -177,9 +212,12 @@ pub(crate) fn explain(seen: &Seen<'_>) -> Explanation {
 fn waits_for(seen: &Seen<'_>) -> WaitsFor {
     match &seen.record.head.phase {
         Phase::Pending { run_at } if run_at.some().is_some_and(|at| !at.reached(seen.now)) => WaitsFor::Time,
+        Phase::Pending { .. } if seen.place.is_some() => WaitsFor::Turn,
         Phase::Pending { .. } => WaitsFor::Decision,
         Phase::Scheduled { .. } | Phase::Retrying { .. } => WaitsFor::Time,
         Phase::AwaitingApproval { .. } => WaitsFor::Approval,
+        Phase::Queued if seen.told.is_some_and(|told| told.paused.is_some()) => WaitsFor::Resume,
+        Phase::Queued if seen.told.is_some_and(|told| told.settings.rate.is_some()) => WaitsFor::Rate,
         Phase::Queued => WaitsFor::Turn,
         Phase::Dispatched => WaitsFor::Worker,
         Phase::Running { .. } => WaitsFor::Result,
@@ -242,6 +280,17 @@ impl Explanation {
                     json.moment("times_out_at", holder.times_out_at);
                 });
             }
+            if let Some(scheduler) = &self.asked_by {
+                json.text("asked_by", scheduler);
+            }
+            if let Some(slots) = &self.slots {
+                json.object(Some("concurrency"), |json| {
+                    json.text("key", &slots.key);
+                    json.integer("held", slots.held);
+                    json.integer("waiting", slots.waiting);
+                    json.list("held_by", |json| slots.held_by.iter().for_each(|job| json.item(&job.to_string())));
+                });
+            }
             if let Some((place, priority)) = &self.backlog {
                 json.object(Some("backlog"), |json| {
                     json.integer("ahead", place.ahead);
@@ -256,6 +305,7 @@ impl Explanation {
                     json.integer("slots", serving.slots);
                     json.integer("free", serving.free);
                     json.integer("unhealthy", serving.unhealthy);
+                    json.integer("lacking", serving.lacking);
                     json.moment("as_of", serving.at.some());
                 });
             }

@@ -4,7 +4,8 @@
 //! wait, so an idle system pays no delay; with [`LINGER_FROM`] or more waiting, one millisecond
 //! more makes the group larger and the whole cheaper. Every item is answered for itself. The
 //! queue is bounded: past it the answer is `overloaded` at once. Nobody waits longer than
-//! [`ANSWERED_WITHIN`]. Leaves to others: the commit itself (`flow`), and what was asked
+//! [`ANSWERED_WITHIN`], and whoever was not taken up within [`TAKEN_UP_WITHIN`] is told that nothing
+//! was stored. A tenant that is known to be over its rate takes no place in the queue. Leaves to others: the commit itself (`flow`), and what was asked
 //! (`submit`).
 //!
 //! Submits that wait for a replica have committers of their own: they take longer, and would
@@ -12,7 +13,11 @@
 
 mod commit;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use muster_chassis::Tasks;
@@ -37,6 +42,10 @@ const LINGER_FROM: usize = 4;
 const LINGER: Duration = Duration::from_millis(1);
 /// A store that is away has to be answered for within two seconds.
 pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_millis(1_800);
+
+/// Whoever waits longer for its commit to begin is refused before anything is stored: begun later,
+/// it could only be told that nobody knows what became of it.
+const TAKEN_UP_WITHIN: Duration = Duration::from_millis(900);
 
 /// One job on its way in.
 #[derive(Debug)]
@@ -91,10 +100,30 @@ pub(crate) type Answer = Result<(NewJob, Accepted), Refused>;
 /// Items that came together and are answered together.
 pub(crate) struct Entry {
     items: Vec<Item>,
+    since: Instant,
     reply: oneshot::Sender<Vec<Answer>>,
 }
 
 impl Entry {
+    fn new(items: Vec<Item>) -> (Entry, oneshot::Receiver<Vec<Answer>>) {
+        let (reply, answer) = oneshot::channel();
+        (Entry { items, since: Instant::now(), reply }, answer)
+    }
+
+    /// Those that are worth a commit; the others are answered, or have left.
+    fn in_time(group: Vec<Entry>) -> Vec<Entry> {
+        let mut kept = Vec::with_capacity(group.len());
+        for entry in group {
+            if entry.since.elapsed() > TAKEN_UP_WITHIN {
+                let n = entry.items.len();
+                let _ = entry.reply.send(vec![Err(Refused::NotTried(Box::new(overloaded()))); n]);
+            } else if !entry.reply.is_closed() {
+                kept.push(entry);
+            }
+        }
+        kept
+    }
+
     fn size(&self) -> usize {
         self.items.iter().map(Item::size).sum()
     }
@@ -105,6 +134,7 @@ impl Entry {
 pub(crate) struct Group {
     plain: mpsc::Sender<Entry>,
     durable: mpsc::Sender<Entry>,
+    limits: Arc<Limits>,
 }
 
 impl Group {
@@ -127,11 +157,14 @@ impl Group {
             }
             sender
         };
-        Group { plain: queue("commit"), durable: queue("durable commit") }
+        Group { plain: queue("commit"), durable: queue("durable commit"), limits: limits.clone() }
     }
 
     /// Hands one job in and waits for its answer.
     pub(crate) async fn submit(&self, item: Item) -> Result<Answer, Problem> {
+        if let Some(wait) = self.limits.refused(&item.spec.tenant).filter(|_| !item.paid) {
+            return Ok(Err(Refused::RateLimited(wait)));
+        }
         let mut answers = self.enqueue(vec![item]).await?;
         answers.pop().ok_or_else(lost)
     }
@@ -151,16 +184,18 @@ impl Group {
     async fn enqueue(&self, items: Vec<Item>) -> Result<Vec<Answer>, Problem> {
         let durable = items.iter().any(|item| item.spec.durability != Durability::Memory);
         let queue = if durable { &self.durable } else { &self.plain };
-        let (reply, answer) = oneshot::channel();
-        queue
-            .try_send(Entry { items, reply })
-            .map_err(|_| Problem::new(ProblemCode::Overloaded, "too many submits wait already; nothing was stored"))?;
+        let (entry, answer) = Entry::new(items);
+        queue.try_send(entry).map_err(|_| overloaded())?;
         match tokio::time::timeout(ANSWERED_WITHIN, answer).await {
             Ok(Ok(answers)) => Ok(answers),
             Ok(Err(_)) => Err(lost()),
             Err(_) => Err(Problem::store_away()),
         }
     }
+}
+
+fn overloaded() -> Problem {
+    Problem::new(ProblemCode::Overloaded, "too many submits wait already; nothing was stored")
 }
 
 fn lost() -> Problem {
@@ -260,7 +295,7 @@ mod tests {
     }
 
     fn entry(bytes: usize) -> Entry {
-        Entry { items: vec![item(bytes)], reply: oneshot::channel().0 }
+        Entry::new(vec![item(bytes)]).0
     }
 
     /// Runs one committer over a queue; each commit needs a permit and reports its group's size.
@@ -330,6 +365,17 @@ mod tests {
         })
         .await;
         assert_eq!(done, 300);
+    }
+
+    #[test]
+    fn whoever_waited_too_long_hears_that_nothing_was_stored() {
+        let (mut late, mut answer) = Entry::new(vec![item(1), item(1)]);
+        late.since -= TAKEN_UP_WITHIN + Duration::from_millis(1);
+        let (fresh, _answer) = Entry::new(vec![item(1)]);
+        assert_eq!(Entry::in_time(vec![late, fresh, entry(1)]).len(), 1, "the last one has left");
+        let answers = answer.try_recv().unwrap();
+        assert!(answers.iter().all(|a| matches!(a, Err(Refused::NotTried(p)) if p.code == ProblemCode::Overloaded)));
+        assert_eq!(answers.len(), 2);
     }
 
     #[test]

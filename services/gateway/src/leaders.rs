@@ -11,7 +11,7 @@ use muster_chassis::{Leadership, Tasks};
 use muster_flow::Flow;
 use muster_store::{LEADER_TTL, LeaderLock, Lease, LeaseKeeper};
 use muster_wire::{Body, v1::Wake};
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// One loop's leadership on this replica.
@@ -19,6 +19,8 @@ pub(crate) struct Leader {
     keeper: Arc<LeaseKeeper>,
     lock: LeaderLock,
     bus: Bus,
+    /// What the loop last looked at: a change since then is never missed.
+    seen: Mutex<watch::Receiver<Option<Lease>>>,
     enough: CancellationToken,
     keeping: Mutex<Option<JoinHandle<Option<()>>>>,
 }
@@ -29,11 +31,15 @@ impl Leader {
         let keeper = Arc::new(LeaseKeeper::new(flow.store.clone(), lock, replica, LEADER_TTL));
         let enough = CancellationToken::new();
         let (kept, ended, stop) = (keeper.clone(), enough.clone(), tasks.stopping());
-        let keeping = tasks.spawn("lease", async move {
-            tokio::select! {
-                () = kept.run() => {}
-                () = ended.cancelled() => {}
-                () = stop.cancelled() => {}
+        let keeping = tasks.supervise("lease", move || {
+            let (keeper, ended, stop) = (kept.clone(), ended.clone(), stop.clone());
+            async move {
+                tokio::select! {
+                    () = keeper.run() => {}
+                    () = ended.cancelled() => {}
+                    () = stop.cancelled() => {}
+                }
+                Ok(())
             }
         });
         let (nudged, bus, ended, stop) = (keeper.clone(), flow.bus.clone(), enough.clone(), tasks.stopping());
@@ -47,7 +53,8 @@ impl Leader {
                 }
             }
         });
-        Leader { keeper, lock, bus: flow.bus.clone(), enough, keeping: Mutex::new(Some(keeping)) }
+        let seen = Mutex::new(keeper.subscribe());
+        Leader { keeper, lock, bus: flow.bus.clone(), seen, enough, keeping: Mutex::new(Some(keeping)) }
     }
 }
 
@@ -66,12 +73,14 @@ impl Leadership for Leader {
     type Lease = Lease;
 
     async fn lease(&self) -> Option<Lease> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).mark_unchanged();
         self.keeper.lease()
     }
 
     async fn changed(&self) {
         // The sender lives as long as the keeper, so this ends by a change only.
-        let _ = self.keeper.subscribe().changed().await;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let _ = seen.changed().await;
     }
 
     async fn release(&self) {
@@ -80,9 +89,8 @@ impl Leadership for Leader {
         if let Some(keeping) = keeping {
             let _ = keeping.await;
         }
-        let held = self.keeper.lease().is_some();
         // If it cannot be given up it runs out by itself.
-        if self.keeper.release().await.is_ok() && held {
+        if self.keeper.release().await == Ok(true) {
             let wake = Wake { r#loop: self.lock.as_str().to_owned(), in_us: 0 };
             let _ = self.bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;
         }

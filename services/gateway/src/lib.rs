@@ -9,10 +9,12 @@
 //! `group` commits it; `workers` is the proxy.
 
 mod access;
+mod audit;
 mod auth;
 mod body;
 mod bulk;
 mod canonical;
+mod config;
 mod dead_messages;
 mod explain;
 mod front;
@@ -28,6 +30,7 @@ mod routes;
 mod schema;
 mod settings;
 mod submit;
+mod topics;
 mod view;
 mod waits;
 mod workers;
@@ -45,9 +48,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     auth::{Caller, Keys},
     body::Budget,
+    config::Config,
     group::Group,
     limits::{Bucket, Limits},
     problem::Problem,
+    topics::Topics,
     waits::Waits,
     workers::Workers,
 };
@@ -73,6 +78,8 @@ pub(crate) struct Parts {
     keys: Keys,
     limits: Arc<Limits>,
     group: Group,
+    topics: Topics,
+    config: Config,
     waits: Waits,
     workers: Workers,
     budget: Budget,
@@ -125,13 +132,14 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
 
     let (taps, writes) = (chassis.tasks.group(), chassis.tasks.group());
     let shared = values.flag("rate_limit_shared").then(|| store.clone());
-    let burst = u32::try_from(values.count("rate_limit_burst")).unwrap_or(u32::MAX);
-    let limits = Arc::new(Limits::new(rate, burst, shared));
+    let limits = Arc::new(Limits::new(rate, settings::burst(values), shared));
     let stop = chassis.stop.requested();
     let bulk = chassis.loops.register(values.duration("loop_bulk_interval"));
     let gateway = Gateway(Arc::new(Parts {
         keys: Keys::new(&bootstrap, store),
         group: Group::start(&writes, &flow, &limits),
+        topics: Topics::new(flow.clone(), settings::topics_are_declared(values)),
+        config: Config::new(values.clone()),
         waits: Waits::default(),
         workers: Workers::start(&flow, &taps, &writes, stop.clone()),
         budget: Budget::default(),
@@ -147,7 +155,7 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     tap(&taps, &gateway, chassis);
     announce(&gateway, chassis);
     bulk.start(bulk::Bulk::new(gateway.clone()), Everyone);
-    loops::start(chassis, &gateway.flow);
+    loops::start(chassis, &gateway);
     let listener = listen::bind(values.addr("http_addr")).await?;
     let serving = listen::serve(&chassis.tasks, "http", listener, routes::app(gateway.clone()))?;
     let addr = serving.local_addr();
@@ -216,6 +224,19 @@ fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
     taps.supervise("dead messages", move || {
         let (gateway, stop) = (keeping.clone(), stop.clone());
         async move { dead_messages::keep(&gateway.flow.bus, &gateway.flow.store, &stop).await }
+    });
+    let (flow, loops, stop) = (gateway.flow.clone(), chassis.loops.clone(), taps.stopping());
+    taps.supervise("settings", move || {
+        let (flow, loops, stop) = (flow.clone(), loops.clone(), stop.clone());
+        async move { flow.follow_settings(&stop, || _ = loops.wake(loops::CONFIG_WATCH, Duration::ZERO)).await }
+    });
+    let (told, stop) = (gateway.clone(), taps.stopping());
+    taps.supervise("config", move || {
+        let (gateway, stop) = (told.clone(), stop.clone());
+        async move {
+            config::obey(&gateway, &stop).await;
+            Ok(())
+        }
     });
     let (redis, nats) = (chassis.health.part("redis"), chassis.health.part("nats"));
     let (flow, stop) = (gateway.flow.clone(), taps.stopping());

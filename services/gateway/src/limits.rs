@@ -7,10 +7,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwapOption;
 use muster_domain::Tenant;
 use muster_store::{RateLimit, Store, StoreError, Taken, Want};
 use muster_telemetry::{Counter, count};
@@ -40,9 +41,11 @@ impl Bucket {
 /// The limits of this gateway.
 pub(crate) struct Limits {
     /// None: no limit.
-    limit: Option<RateLimit>,
+    limit: ArcSwapOption<RateLimit>,
     shared: Option<Store>,
     local: Mutex<HashMap<(Tenant, Bucket), Gcra>>,
+    /// Who is known to get nothing before when: asked again, it is refused without a question.
+    refused: Mutex<HashMap<Tenant, Instant>>,
     /// How many gateways share the limit, as far as is known. Nothing tells yet, so one.
     replicas: u32,
 }
@@ -50,13 +53,45 @@ pub(crate) struct Limits {
 impl Limits {
     /// `per_second` 0 means no limit; without a store each replica counts for itself.
     pub(crate) fn new(per_second: f64, burst: u32, shared: Option<Store>) -> Limits {
+        let limit = ArcSwapOption::empty();
+        let limits = Limits { limit, shared, local: Mutex::default(), refused: Mutex::default(), replicas: 1 };
+        limits.set(per_second, burst);
+        limits
+    }
+
+    /// Another limit from now on; 0 means none.
+    pub(crate) fn set(&self, per_second: f64, burst: u32) {
         let limit = (per_second > 0.0).then(|| RateLimit { per_second, burst: burst.max(1) });
-        Limits { limit, shared, local: Mutex::default(), replicas: 1 }
+        self.limit.store(limit.map(Arc::new));
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// How long this tenant is refused submits whatever it asks, as the last answer said. A flood past
+    /// its limit ends here, and takes no place in the queue from others.
+    pub(crate) fn refused(&self, tenant: &Tenant) -> Option<Duration> {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = refused.get(tenant)?.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            refused.remove(tenant);
+            return None;
+        }
+        count(Counter::RateLimitHits, &[], 1);
+        Some(left)
+    }
+
+    fn note_refusal(&self, tenant: &Tenant, wait: Duration) {
+        let (now, mut refused) = (Instant::now(), self.refused.lock().unwrap_or_else(PoisonError::into_inner));
+        if refused.len() >= MOST_BUCKETS {
+            refused.retain(|_, until| *until > now);
+        }
+        refused.insert(tenant.clone(), now + wait);
     }
 
     /// Takes `n` tokens, or as many as there are.
     pub(crate) async fn take(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want) -> Taken {
-        let Some(limit) = self.limit else { return Taken { granted: n, retry_after: Duration::ZERO } };
+        let Some(limit) = self.limit.load().as_deref().copied() else {
+            return Taken { granted: n, retry_after: Duration::ZERO };
+        };
         let taken = match &self.shared {
             None => self.take_here(tenant, bucket, n, want, limit),
             Some(store) => match shared(store, tenant, bucket, n, want, limit).await {
@@ -66,6 +101,9 @@ impl Limits {
         };
         if taken.granted < n {
             count(Counter::RateLimitHits, &[], (n - taken.granted).into());
+            if bucket == Bucket::Submit && want == Want::Some {
+                self.note_refusal(tenant, taken.retry_after);
+            }
         }
         taken
     }
@@ -166,6 +204,19 @@ mod tests {
         let limits = Limits::new(0.0, 0, None);
         let taken = limits.take(&Tenant::default(), Bucket::Submit, 1_000_000, Want::All).await;
         assert_eq!(taken.granted, 1_000_000);
+    }
+
+    #[tokio::test]
+    async fn whoever_is_over_its_limit_is_refused_without_a_question_until_there_is_one_more() {
+        let limits = Limits::new(1.0, 2, None);
+        let (flood, calm) = (Tenant::parse("flood").unwrap(), Tenant::parse("calm").unwrap());
+        assert_eq!(limits.take(&flood, Bucket::Submit, 2, Want::Some).await.granted, 2);
+        assert_eq!(limits.refused(&flood), None, "it got all it asked for");
+        assert_eq!(limits.take(&flood, Bucket::Submit, 1, Want::Some).await.granted, 0);
+        assert!(limits.refused(&flood).is_some_and(|left| left <= Duration::from_secs(1)));
+        assert_eq!(limits.refused(&calm), None);
+        limits.set(1_000.0, 1_000);
+        assert_eq!(limits.refused(&flood), None, "another limit, another answer");
     }
 
     #[tokio::test]

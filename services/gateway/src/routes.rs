@@ -3,10 +3,13 @@
 //! Promises: every route is in the OpenAPI document and in the table of `access`, and in neither
 //! is anything else. Leaves to others: what happens to every request (`front`).
 
+mod audit;
 mod batch;
 mod bulk;
+mod config;
 pub(crate) mod control;
 mod dead_letters;
+mod drain;
 mod explain;
 mod fleet;
 mod jobs;
@@ -15,6 +18,7 @@ mod lists;
 mod operations;
 mod pages;
 pub(crate) mod retry;
+mod topics;
 mod workers;
 
 use axum::{Router, extract::FromRequestParts, middleware};
@@ -42,12 +46,22 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(bulk::cancel))
         .routes(routes!(dead_letters::list))
         .routes(routes!(dead_letters::summary))
+        .routes(routes!(topics::list))
+        .routes(routes!(topics::get, topics::put))
+        .routes(routes!(topics::pause))
+        .routes(routes!(topics::resume))
         .routes(routes!(fleet::workers))
+        .routes(routes!(drain::drain))
         .routes(routes!(fleet::replicas))
         .routes(routes!(fleet::loops))
         .routes(routes!(fleet::locks))
+        .routes(routes!(config::get, config::put))
+        .routes(routes!(config::effective))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::verify))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::delete))
+        .routes(routes!(keys::rotate))
         .routes(routes!(operations::whoami))
         .routes(routes!(operations::status))
         .routes(routes!(workers::lease))

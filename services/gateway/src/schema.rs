@@ -4,10 +4,13 @@
 //! name every wrong field; these types describe what those do and are never filled.
 #![expect(dead_code, reason = "described, never filled")]
 
+mod audit;
+mod config;
 mod dead_letters;
 mod explain;
 mod fleet;
 mod keys;
+mod topics;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -21,10 +24,13 @@ use utoipa::{
     },
 };
 
+pub(crate) use audit::{AuditPage, AuditVerdict};
+pub(crate) use config::{Config, EffectiveConfig};
 pub(crate) use dead_letters::{BulkRequest, DeadLetterPage, DeadLetterSummary, DryRun, Operation, OperationPage};
 pub(crate) use explain::Explanation;
-pub(crate) use fleet::{LockList, LoopList, ReplicaList, WorkerList};
-pub(crate) use keys::{KeyList, KeyRequest, NewKey, WhoAmI};
+pub(crate) use fleet::{Drained, LockList, LoopList, ReplicaList, WorkerList};
+pub(crate) use keys::{KeyList, KeyRequest, NewKey, RotateRequest, WhoAmI};
+pub(crate) use topics::{Topic, TopicList, TopicSettings};
 pub(crate) use workers::{
     CompleteRequest, ExtendRequest, FailRequest, LeaseAnswer, LeaseRequest, ReleaseRequest, StandingList,
 };
@@ -66,6 +72,10 @@ pub(crate) struct Submit {
     priority: Option<String>,
     /// Up to 32, for finding it again.
     labels: Option<BTreeMap<String, String>>,
+    /// What its worker must provide, up to 16 pairs; `worker` is a worker's own name.
+    requires: Option<BTreeMap<String, String>>,
+    /// Jobs of the tenant with the same key run one at a time; 1 to 128 visible characters.
+    concurrency_key: Option<String>,
     /// Not before this moment (RFC 3339); or give `delay_ms`.
     run_at: Option<String>,
     /// Not before so long from now.
@@ -133,6 +143,10 @@ pub(crate) struct Job {
     priority: String,
     /// For finding it again.
     labels: BTreeMap<String, String>,
+    /// What its worker must provide.
+    requires: Option<BTreeMap<String, String>>,
+    /// Jobs with the same key run one at a time.
+    concurrency_key: Option<String>,
     /// As it was sent.
     payload: Option<Value>,
     /// As its worker sent it.

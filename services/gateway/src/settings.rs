@@ -8,7 +8,7 @@ use muster_chassis::{
     Kind, Setting, Values,
     settings::{admin_addr, loop_interval},
 };
-use muster_store::{RedisSettings, Retention};
+use muster_store::{AuditRetention, RedisSettings, Retention};
 use muster_telemetry::Secret;
 
 /// Not less than twice as long as the streams remember, because what Redis forgot is found there; ten
@@ -29,10 +29,11 @@ pub const SETTINGS: &[Setting] = &[
     Setting::new(
         "topics",
         "MUSTER_TOPICS",
-        Kind::Choice(&["open"]),
-        "`open`: topics appear on first use. Nothing else is possible yet.",
+        Kind::Choice(&["open", "declared"]),
+        "`open`: topics appear on first use. `declared`: those that nobody has told anything are refused.",
     )
-    .or("open"),
+    .or("open")
+    .live(),
     Setting::new(
         "rate_limit_shared",
         "REDIS_RATE_LIMIT",
@@ -46,30 +47,58 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Text,
         "Submitted jobs per second and tenant, across replicas; 0 = no limit. May be a fraction.",
     )
-    .or("2000"),
+    .or("2000")
+    .live(),
     Setting::new(
         "rate_limit_burst",
         "API_RATE_LIMIT_BURST",
         Kind::Int { min: 1, max: 10_000_000 },
         "Submitted jobs per tenant at once, across replicas.",
     )
-    .or("4000"),
+    .or("4000")
+    .live(),
     loop_interval("loop_bulk_interval", "MUSTER_LOOP_BULK_INTERVAL", "5s"),
+    Setting::new(
+        "audit_transport",
+        "AUDIT_TRANSPORT",
+        Kind::Choice(&["local", "nats"]),
+        "`local`: the audit log stays in Redis. `nats`: each entry is also published on `sys.audit.export`.",
+    )
+    .or("local"),
+    Setting::new(
+        "audit_retention",
+        "MUSTER_AUDIT_RETENTION",
+        Kind::Duration { min: Duration::from_secs(3600), max: Duration::from_secs(3650 * 24 * 3600) },
+        "How long entries of the audit log are kept.",
+    )
+    .or("2160h"),
+    Setting::new(
+        "audit_max_entries",
+        "MUSTER_AUDIT_MAX_ENTRIES",
+        Kind::Int { min: 1_000, max: 100_000_000 },
+        "How many entries of the audit log are kept at most, however young.",
+    )
+    .or("500000"),
+    loop_interval("loop_audit_retention_interval", "MUSTER_LOOP_AUDIT_RETENTION_INTERVAL", "60s"),
+    loop_interval("loop_audit_relay_interval", "MUSTER_LOOP_AUDIT_RELAY_INTERVAL", "5s"),
     loop_interval("loop_retention_interval", "MUSTER_LOOP_RETENTION_INTERVAL", "1h"),
+    loop_interval("loop_config_interval", "MUSTER_LOOP_CONFIG_INTERVAL", "30s"),
     Setting::new(
         "retention_succeeded",
         "MUSTER_RETENTION_SUCCEEDED",
         KEPT,
         "How long jobs that succeeded or were cancelled are kept after their end, at least.",
     )
-    .or("168h"),
+    .or("168h")
+    .live(),
     Setting::new(
         "retention_failed",
         "MUSTER_RETENTION_FAILED",
         KEPT,
         "How long jobs that ended badly, and their dead letters, are kept after their end, at least.",
     )
-    .or("720h"),
+    .or("720h")
+    .live(),
     Setting::new(
         "public_url",
         "MUSTER_PUBLIC_URL",
@@ -99,7 +128,12 @@ pub(crate) fn nats(values: &Values, instance: &str) -> BusSettings {
 
 /// How long what has ended is kept.
 pub(crate) fn retention(values: &Values) -> Retention {
-    Retention { succeeded: values.duration("retention_succeeded"), failed: values.duration("retention_failed") }
+    Retention::of_all(values.duration("retention_succeeded"), values.duration("retention_failed"))
+}
+
+/// How much of the audit log is kept.
+pub(crate) fn audit_retention(values: &Values) -> AuditRetention {
+    AuditRetention { age: values.duration("audit_retention"), entries: values.count("audit_max_entries") as u64 }
 }
 
 /// The bootstrap keys; several while they are rotated.
@@ -122,6 +156,16 @@ pub(crate) fn rate(values: &Values) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
+/// Jobs at once.
+pub(crate) fn burst(values: &Values) -> u32 {
+    u32::try_from(values.count("rate_limit_burst")).unwrap_or(u32::MAX)
+}
+
+/// Whether only topics that were told something may be used.
+pub(crate) fn topics_are_declared(values: &Values) -> bool {
+    values.text("topics") == "declared"
+}
+
 #[cfg(test)]
 mod tests {
     use muster_chassis::settings::load;
@@ -142,7 +186,7 @@ mod tests {
         assert_eq!(values.count("rate_limit_burst"), 4000);
         assert!(values.flag("rate_limit_shared"));
         let day = Duration::from_secs(24 * 3600);
-        assert_eq!(retention(&values), Retention { succeeded: 7 * day, failed: 30 * day });
+        assert_eq!(retention(&values), Retention::of_all(7 * day, 30 * day));
         assert!(bootstrap_keys(&values).unwrap().is_empty());
     }
 

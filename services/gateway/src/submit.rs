@@ -5,14 +5,17 @@
 //! byte for byte; fields that do not work yet are refused, never ignored. Leaves to others: who
 //! asks (`auth`), and what becomes of the job (`group`).
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use muster_domain::{
     Backoff, Durability, JobSpec, Labels, OnLostLease, Priority, ProblemCode, RetryPolicy, Tenant, Topic, TraceParent,
     job::When,
+    line::MAX_REQUIRES,
+    slot::check_key,
     topic::{MAX_LABELS, check_label},
 };
+use muster_store::TopicRecord;
 
 use crate::{
     canonical::{MOST_DEPTH, depth, hash_fields},
@@ -25,7 +28,7 @@ pub(crate) const MOST_PAYLOAD: usize = 512 * 1024;
 const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 const SPAN_MS: RangeInclusive<u64> = 1..=TEN_YEARS_MS;
 /// Fields of the contract that this version does not honour yet.
-const NOT_YET: [&str; 4] = ["requires", "concurrency_key", "unique", "callback"];
+const NOT_YET: [&str; 2] = ["unique", "callback"];
 
 /// A job as its client asked for it.
 #[derive(Clone, Debug)]
@@ -45,12 +48,16 @@ pub(crate) enum Place {
     InBatch,
 }
 
+/// What a topic was told; why, if it may not be used.
+pub(crate) type Told<'a> = &'a dyn Fn(&Topic) -> Result<Option<Arc<TopicRecord>>, &'static str>;
+
 /// Reads one job; `None` if anything about it is wrong, with all of it in `faults`. `keyed` tells
 /// whether somebody will compare the hash.
 pub(crate) fn read_job(
     body: &Bytes,
     mut object: Object<'_>,
     tenant: &Tenant,
+    told: Told<'_>,
     place: Place,
     keyed: bool,
     faults: &mut Faults,
@@ -62,20 +69,30 @@ pub(crate) fn read_job(
     let payload = read_payload(body, o, faults);
     o.require("topic", faults);
     let topic = o.name("topic", faults, Topic::parse);
+    let told =
+        topic.as_ref().and_then(|topic| told(topic).map_err(|why| faults.invalid(o.at(), "topic", why)).ok().flatten());
+    let defaults = told.as_deref().map(|told| &told.settings);
     // The stand-in never leaves: its fault is noted, and the spec is dropped with it.
     let mut spec = JobSpec::new(tenant.clone(), topic.or_else(|| Topic::parse("refused").ok())?);
     if let Some(priority) = o.word("priority", faults, "critical, high, normal, low", Priority::parse) {
         spec.priority = priority;
     }
-    spec.labels = read_labels(o, faults);
+    spec.labels = read_labels(o, "labels", MAX_LABELS, faults);
+    spec.requires = read_labels(o, "requires", MAX_REQUIRES, faults);
+    let key = o.name("concurrency_key", faults, |given| check_key(given).map(|()| given.to_owned()));
+    spec.concurrency_key = key.unwrap_or_default();
     spec.run_at = read_when(o, "run_at", "delay_ms", 0..=TEN_YEARS_MS, faults);
     spec.start_by = read_when(o, "start_by", "start_within_ms", SPAN_MS, faults);
     spec.deadline = read_when(o, "deadline", "expire_in_ms", SPAN_MS, faults);
-    if let Some(limit) = o.integer("timeout_ms", faults, 1..=u32::MAX.into()) {
-        spec.timeout_ms = u32::try_from(limit).unwrap_or(u32::MAX);
+    spec.timeout_ms = match o.integer("timeout_ms", faults, 1..=u32::MAX.into()) {
+        Some(limit) => u32::try_from(limit).unwrap_or(u32::MAX),
+        None => defaults.and_then(|told| told.timeout_ms).unwrap_or(0),
+    };
+    if let Some(retry) = defaults.and_then(|told| told.retry) {
+        spec.retry = retry.into();
     }
     if let Some(retry) = o.object("retry", faults) {
-        spec.retry = read_retry(retry, faults);
+        spec.retry = read_retry(retry, spec.retry, faults);
     }
     if let Some(choice) = o.word("on_lost_lease", faults, "retry, fail", OnLostLease::parse) {
         spec.on_lost_lease = choice;
@@ -139,14 +156,14 @@ fn read_payload(body: &Bytes, o: &mut Object<'_>, faults: &mut Faults) -> Option
     Some(body.slice_ref(raw.as_bytes()))
 }
 
-fn read_labels(o: &mut Object<'_>, faults: &mut Faults) -> Labels {
+fn read_labels(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Labels {
     let mut labels = Labels::new();
-    let Some(given) = o.object("labels", faults) else { return labels };
-    if given.len() > MAX_LABELS {
-        faults.invalid(o.at(), "labels", format_args!("has {} labels; at most {MAX_LABELS}", given.len()));
+    let Some(given) = o.object(name, faults) else { return labels };
+    if given.len() > most {
+        faults.invalid(o.at(), name, format_args!("has {} labels; at most {most}", given.len()));
         return labels;
     }
-    let at = join(o.at(), "labels");
+    let at = join(o.at(), name);
     for (key, raw) in given.into_fields() {
         let Some(value) = text(raw.get()) else {
             faults.invalid(&at, &key, "must be a string");
@@ -179,13 +196,13 @@ fn read_when(
     moment.or_else(|| given.filter(|ms| *ms > 0).map(|ms| When::In(Duration::from_millis(ms))))
 }
 
-fn read_retry(mut o: Object<'_>, faults: &mut Faults) -> RetryPolicy {
-    let mut policy = RetryPolicy::default();
+/// How failures are retried; what is not given is as in `policy`.
+pub(crate) fn read_retry(mut o: Object<'_>, mut policy: RetryPolicy, faults: &mut Faults) -> RetryPolicy {
     if let Some(n) = o.integer("max_attempts", faults, 1..=1000) {
         policy.max_attempts = u16::try_from(n).unwrap_or(u16::MAX);
     }
     if let Some(mut b) = o.object("backoff", faults) {
-        let usual = Backoff::default();
+        let usual = policy.backoff;
         let span = |given: Option<u64>, usual: Duration| given.map_or(usual, Duration::from_millis);
         policy.backoff = Backoff {
             initial: span(b.integer("initial_ms", faults, 0..=TEN_YEARS_MS), usual.initial),

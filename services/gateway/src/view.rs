@@ -54,6 +54,13 @@ impl Json {
         self.out.extend_from_slice(value.to_string().as_bytes());
     }
 
+    /// A field that is a number.
+    pub(crate) fn number(&mut self, name: &str, value: f64) {
+        self.name(name);
+        // Writing a number into memory cannot fail.
+        let _ = serde_json::to_writer(&mut self.out, &value);
+    }
+
     /// A field that is true or false.
     pub(crate) fn boolean(&mut self, name: &str, value: bool) {
         self.raw(name, if value { b"true" } else { b"false" });
@@ -174,6 +181,12 @@ impl<'a> JobView<'a> {
         json.integer("max_attempts", head.max_attempts.into());
         json.text("priority", spec.priority.as_str());
         json.object(Some("labels"), |json| spec.labels.iter().for_each(|(key, value)| json.text(key, value)));
+        if !spec.requires.is_empty() {
+            json.object(Some("requires"), |json| spec.requires.iter().for_each(|(key, value)| json.text(key, value)));
+        }
+        if !spec.concurrency_key.is_empty() {
+            json.text("concurrency_key", &spec.concurrency_key);
+        }
         if let Some(payload) = self.payload {
             json.raw("payload", payload);
         }

@@ -2,23 +2,34 @@
 //!
 //! Knows: the waiters of this process, by job. Promises: an event on the bus wakes the waiters of
 //! its job; a reconnect wakes all of them, because events may have been missed meanwhile; nobody
-//! is left in the map once its request is over. A wake-up is a hint: whoever wakes reads the
-//! record. Leaves to others: time-outs, and what to answer.
+//! is left in the map once its request is over; while nobody waits nobody listens, so that a flood
+//! of jobs costs a gateway nothing here. A wake-up is a hint: whoever wakes reads the record.
+//! Leaves to others: time-outs, and what to answer.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use muster_bus::{Bus, subjects};
+use muster_bus::{Bus, Subscription, subjects};
 use muster_domain::{JobId, State};
 use muster_wire::{Body, v1};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+
+/// How long the gateway goes on listening after the last waiter has left.
+const LINGER: Duration = Duration::from_secs(10);
+/// How long a waiter waits for the gateway to listen. Without NATS it is woken by its time-out.
+const LISTENED_WITHIN: Duration = Duration::from_millis(500);
 
 /// All waiters. Copies are the same.
 #[derive(Clone, Default)]
 pub(crate) struct Waits {
     by_job: Arc<Mutex<HashMap<JobId, Vec<Arc<Notify>>>>>,
+    /// Whether anybody waits.
+    wanted: watch::Sender<bool>,
+    /// Whether events are heard.
+    heard: watch::Sender<bool>,
 }
 
 /// One request that waits; leaves when dropped.
@@ -34,9 +45,20 @@ impl Waits {
     }
 
     /// Begins to wait. Read the record after this, not before: what ends in between is noticed.
-    pub(crate) fn enter(&self, job: JobId) -> Waiting {
+    pub(crate) async fn enter(&self, job: JobId) -> Waiting {
+        let waiting = self.join(job);
+        let mut heard = self.heard.subscribe();
+        // Late or never: whoever waits reads the record at its time-out too.
+        let _ = tokio::time::timeout(LISTENED_WITHIN, heard.wait_for(|heard| *heard)).await;
+        waiting
+    }
+
+    fn join(&self, job: JobId) -> Waiting {
         let woken = Arc::new(Notify::new());
-        self.map().entry(job).or_default().push(woken.clone());
+        let mut map = self.map();
+        map.entry(job).or_default().push(woken.clone());
+        self.wanted.send_replace(true);
+        drop(map);
         Waiting { waits: self.clone(), job, woken }
     }
 
@@ -58,9 +80,28 @@ impl Waits {
         self.map().values().flatten().for_each(|woken| woken.notify_one());
     }
 
-    /// Listens to events until the connection is closed for good.
+    /// Listens to events whenever somebody waits, until the connection is closed for good.
     pub(crate) async fn listen(&self, bus: &Bus) -> anyhow::Result<()> {
-        let mut events = bus.subscribe(&subjects::event(), None).await?;
+        self.heard.send_replace(false);
+        let mut wanted = self.wanted.subscribe();
+        loop {
+            wanted.wait_for(|wanted| *wanted).await?;
+            let mut events = bus.subscribe_now(&subjects::event()).await?;
+            self.heard.send_replace(true);
+            let followed = self.follow(bus, &mut events, &mut wanted).await;
+            self.heard.send_replace(false);
+            followed?;
+            events.drain().await;
+        }
+    }
+
+    /// Wakes waiters until nobody has waited for a while.
+    async fn follow(
+        &self,
+        bus: &Bus,
+        events: &mut Subscription,
+        wanted: &mut watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
         let mut state = bus.watch_state();
         self.wake_all();
         loop {
@@ -76,7 +117,27 @@ impl Waits {
                         self.wake_all();
                     }
                 }
+                () = unwanted(wanted) => {
+                    // Whoever comes now waits until we listen again, unless it came before this.
+                    self.heard.send_replace(false);
+                    if !*self.wanted.borrow() {
+                        return Ok(());
+                    }
+                    self.heard.send_replace(true);
+                }
             }
+        }
+    }
+}
+
+/// Resolves when nobody has waited for [`LINGER`].
+async fn unwanted(wanted: &mut watch::Receiver<bool>) {
+    loop {
+        if wanted.wait_for(|wanted| !*wanted).await.is_err() {
+            return std::future::pending().await;
+        }
+        if tokio::time::timeout(LINGER, wanted.wait_for(|wanted| *wanted)).await.is_err() {
+            return;
         }
     }
 }
@@ -97,6 +158,9 @@ impl Drop for Waiting {
                 map.remove(&self.job);
             }
         }
+        if map.is_empty() {
+            self.waits.wanted.send_replace(false);
+        }
     }
 }
 
@@ -114,7 +178,7 @@ mod tests {
     fn an_end_wakes_the_waiters_of_its_job_only() {
         let waits = Waits::default();
         let (one, other) = (JobId::mint(0), JobId::mint(1));
-        let (first, second, stranger) = (waits.enter(one), waits.enter(one), waits.enter(other));
+        let (first, second, stranger) = (waits.join(one), waits.join(one), waits.join(other));
         waits.heard(&[event(one, State::Running)]);
         assert!(first.woken().now_or_never().is_none(), "running is no end");
         waits.heard(&[event(JobId::mint(2), State::Failed), event(one, State::Succeeded)]);
@@ -129,10 +193,12 @@ mod tests {
     fn who_leaves_is_forgotten() {
         let waits = Waits::default();
         let job = JobId::mint(0);
-        let first = waits.enter(job);
-        drop(waits.enter(job));
+        let first = waits.join(job);
+        drop(waits.join(job));
         assert_eq!(waits.map()[&job].len(), 1);
+        assert!(*waits.wanted.borrow());
         drop(first);
         assert!(waits.map().is_empty());
+        assert!(!*waits.wanted.borrow(), "nobody listens for nobody");
     }
 }

@@ -11,6 +11,7 @@ mod extend;
 mod lease;
 mod pull;
 mod settle;
+mod told;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{auth::Caller, problem::Problem};
 use beat::Beats;
 use pull::Pullers;
+use told::Told;
 
 pub(crate) use extend::{Extend, Held};
 pub(crate) use lease::{Lease, Leased};
@@ -41,6 +43,7 @@ pub(crate) struct Workers {
     flow: Flow,
     pullers: Pullers,
     beats: Beats,
+    told: Told,
     results: GroupPublisher<v1::Result>,
     stop: CancellationToken,
 }
@@ -59,7 +62,7 @@ impl Workers {
             closing.close();
         });
         let pullers = Pullers::start(flow, tasks, publishing);
-        Workers { flow: flow.clone(), pullers, beats: Beats::default(), results, stop }
+        Workers { flow: flow.clone(), pullers, beats: Beats::default(), told: Told::default(), results, stop }
     }
 
     /// The jobs that these ids name, as far as they are the caller's. Others are not there.

@@ -4,23 +4,23 @@
 //! a few seconds, dispatch by version, publish, forward the home, only then remove the entry.
 //! Promises: nothing is popped, so whoever dies on the way leaves an entry that the next claim
 //! finishes; an entry whose job is `dispatched` already is published again before it is removed;
-//! whoever could not dispatch leaves the entry. Leaves to others: how many fit (`window`), who
-//! goes first (the queue).
+//! whoever could not dispatch leaves the entry. Leaves to others: how many fit (`window`), what
+//! the topic was told about it (`rules`), who goes first (the queue).
 
 use std::{sync::Arc, time::Duration};
 
-use muster_domain::{Event, Head, JobId, Outcome, State, Time, job::next_look};
+use muster_domain::{Event, Head, JobId, Outcome, State};
 use muster_flow::{Offering, offer_of};
 use muster_store::{Fields, Moved, QueueEntry, Step, StoreError};
-use muster_telemetry::{Histogram, observe};
 use muster_wire::v1::{JobEvent, Offer};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    desk::Desk,
+    desk::{Desk, forward_of},
     events,
     lanes::{Lane, PerLane},
+    rules, slots,
 };
 
 /// How long a claim holds.
@@ -52,17 +52,24 @@ pub(crate) async fn run(desk: &Arc<Desk>, pokes: &mut mpsc::UnboundedReceiver<Ar
 }
 
 /// Round after round, while jobs wait and there is room. True if the queue gave less than asked.
-async fn release(desk: &Desk, lane: &Arc<Lane>, stop: &CancellationToken) -> bool {
+async fn release(desk: &Arc<Desk>, lane: &Arc<Lane>, stop: &CancellationToken) -> bool {
     while !stop.is_cancelled() {
+        if !lane.may_release() {
+            return true;
+        }
         let wanted = {
             let mut window = lane.window();
-            let wanted = window.waiting().min(ROUND);
+            let wanted = window.waiting().min(ROUND).min(lane.ration(&window));
             window.take(wanted)
         };
         if wanted == 0 {
             return false;
         }
-        let claimed = desk.store().claim_queued(&lane.tenant, &lane.topic, wanted as usize, CLAIM).await;
+        let wanted = rules::take_tokens(desk, lane, wanted, stop).await;
+        if wanted == 0 {
+            return true;
+        }
+        let claimed = desk.store().claim_queued(&lane.tenant, &lane.line, wanted as usize, CLAIM).await;
         let Ok(entries) = claimed else {
             lane.window().give_back(wanted);
             return true;
@@ -87,24 +94,34 @@ async fn release(desk: &Desk, lane: &Arc<Lane>, stop: &CancellationToken) -> boo
 
 /// What becomes of claimed entries.
 #[derive(Default)]
-struct Sorted {
-    offers: Vec<Offer>,
-    offered: Vec<Ready>,
+pub(crate) struct Sorted {
+    pub(crate) offers: Vec<Offer>,
+    pub(crate) offered: Vec<Ready>,
     /// Some may stand on the stream already: the same message id would swallow them.
-    again: bool,
+    pub(crate) again: bool,
     /// Of jobs that are somewhere else by now.
-    over: Vec<QueueEntry>,
+    pub(crate) over: Vec<QueueEntry>,
     /// Places in the window that stay empty.
-    unused: u64,
+    pub(crate) unused: u64,
 }
 
-struct Ready {
-    entry: QueueEntry,
-    look: Duration,
-    event: JobEvent,
+/// A job that is about to be offered.
+pub(crate) struct Ready {
+    pub(crate) entry: QueueEntry,
+    /// How far ahead its home must be brought; none where it is near enough.
+    pub(crate) look: Option<Duration>,
+    pub(crate) event: JobEvent,
 }
 
 async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
+    let (limited, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.limited);
+    if !limited.is_empty() {
+        let next = slots::round(desk, lane, limited).await;
+        slots::hand_over(desk, next).await;
+    }
+    if entries.is_empty() {
+        return;
+    }
     let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
     let steps = entries.iter().map(|e| Step::new(e.job, Event::Dispatch, e.version.into())).collect();
     // Spec and payload never change, so they may be read while the job moves.
@@ -113,13 +130,14 @@ async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
     let mut sorted = Sorted::default();
     for ((entry, moved), record) in entries.into_iter().zip(moved).zip(records) {
         match standing(&moved) {
-            Standing::Offered { head, now, first } => match record {
+            Standing::Offered { head, look, first } => match record {
                 Ok(Some(record)) => {
+                    lane.learn(&record.spec.requires);
                     if first {
-                        observe_wait(head);
+                        let due = record.spec.run_at.map_or(head.created_at, |at| at.resolve(head.created_at));
+                        events::observe_first_dispatch(head, due.max(head.created_at));
                     }
                     sorted.again |= !first;
-                    let look = next_look(head, now).remaining(now);
                     let event = events::moved(entry.job, lane, head);
                     sorted.offers.push(offer_of(&record, head));
                     sorted.offered.push(Ready { entry, look, event });
@@ -139,7 +157,7 @@ async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
 }
 
 /// Publish, forward, remove: in this order.
-async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
+pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
     let Sorted { offers, offered, over: mut finished, again, .. } = sorted;
     let how = Offering { many: lane.window().is_hot(), again };
     let published = if offers.is_empty() { Vec::new() } else { desk.flow.offer(offers, how).await };
@@ -152,11 +170,11 @@ async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
             continue;
         }
         stand.add(lane);
-        homes.push((ready.entry.job, ready.look));
+        homes.extend(ready.look.map(|look| (ready.entry.job, look)));
         news.push(ready.event);
         entries.push(ready.entry);
     }
-    desk.published(&stand, how.many);
+    desk.published(&stand, how.many).await;
     if desk.forward(&homes).await.is_ok() {
         finished.extend(entries);
     }
@@ -169,7 +187,7 @@ async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
 
 enum Standing<'a> {
     /// It is `dispatched`, by us or by somebody who may have died before publishing.
-    Offered { head: &'a Head, now: Time, first: bool },
+    Offered { head: &'a Head, look: Option<Duration>, first: bool },
     /// It has moved on, or is gone: the entry is a leftover.
     Elsewhere,
     /// The store did not say: the entry stays.
@@ -181,17 +199,9 @@ fn standing(moved: &Result<Moved, StoreError>) -> Standing<'_> {
         Err(_) => Standing::Unknown,
         Ok(moved) => match &moved.head {
             Some(head) if head.state() == State::Dispatched => {
-                Standing::Offered { head, now: moved.now, first: moved.outcome == Outcome::Applied }
+                Standing::Offered { head, look: forward_of(moved, head), first: moved.outcome == Outcome::Applied }
             }
             _ => Standing::Elsewhere,
         },
-    }
-}
-
-/// From acceptance to dispatch, where nothing but the backlog lay between: pending, queued and
-/// dispatched are a job's first three versions.
-fn observe_wait(head: &Head) {
-    if head.version == 3 {
-        observe(Histogram::DispatchLatency, &[], head.since.since(head.created_at).as_secs_f64());
     }
 }

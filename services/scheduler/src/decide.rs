@@ -3,9 +3,15 @@
 //! Knows: when a job may go straight onto the bus and when it has to wait. Promises: the same
 //! question gets the same answer; the answer is one event, applied by one script that judges the
 //! job's own moments again by its node's clock. Leaves to others: reading the windows (`lanes`)
-//! and carrying the answer out (`dispatch`). Policy will answer here too, behind [`Decide`].
+//! and carrying the answer out (`dispatch`).
+//!
+//! Two kinds of deciders. [`Decide`] is asked about every job, in this process, and answers at once.
+//! [`Counsel`] is asked before it, about the jobs that concern it, somewhere outside, and may take
+//! long: that is done under the job's lock (`consult`). Policy will be such a counsel.
 
+use futures_util::future::BoxFuture;
 use muster_domain::{Event, Time};
+use muster_wire::v1::Submit;
 
 /// What is asked about one pending job.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +20,8 @@ pub(crate) struct Question {
     pub(crate) run_at: Option<Time>,
     /// Redis time, as this replica estimates it.
     pub(crate) now: Time,
+    /// It needs a concurrency slot, which is taken on the way out of the backlog.
+    pub(crate) limited: bool,
 }
 
 /// What this replica knows of the job's topic.
@@ -23,6 +31,8 @@ pub(crate) struct TopicView {
     pub(crate) waiting: u64,
     /// How many more offers its window takes.
     pub(crate) room: u64,
+    /// Paused, or released by a limit only: nobody goes straight through.
+    pub(crate) held: bool,
 }
 
 /// The answer.
@@ -47,13 +57,31 @@ impl Decision {
     }
 }
 
-/// Who decides. One implementation today; policy joins as another.
+/// Who decides from what this replica knows, without asking anybody.
 pub(crate) trait Decide: Send + Sync {
     /// What becomes of this job.
     fn decide(&self, question: &Question, view: TopicView) -> Decision;
 }
 
-/// By time, window and backlog alone.
+/// What a counsel says about a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// It may go its way.
+    Allow,
+    /// It must not run, for this reason.
+    Deny(String),
+}
+
+/// Somebody outside who has a say, and may take long to say it.
+pub(crate) trait Counsel: Send + Sync {
+    /// Whether it wants to be asked about this job.
+    fn concerns(&self, submit: &Submit) -> bool;
+
+    /// Asks once. The error says why there is no answer; whoever asked asks again.
+    fn ask<'a>(&'a self, submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>>;
+}
+
+/// By time, window, backlog and what the topic was told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ByWindow;
 
@@ -63,7 +91,8 @@ impl Decide for ByWindow {
             return Decision::Schedule;
         }
         // Whoever waits already goes first: with a backlog even a free place is not for newcomers.
-        if view.waiting > 0 || view.room == 0 { Decision::Hold } else { Decision::Dispatch }
+        let held = question.limited || view.held;
+        if held || view.waiting > 0 || view.room == 0 { Decision::Hold } else { Decision::Dispatch }
     }
 }
 
@@ -76,7 +105,15 @@ mod tests {
     const NOW: Time = Time(1_800_000_000_000_000);
 
     fn decided(run_at: Option<Time>, waiting: u64, room: u64) -> Decision {
-        ByWindow.decide(&Question { run_at, now: NOW }, TopicView { waiting, room })
+        ByWindow.decide(&Question { run_at, now: NOW, limited: false }, TopicView { waiting, room, held: false })
+    }
+
+    #[test]
+    fn a_topic_that_was_told_to_hold_lets_nobody_through() {
+        let view = TopicView { waiting: 0, room: 100, held: true };
+        assert_eq!(ByWindow.decide(&Question { run_at: None, now: NOW, limited: false }, view), Decision::Hold);
+        let ahead = Some(NOW + Duration::from_secs(1));
+        assert_eq!(ByWindow.decide(&Question { run_at: ahead, now: NOW, limited: false }, view), Decision::Schedule);
     }
 
     #[test]
@@ -89,6 +126,12 @@ mod tests {
     fn a_full_window_or_a_backlog_holds_it() {
         assert_eq!(decided(None, 0, 0), Decision::Hold);
         assert_eq!(decided(None, 1, 100), Decision::Hold, "whoever waits goes first");
+        let limited = Question { run_at: None, now: NOW, limited: true };
+        assert_eq!(
+            ByWindow.decide(&limited, TopicView { waiting: 0, room: 9, held: false }),
+            Decision::Hold,
+            "it needs a slot"
+        );
     }
 
     #[test]

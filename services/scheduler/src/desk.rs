@@ -11,11 +11,14 @@ use muster_flow::Flow;
 use muster_store::{Moved, Store, StoreError};
 
 use crate::{
+    consult::Consults,
     decide::Decide,
     fleet::Fleet,
     hints::Hints,
     lanes::{Lanes, PerLane},
+    pools,
     silence::Silence,
+    slots::Judged,
 };
 
 /// Offers that share a message where many are started.
@@ -25,6 +28,10 @@ const SHARED: u64 = 8;
 pub(crate) struct Desk {
     pub(crate) flow: Flow,
     pub(crate) decider: Box<dyn Decide>,
+    /// Those who have to be asked first, if there are any.
+    pub(crate) consults: Option<Consults>,
+    /// When the holders of concurrency limits were last looked at.
+    pub(crate) judged: Judged,
     pub(crate) lanes: Lanes,
     pub(crate) fleet: Fleet,
     pub(crate) hints: Hints,
@@ -55,10 +62,11 @@ impl Desk {
     }
 
     /// Offers of these lanes now stand on the stream.
-    pub(crate) fn published(&self, offers: &PerLane, many: bool) {
+    pub(crate) async fn published(&self, offers: &PerLane, many: bool) {
         for (lane, n) in offers.iter() {
             let messages = if many { n.div_ceil(SHARED) } else { *n };
             lane.window().published(*n, messages);
+            pools::tell(self, lane).await;
         }
     }
 }

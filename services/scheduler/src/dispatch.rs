@@ -3,7 +3,9 @@
 //! Knows: what follows from each decision, and in which order. Promises: one event per job, the
 //! whole batch in one pipeline; whoever has moved a job meanwhile is right, and the submit is
 //! dropped; a submit that comes twice changes nothing and repeats what the first time may have
-//! left undone. Leaves to others: the decision itself (`decide`), releasing what was held
+//! left undone. Where a topic's backlog moves so fast that a newcomer waits for seconds only, it
+//! stands in line as it is, `pending`: its entry is all that is written (see the ADR
+//! `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing what was held
 //! (`backlog`), the effects of ends (`flow`).
 
 use std::{sync::Arc, time::Duration};
@@ -12,7 +14,6 @@ use muster_bus::{Subject, subjects};
 use muster_domain::{Head, JobId, Outcome, Priority, State, Time, job::PENDING_LOOK};
 use muster_flow::Offering;
 use muster_store::{Moved, QueueEntry, Step, StoreError};
-use muster_telemetry::{Histogram, observe};
 use muster_wire::{
     Body, job_id,
     v1::{JobEvent, Offer, Submit, SubmitGroup},
@@ -26,6 +27,9 @@ use crate::{
     lanes::{Lane, PerLane},
     offers, survey,
 };
+
+/// A submit older than this was published again: its job has waited long enough to be held.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// Groups of accepted jobs.
 pub(crate) struct Dispatch;
@@ -50,14 +54,22 @@ impl Work for Dispatch {
     }
 
     async fn handle(desk: &Desk, items: Vec<Submit>, again: bool) -> Vec<usize> {
-        let (asks, mut failed) = read(desk, items).await;
-        survey::unknown(desk, asks.iter().map(|ask| &ask.lane)).await;
-        let decided = decide(desk, asks);
-        let moved = apply(desk, decided).await;
-        let done = carry_out(desk, moved, again).await;
-        failed.extend(done);
-        failed
+        match &desk.consults {
+            None => go_ahead(desk, items, again).await,
+            Some(consults) => consults.sort_out(desk, items, again).await,
+        }
     }
+}
+
+/// Decides about jobs that nobody else has a say in, or no more. As [`Work::handle`].
+pub(crate) async fn go_ahead(desk: &Desk, items: Vec<Submit>, again: bool) -> Vec<usize> {
+    let (asks, mut failed) = read(desk, items).await;
+    survey::unknown(desk, asks.iter().map(|ask| &ask.lane)).await;
+    let (lined, decided) = decide(desk, asks, again);
+    let moved = apply(desk, decided).await;
+    let done = carry_out(desk, lined, moved, again).await;
+    failed.extend(done);
+    failed
 }
 
 /// One submit, read.
@@ -70,6 +82,16 @@ struct Ask {
 }
 
 impl Ask {
+    /// Nothing but the window holds it up.
+    fn may_pass(&self) -> bool {
+        !self.is_limited() && !self.lane.holds_newcomers()
+    }
+
+    /// It needs a concurrency slot.
+    fn is_limited(&self) -> bool {
+        self.submit.spec.as_ref().is_some_and(|spec| !spec.concurrency_key.is_empty())
+    }
+
     /// Gives the place in the window back that was taken for it.
     fn give_back(&self, taken: bool) {
         if taken {
@@ -97,7 +119,9 @@ async fn read(desk: &Desk, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
     for (place, submit) in items.into_iter().enumerate() {
         let id = job_id(&submit.job_id).map_err(|fault| fault.to_string());
         let lane = match &submit.spec {
-            Some(spec) => desk.lanes.lane(&spec.tenant, &spec.topic).map_err(|fault| fault.to_string()),
+            Some(spec) => {
+                desk.lanes.lane_for(&spec.tenant, &spec.topic, &spec.requires).map_err(|fault| fault.to_string())
+            }
             None => Err("a submit without a spec".to_owned()),
         };
         match (id, lane) {
@@ -112,19 +136,33 @@ async fn read(desk: &Desk, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
     (asks, failed)
 }
 
-fn decide(desk: &Desk, asks: Vec<Ask>) -> Vec<Decided> {
+/// Who stands in line, and what was decided about everybody else.
+fn decide(desk: &Desk, asks: Vec<Ask>, again: bool) -> (Vec<Ask>, Vec<Decided>) {
     let now = desk.store().now();
-    let about = |ask: Ask| {
-        let question = Question { run_at: Time(ask.submit.run_at).some(), now };
+    // Somebody who was asked about a job is not asked again for want of a word in its record.
+    let may_line = !again && desk.consults.is_none();
+    let (mut lined, mut decided) = (Vec::new(), Vec::with_capacity(asks.len()));
+    for ask in asks {
+        let question = Question { run_at: Time(ask.submit.run_at).some(), now, limited: ask.is_limited() };
         let mut window = ask.lane.window();
-        let decision = desk.decider.decide(&question, Lane::view(&window));
+        let decision = desk.decider.decide(&question, ask.lane.view(&window));
         if decision == Decision::Dispatch {
             window.take(1);
         }
+        let fast = decision == Decision::Hold && window.moves_fast() && !ask.lane.holds_newcomers();
+        let in_line = fast && may_line && may_stand_in_line(&ask, now);
         drop(window);
-        Decided { ask, decision }
-    };
-    asks.into_iter().map(about).collect()
+        if in_line { lined.push(ask) } else { decided.push(Decided { ask, decision }) }
+    }
+    (lined, decided)
+}
+
+/// Whether nothing about this job has to be looked at before its first look, so that a short wait
+/// needs no word in its record: it has just come, and has no moment of its own to keep.
+fn may_stand_in_line(ask: &Ask, now: Time) -> bool {
+    let submit = &ask.submit;
+    let no_bounds = submit.deadline == 0 && submit.spec.as_ref().is_some_and(|spec| spec.start_by == 0);
+    !ask.is_limited() && submit.version == 1 && no_bounds && now.since(Time(submit.pending_since)) < FRESH
 }
 
 /// Applies the decisions in one pipeline. A job whose own moment says otherwise, by its node's
@@ -144,7 +182,7 @@ async fn apply(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
             }
             Decision::Hold => Decision::Schedule,
             // Its time came between the decision and the script.
-            Decision::Schedule if a.ask.lane.window().take(1) == 1 => Decision::Dispatch,
+            Decision::Schedule if a.ask.may_pass() && a.ask.lane.window().take(1) == 1 => Decision::Dispatch,
             Decision::Schedule => Decision::Hold,
         };
         Decided { ask: a.ask, decision }
@@ -176,8 +214,11 @@ struct Offers {
     from: Vec<(usize, Arc<Lane>)>,
 }
 
-async fn carry_out(desk: &Desk, answered: Vec<Answered>, again: bool) -> Vec<usize> {
+async fn carry_out(desk: &Desk, lined: Vec<Ask>, answered: Vec<Answered>, again: bool) -> Vec<usize> {
     let mut todo = Consequences::default();
+    for ask in lined {
+        todo.line(ask);
+    }
     for answer in answered {
         todo.add(answer, again);
     }
@@ -237,8 +278,7 @@ impl Consequences {
     fn offer(&mut self, ask: Ask, head: &Head, outcome: Outcome) {
         let which = match outcome {
             Outcome::Applied => {
-                let waited = head.since.since(Time(ask.submit.pending_since));
-                observe(Histogram::DispatchLatency, &[], waited.as_secs_f64());
+                events::observe_first_dispatch(head, Time(ask.submit.pending_since));
                 usize::from(ask.lane.window().is_hot())
             }
             // The same decision, so the same message id: what stands there already stays alone, what
@@ -246,20 +286,25 @@ impl Consequences {
             _ => 0,
         };
         let offers = &mut self.offers[which];
-        offers.items.push(offers::from_submit(ask.submit, head));
+        offers.items.push(offers::from_submit(ask.submit, head, &ask.lane.line));
         offers.from.push((ask.place, ask.lane));
     }
 
     fn hold(&mut self, ask: Ask, head: &Head) {
-        let spec = ask.submit.spec.unwrap_or_default();
-        let entry = QueueEntry {
-            tenant: ask.lane.tenant.clone(),
-            topic: ask.lane.topic.clone(),
-            priority: Priority::from_code(spec.priority),
-            job: ask.id,
-            version: head.version,
-            since: head.created_at,
-        };
+        self.enqueue(ask, head.version, head.created_at);
+    }
+
+    /// It stays `pending`; its entry, under the version it was accepted with, is what releases it.
+    fn line(&mut self, ask: Ask) {
+        self.events.push(events::pending(&ask.submit, &ask.lane));
+        let (version, accepted) = (ask.submit.version, Time(ask.submit.pending_since));
+        self.enqueue(ask, version, accepted);
+    }
+
+    fn enqueue(&mut self, ask: Ask, version: u32, since: Time) {
+        let priority = Priority::from_code(ask.submit.spec.as_ref().map_or(0, |spec| spec.priority));
+        let (tenant, line, limited) = (ask.lane.tenant.clone(), ask.lane.line.clone(), ask.is_limited());
+        let entry = QueueEntry { tenant, line, priority, job: ask.id, version, since, limited };
         self.held.push((ask.place, ask.lane, entry));
     }
 }
@@ -297,7 +342,7 @@ async fn offer(desk: &Desk, offers: Offers, how: Offering) -> Vec<usize> {
             }
         }
     }
-    desk.published(&stand, how.many);
+    desk.published(&stand, how.many).await;
     failed
 }
 

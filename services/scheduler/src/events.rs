@@ -5,7 +5,8 @@
 
 use bytes::Bytes;
 use muster_bus::{Bus, subjects};
-use muster_domain::{Head, JobId, State};
+use muster_domain::{Head, JobId, State, Time};
+use muster_telemetry::{Histogram, observe};
 use muster_wire::{
     Body,
     v1::{EventGroup, JobEvent, Submit},
@@ -38,6 +39,14 @@ pub(crate) fn pending(submit: &Submit, lane: &Lane) -> JobEvent {
         at: submit.pending_since,
         run_id: String::new(),
         error_code: String::new(),
+    }
+}
+
+/// A job was dispatched that could have been since `since`: told once for each job, of its first
+/// dispatch. What a retry waits for is its back-off.
+pub(crate) fn observe_first_dispatch(head: &Head, since: Time) {
+    if head.attempt == 0 && head.released == 0 {
+        observe(Histogram::DispatchLatency, &[], head.since.since(since).as_secs_f64());
     }
 }
 

@@ -28,7 +28,8 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
             let id = job_id(&ask.job_id).ok();
             if let Some(job) = id {
                 let progress = ask.progress.clone().map(Progress::from);
-                items.push(Extension { job, fence: ask.fence, lease: lease_of(ask.lease_ms), progress });
+                let lease = lease_of(&desk, &ask.tenant, &ask.topic, ask.lease_ms);
+                items.push(Extension { job, fence: ask.fence, lease, progress });
             }
             asks.push((id, ask));
         }

@@ -12,12 +12,12 @@ use std::{
 };
 
 use muster_bus::subjects;
-use muster_domain::Time;
+use muster_domain::{Time, WorkerId};
 use muster_store::WorkerSeen;
 use muster_wire::{Body, v1::Heartbeat};
 use tokio_util::sync::CancellationToken;
 
-use crate::{desk::Desk, loops::SNAPSHOT};
+use crate::{desk::Desk, lanes::Lane, loops::SNAPSHOT, pools};
 
 /// A worker that was not heard for so long is gone.
 const GONE_AFTER: Duration = Duration::from_secs(30);
@@ -51,9 +51,14 @@ struct Worker {
 
 impl Fleet {
     /// A worker was heard. True if it came, left, or began or ceased to take work.
-    pub(crate) fn heard(&self, beat: Heartbeat, now: Instant) -> bool {
+    pub(crate) fn heard(&self, mut beat: Heartbeat, now: Instant) -> bool {
         let mut state = self.state();
-        let before = state.forget(&beat.worker).map(|worker| worker.said.consuming);
+        let before = state.forget(&beat.worker).map(|worker| {
+            if beat.keeping {
+                beat.labels = worker.said.labels;
+            }
+            worker.said.consuming
+        });
         if beat.leaving {
             return before.is_some();
         }
@@ -116,8 +121,33 @@ impl Fleet {
         self.state().free.get(tenant).and_then(|topics| topics.get(topic)).copied().unwrap_or(0)
     }
 
+    /// The same for a lane, whose workers may have to provide something.
+    pub(crate) fn free_for(&self, lane: &Lane) -> u64 {
+        if !lane.is_pooled() {
+            return self.free_slots(lane.tenant.as_str(), lane.topic.as_str());
+        }
+        self.state().workers.values().filter(|worker| worker.takes(lane)).map(|worker| worker.free).sum()
+    }
+
+    /// Who may run a lane's jobs.
+    pub(crate) fn takers(&self, lane: &Lane) -> Vec<WorkerId> {
+        let state = self.state();
+        let takers = state.workers.values().filter(|worker| worker.takes(lane));
+        takers.map(|worker| WorkerId::trusted(worker.said.worker.clone())).collect()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Worker {
+    fn takes(&self, lane: &Lane) -> bool {
+        let said = &self.said;
+        let name = WorkerId::trusted(said.worker.as_str());
+        said.tenant == lane.tenant.as_str()
+            && said.topics.iter().any(|topic| topic == lane.topic.as_str())
+            && lane.fits(name.own_name(), &said.labels)
     }
 }
 
@@ -166,12 +196,13 @@ pub(crate) async fn listen(desk: &Desk, stop: &CancellationToken) -> anyhow::Res
         };
         let Some(received) = received else { anyhow::bail!("the subscription to heartbeats ended") };
         if let Body::Heartbeat(beat) = received.body {
-            note(desk, beat);
+            note(desk, beat).await;
         }
     }
 }
 
-fn note(desk: &Desk, beat: Heartbeat) {
+async fn note(desk: &Desk, beat: Heartbeat) {
+    pools::greet(desk, &beat).await;
     let (tenant, topics) = (beat.tenant.clone(), beat.topics.clone());
     let leaving = beat.leaving;
     if desk.fleet.heard(beat, Instant::now()) {
@@ -211,6 +242,17 @@ mod tests {
         fleet.heard(beat("w1", &["a"], 10, 10), now);
         assert_eq!((fleet.free_slots("default", "a"), fleet.free_slots("default", "b")), (5, 0));
         assert_eq!(fleet.free_slots("other", "a"), 0);
+    }
+
+    #[test]
+    fn what_a_worker_provides_outlives_a_call_that_does_not_say() {
+        let (fleet, now) = (Fleet::default(), Instant::now());
+        let labels = || [("gpu".to_owned(), "a100".to_owned())].into();
+        fleet.heard(Heartbeat { labels: labels(), ..beat("h~default~w1", &["a"], 1, 0) }, now);
+        fleet.heard(Heartbeat { keeping: true, ..beat("h~default~w1", &["a"], 1, 1) }, now);
+        assert_eq!(fleet.live(now, Time(1))[0].labels, labels());
+        fleet.heard(beat("h~default~w1", &["a"], 1, 0), now);
+        assert!(fleet.live(now, Time(1))[0].labels.is_empty(), "it no longer says so");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The subjects this replica has dealt with lately, each with its window.
 //!
-//! Knows: a [`Lane`] per (tenant, topic), what its window says, who is releasing its backlog.
+//! Knows: a [`Lane`] per tenant and line (a topic, or those of its jobs that require the same), what
+//! its window says, what its workers must provide, who is releasing its backlog.
 //! Promises: a lane is found without an allocation; one that has been idle for minutes is
 //! forgotten, so that topics which appear on first use cannot grow a replica's memory. Leaves to
 //! others: measuring (`survey`) and moving jobs (`dispatch`, `backlog`).
@@ -8,29 +9,39 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwapOption;
 use muster_bus::{Subject, subjects};
-use muster_domain::{NameFault, Tenant, Topic};
+use muster_domain::{Labels, Line, NameFault, Tenant, Topic, line};
+use muster_flow::Settings;
+use muster_store::TopicRecord;
 use tokio::sync::{Notify, mpsc};
 
 use crate::{decide::TopicView, window::Window};
 
 /// How long a lane without offers, backlog or traffic is remembered.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// Workers are told of a line that is in use so often at most.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// How many rounds of releases of one lane may be under way: one publishes while one claims.
 const ROUNDS: usize = 2;
 
-/// One tenant's topic, as this replica sees it.
+/// One tenant's topic, or one line of it, as this replica sees it.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) tenant: Tenant,
     pub(crate) topic: Topic,
+    pub(crate) line: Line,
     pub(crate) subject: Subject,
+    /// What its workers must provide, once a job of it was seen: a line's name does not say.
+    requires: OnceLock<Labels>,
+    /// When its workers were last told of it.
+    told: Mutex<Option<Instant>>,
     window: Mutex<Window>,
     /// Counted at least once: before that nothing is known of its backlog.
     surveyed: AtomicBool,
@@ -40,14 +51,23 @@ pub(crate) struct Lane {
     /// Already waits for its release.
     poked: AtomicBool,
     rounds: AtomicUsize,
+    /// What the topic was told.
+    pub(crate) rules: ArcSwapOption<TopicRecord>,
+    /// Its rate has run out for a moment.
+    pub(crate) resting: AtomicBool,
 }
 
 impl Lane {
-    fn new(tenant: Tenant, topic: Topic) -> Lane {
+    fn new(tenant: Tenant, line: Line, rules: Option<Arc<TopicRecord>>) -> Lane {
         Lane {
-            subject: subjects::offer(&tenant, &topic),
+            rules: ArcSwapOption::new(rules),
+            resting: AtomicBool::new(false),
+            subject: subjects::offer(&tenant, &line),
             tenant,
-            topic,
+            topic: line.topic().clone(),
+            line,
+            requires: OnceLock::new(),
+            told: Mutex::new(None),
             window: Mutex::new(Window::new()),
             surveyed: AtomicBool::new(false),
             active: AtomicBool::new(false),
@@ -63,8 +83,41 @@ impl Lane {
     }
 
     /// What a decision needs to know.
-    pub(crate) fn view(window: &Window) -> TopicView {
-        TopicView { waiting: window.waiting(), room: window.room() }
+    pub(crate) fn view(&self, window: &Window) -> TopicView {
+        TopicView { waiting: window.waiting(), room: window.room(), held: self.holds_newcomers() }
+    }
+
+    /// Its workers must be told of it: it is not the one that they pull from by themselves.
+    pub(crate) fn is_pooled(&self) -> bool {
+        !self.line.pool().is_empty()
+    }
+
+    /// What its workers must provide; none if that is not known yet.
+    pub(crate) fn requires(&self) -> Option<&Labels> {
+        self.requires.get()
+    }
+
+    /// A job of it was seen.
+    pub(crate) fn learn(&self, requires: &Labels) {
+        if self.is_pooled() && self.requires.get().is_none() {
+            // Whoever was first said the same.
+            let _ = self.requires.set(requires.clone());
+        }
+    }
+
+    /// Whether a worker of this name may run its jobs.
+    pub(crate) fn fits(&self, worker: &str, provided: &Labels) -> bool {
+        !self.is_pooled() || self.requires().is_some_and(|required| line::provides(worker, provided, required))
+    }
+
+    /// Whether its workers are to be told of it now; if so they count as told.
+    pub(crate) fn to_be_told(&self, now: Instant) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = told.is_none_or(|last| now.saturating_duration_since(last) >= TELL_AGAIN);
+        if due {
+            *told = Some(now);
+        }
+        due
     }
 
     /// Whether it was ever counted.
@@ -77,10 +130,13 @@ impl Lane {
         self.surveyed.store(true, Ordering::Release);
     }
 
-    /// Jobs wait and the window has room.
+    /// Jobs wait, the window has room, and nothing that the topic was told stands against it.
     pub(crate) fn can_release(&self) -> bool {
+        if !self.may_release() {
+            return false;
+        }
         let window = self.window();
-        window.waiting() > 0 && window.room() > 0
+        window.waiting() > 0 && window.room() > 0 && self.ration(&window) > 0
     }
 
     /// A turn to release, unless enough rounds are under way.
@@ -118,38 +174,93 @@ impl Drop for Turn {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     known: RwLock<HashMap<String, HashMap<String, Arc<Lane>>>>,
+    settings: Arc<Settings>,
     /// Told when a lane becomes active, so that the survey need not poll.
     pub(crate) stirred: Notify,
     pokes: mpsc::UnboundedSender<Arc<Lane>>,
+    /// How many lanes there are whose workers must be told of them: mostly none.
+    pooled: AtomicUsize,
 }
 
 impl Lanes {
     /// No lanes yet, and where those go that want a release. The channel is bounded by the number
     /// of lanes: each is in it at most once.
-    pub(crate) fn new() -> (Lanes, mpsc::UnboundedReceiver<Arc<Lane>>) {
+    pub(crate) fn new(settings: Arc<Settings>) -> (Lanes, mpsc::UnboundedReceiver<Arc<Lane>>) {
         let (pokes, poked) = mpsc::unbounded_channel();
-        (Lanes { known: RwLock::default(), stirred: Notify::new(), pokes }, poked)
+        let pooled = AtomicUsize::new(0);
+        (Lanes { known: RwLock::default(), settings, stirred: Notify::new(), pokes, pooled }, poked)
     }
 
     /// The lane of these names, made on first use; marks it active.
     pub(crate) fn lane(&self, tenant: &str, topic: &str) -> Result<Arc<Lane>, NameFault> {
-        let found = {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-            known.get(tenant).and_then(|topics| topics.get(topic)).cloned()
+        match self.find(tenant, topic) {
+            Some(lane) => Ok(lane),
+            None => Ok(self.make(Tenant::parse(tenant)?, &Topic::parse(topic)?.into())),
+        }
+    }
+
+    /// The lane of jobs that require this.
+    pub(crate) fn lane_for(&self, tenant: &str, topic: &str, requires: &Labels) -> Result<Arc<Lane>, NameFault> {
+        if requires.is_empty() {
+            return self.lane(tenant, topic);
+        }
+        let lane = self.line(&Tenant::parse(tenant)?, &Line::of(&Topic::parse(topic)?, requires));
+        lane.learn(requires);
+        Ok(lane)
+    }
+
+    /// The lane that a message names by topic and pool.
+    pub(crate) fn lane_named(&self, tenant: &str, topic: &str, pool: &str) -> Result<Arc<Lane>, NameFault> {
+        match pool {
+            "" => self.lane(tenant, topic),
+            pool => Ok(self.line(&Tenant::parse(tenant)?, &Line::named(topic, pool)?)),
+        }
+    }
+
+    /// The lane of this line.
+    pub(crate) fn line(&self, tenant: &Tenant, line: &Line) -> Arc<Lane> {
+        self.find(tenant.as_str(), line.as_str()).unwrap_or_else(|| self.make(tenant.clone(), line))
+    }
+
+    fn find(&self, tenant: &str, line: &str) -> Option<Arc<Lane>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let lane = known.get(tenant).and_then(|lines| lines.get(line)).cloned();
+        drop(known);
+        lane.inspect(|lane| self.stir(lane))
+    }
+
+    fn make(&self, tenant: Tenant, line: &Line) -> Arc<Lane> {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let lines = known.entry(tenant.to_string()).or_default();
+        let made = || {
+            self.pooled.fetch_add(usize::from(!line.pool().is_empty()), Ordering::AcqRel);
+            // Asked under the lock: whoever hands out news afterwards finds the lane here.
+            let rules = self.settings.topic(tenant.as_str(), line.topic().as_str());
+            Arc::new(Lane::new(tenant, line.clone(), rules))
         };
-        let lane = match found {
-            Some(lane) => lane,
-            None => {
-                let (t, p) = (Tenant::parse(tenant)?, Topic::parse(topic)?);
-                let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-                let topics = known.entry(tenant.to_owned()).or_default();
-                topics.entry(topic.to_owned()).or_insert_with(|| Arc::new(Lane::new(t, p))).clone()
-            }
-        };
+        let lane = lines.entry(line.to_string()).or_insert_with(made).clone();
+        drop(known);
+        self.stir(&lane);
+        lane
+    }
+
+    fn stir(&self, lane: &Lane) {
         if lane.touch() {
             self.stirred.notify_one();
         }
-        Ok(lane)
+    }
+
+    /// Lines of a tenant's topics whose workers must be told of them, and that have something to do.
+    pub(crate) fn pooled(&self, tenant: &str, topics: &[String]) -> Vec<Arc<Lane>> {
+        if self.pooled.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(lines) = known.get(tenant) else { return Vec::new() };
+        let theirs = |lane: &&Arc<Lane>| {
+            lane.is_pooled() && topics.iter().any(|t| t == lane.topic.as_str()) && !lane.window().is_idle()
+        };
+        lines.values().filter(theirs).cloned().collect()
     }
 
     /// Asks for a release of this lane's backlog, soon.
@@ -184,7 +295,11 @@ impl Lanes {
     pub(crate) fn forget_idle(&self, now: Instant) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         for topics in known.values_mut() {
-            topics.retain(|_, lane| !lane.forgettable(now));
+            topics.retain(|_, lane| {
+                let forget = lane.forgettable(now);
+                self.pooled.fetch_sub(usize::from(forget && lane.is_pooled()), Ordering::AcqRel);
+                !forget
+            });
         }
         known.retain(|_, topics| !topics.is_empty());
     }
@@ -222,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_lane_is_made_once_and_bad_names_make_none() {
-        let (lanes, _poked) = Lanes::new();
+        let (lanes, _poked) = Lanes::new(Arc::default());
         let lane = lanes.lane("default", "mail.send").unwrap();
         assert!(Arc::ptr_eq(&lane, &lanes.lane("default", "mail.send").unwrap()));
         assert_eq!(lane.subject.as_str(), "job.default.mail.send");
@@ -232,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_poke_is_heard_once_until_it_is_answered() {
-        let (lanes, mut poked) = Lanes::new();
+        let (lanes, mut poked) = Lanes::new(Arc::default());
         let lane = lanes.lane("default", "t").unwrap();
         lanes.poke(&lane);
         lanes.poke(&lane);
@@ -245,7 +360,7 @@ mod tests {
 
     #[test]
     fn only_so_many_rounds_run_at_once() {
-        let (lanes, _poked) = Lanes::new();
+        let (lanes, _poked) = Lanes::new(Arc::default());
         let lane = lanes.lane("default", "t").unwrap();
         let turns: Vec<_> = (0..ROUNDS).map(|_| lane.turn().unwrap()).collect();
         assert!(lane.turn().is_none());
@@ -255,7 +370,7 @@ mod tests {
 
     #[test]
     fn idle_lanes_are_forgotten_and_busy_ones_kept() {
-        let (lanes, _poked) = Lanes::new();
+        let (lanes, _poked) = Lanes::new(Arc::default());
         lanes.lane("default", "idle").unwrap();
         lanes.lane("default", "busy").unwrap().window().queued(1);
         lanes.forget_idle(Instant::now());

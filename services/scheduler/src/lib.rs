@@ -11,6 +11,7 @@
 
 mod backlog;
 mod cancels;
+mod consult;
 mod decide;
 mod desk;
 mod dispatch;
@@ -23,10 +24,14 @@ mod lanes;
 mod leaders;
 mod loops;
 mod offers;
+mod pools;
+mod recall;
+mod rules;
 mod serve;
 mod settings;
 mod settle;
 mod silence;
+mod slots;
 mod start;
 mod survey;
 mod window;
@@ -44,6 +49,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     cancels::Cancels,
+    consult::Consults,
     decide::ByWindow,
     desk::Desk,
     dispatch::Dispatch,
@@ -75,10 +81,14 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
     let clock = store.clone();
     bus.set_clock(Arc::new(move || clock.now()));
     let (taking, in_flight) = (chassis.tasks.group(), chassis.tasks.group());
-    let (lanes, pokes) = Lanes::new();
+    let (consults, asked) = settings::counsel(values, &bus).map(|c| Consults::new(c, &chassis.instance)).unzip();
+    let flow = Flow::new(store, bus);
+    let (lanes, pokes) = Lanes::new(flow.settings.clone());
     let desk = Arc::new(Desk {
-        flow: Flow::new(store, bus),
+        flow,
         decider: Box::new(ByWindow),
+        consults,
+        judged: slots::Judged::default(),
         lanes,
         fleet: Fleet::default(),
         hints: Hints::default(),
@@ -99,6 +109,10 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
         });
     }
     watch(&chassis, &taking, &desk, pokes);
+    if let Some(asked) = asked {
+        consult(&taking, &desk, asked);
+    }
+    follow(&chassis, &taking, &desk);
     announce(&chassis, &desk);
     stages(&chassis, &taking, &in_flight, &desk);
     chassis.run_until_stopped().await;
@@ -118,7 +132,12 @@ fn pull<W: Work>(taking: &Tasks, desk: &Arc<Desk>, ready: &Arc<Consumers>) {
     let (desk, ready, stop) = (desk.clone(), ready.clone(), taking.stopping());
     taking.supervise(W::NAME, move || {
         let (desk, ready, stop) = (desk.clone(), ready.clone(), stop.clone());
-        async move { intake::run::<W>(&desk, &ready, &stop).await }
+        async move {
+            if !rules::are_known(&desk, &stop).await {
+                return Ok(());
+            }
+            intake::run::<W>(&desk, &ready, &stop).await
+        }
     });
 }
 
@@ -127,12 +146,34 @@ fn answer(taking: &Tasks, desk: &Arc<Desk>) {
     let (starts, stop) = (desk.clone(), taking.stopping());
     taking.supervise("starts", move || {
         let (desk, stop) = (starts.clone(), stop.clone());
-        async move { serve::run(&desk, "start", subjects::start(), &stop, start::answer).await }
+        async move {
+            if !rules::are_known(&desk, &stop).await {
+                return Ok(());
+            }
+            serve::run(&desk, "start", subjects::start(), &stop, start::answer).await
+        }
     });
     let (extensions, stop) = (desk.clone(), taking.stopping());
     taking.supervise("extensions", move || {
         let (desk, stop) = (extensions.clone(), stop.clone());
         async move { serve::run(&desk, "extend", subjects::extend(), &stop, extend::answer).await }
+    });
+}
+
+/// Those who follow settings that change at run time.
+fn follow(chassis: &Chassis, taking: &Tasks, desk: &Arc<Desk>) {
+    let (news, loops, stop) = (desk.clone(), chassis.loops.clone(), taking.stopping());
+    taking.supervise("settings", move || {
+        let (desk, loops, stop) = (news.clone(), loops.clone(), stop.clone());
+        async move { desk.flow.follow_settings(&stop, || _ = loops.wake(loops::CONFIG_WATCH, Duration::ZERO)).await }
+    });
+    let (told, stop) = (desk.clone(), taking.stopping());
+    taking.supervise("rules", move || {
+        let (desk, stop) = (told.clone(), stop.clone());
+        async move {
+            rules::obey(&desk, &stop).await;
+            Ok(())
+        }
     });
 }
 
@@ -171,7 +212,23 @@ fn watch(
     taking.supervise("releases", move || {
         let (desk, pokes, stop) = (released.clone(), pokes.clone(), stop.clone());
         async move {
-            backlog::run(&desk, &mut *pokes.lock().await, &stop).await;
+            if rules::are_known(&desk, &stop).await {
+                backlog::run(&desk, &mut *pokes.lock().await, &stop).await;
+            }
+            Ok(())
+        }
+    });
+}
+
+/// Who asks those outside that have a say.
+fn consult(taking: &Tasks, desk: &Arc<Desk>, asked: consult::Asked) {
+    // The receiver outlives a panic of the task that uses it.
+    let asked = Arc::new(Mutex::new(asked));
+    let (desk, stop) = (desk.clone(), taking.stopping());
+    taking.supervise("consult", move || {
+        let (desk, asked, stop) = (desk.clone(), asked.clone(), stop.clone());
+        async move {
+            consult::run(&desk, &mut *asked.lock().await, &stop).await;
             Ok(())
         }
     });
@@ -198,8 +255,15 @@ fn announce(chassis: &Chassis, desk: &Arc<Desk>) {
     });
 }
 
-/// Consumers, then what is in flight, then the leases.
+/// Consumers, then what is in flight, then the leases. The loops begin to let go with the first of
+/// them: nothing in flight needs a lock, and a successor leads within a second however long the
+/// rest takes.
 fn stages(chassis: &Chassis, taking: &Tasks, in_flight: &Tasks, desk: &Arc<Desk>) {
+    let (loops, requested) = (chassis.loops.clone(), chassis.stop.requested());
+    let letting_go = chassis.tasks.spawn("leases", async move {
+        requested.cancelled().await;
+        loops.stop(STOP_LOOPS).await
+    });
     let taking = taking.clone();
     chassis.stop.stage("consumers", async move { late("consumers", &taking.drain(STOP_TAKING).await) });
     let (in_flight, bus) = (in_flight.clone(), desk.bus().clone());
@@ -207,9 +271,9 @@ fn stages(chassis: &Chassis, taking: &Tasks, in_flight: &Tasks, desk: &Arc<Desk>
         late("in flight", &in_flight.drain(STOP_DOING).await);
         bus.flush(Duration::from_secs(1)).await;
     });
-    let (loops, bus) = (chassis.loops.clone(), desk.bus().clone());
+    let bus = desk.bus().clone();
     chassis.stop.stage("leases", async move {
-        late("leases", &loops.stop(STOP_LOOPS).await);
+        late("leases", &letting_go.await.ok().flatten().unwrap_or_default());
         bus.flush(Duration::from_secs(1)).await;
     });
 }

@@ -1,6 +1,7 @@
 //! The scheduler's periodic loops: one file each, and the list that starts them.
 
 mod backlog;
+mod config_watch;
 mod reconciler;
 mod scrub;
 mod snapshot;
@@ -15,6 +16,8 @@ use crate::{desk::Desk, leaders::Leader};
 
 /// The loop that writes down who works, for those who have news for it.
 pub(crate) const SNAPSHOT: &str = snapshot::Snapshot::NAME;
+/// The loop that reads changed settings.
+pub(crate) const CONFIG_WATCH: &str = config_watch::ConfigWatch::NAME;
 
 /// How often the loops look when nothing wakes them.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +27,7 @@ pub(crate) struct Intervals {
     pub(crate) scrub: Duration,
     pub(crate) backlog: Duration,
     pub(crate) snapshot: Duration,
+    pub(crate) config: Duration,
 }
 
 /// Registers and starts all of them. Returns who asks for which lock, to be nudged when one is free.
@@ -45,5 +49,6 @@ pub(crate) fn start(chassis: &Chassis, desk: &Arc<Desk>, every: Intervals) -> Ve
     slot.start(scrub::Scrub::new(desk.clone()), scrub);
     loops.register(every.backlog).start(backlog::Backlog::new(desk.clone()), Everyone);
     loops.register(every.snapshot).start(snapshot::Snapshot::new(desk.clone(), every.snapshot), snapshot);
+    loops.register(every.config).start(config_watch::ConfigWatch::new(desk.flow.clone()), Everyone);
     keepers
 }

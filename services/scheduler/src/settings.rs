@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use muster_bus::BusSettings;
+use muster_bus::{Bus, BusSettings};
 use muster_chassis::{
     Kind, Setting, Values,
     settings::{admin_addr, loop_interval},
 };
 use muster_store::RedisSettings;
 
-use crate::loops::Intervals;
+use crate::{consult::Outside, decide::Counsel, loops::Intervals};
 
 /// The scheduler's own settings.
 pub const SETTINGS: &[Setting] = &[
@@ -19,6 +19,7 @@ pub const SETTINGS: &[Setting] = &[
     loop_interval("loop_scrub_interval", "MUSTER_LOOP_SCRUB_INTERVAL", "5s"),
     loop_interval("loop_backlog_interval", "MUSTER_LOOP_BACKLOG_INTERVAL", "5s"),
     loop_interval("loop_snapshot_interval", "MUSTER_LOOP_SNAPSHOT_INTERVAL", "5s"),
+    loop_interval("loop_config_interval", "MUSTER_LOOP_CONFIG_INTERVAL", "30s"),
     Setting::new(
         "outage_wait",
         "MUSTER_OUTAGE_WAIT",
@@ -26,6 +27,20 @@ pub const SETTINGS: &[Setting] = &[
         "How long after an outage, or after its start, this replica ends no lease for silence. One usual lease.",
     )
     .or("30s"),
+    Setting::new(
+        "decide_topics",
+        "MUSTER_DECIDE_TOPICS",
+        Kind::List,
+        "Topics whose jobs somebody outside has a say in, asked on the subject sys.job.decide; * stands for any \
+         characters. None: nobody is asked.",
+    ),
+    Setting::new(
+        "decide_timeout",
+        "MUSTER_DECIDE_TIMEOUT",
+        Kind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(900) },
+        "How long one such question may take before it is asked again.",
+    )
+    .or("60s"),
 ];
 
 pub(crate) fn redis(values: &Values) -> RedisSettings {
@@ -47,7 +62,15 @@ pub(crate) fn intervals(values: &Values) -> Intervals {
         scrub: values.duration("loop_scrub_interval"),
         backlog: values.duration("loop_backlog_interval"),
         snapshot: values.duration("loop_snapshot_interval"),
+        config: values.duration("loop_config_interval"),
     }
+}
+
+/// Who has to be asked first; none if nobody has.
+pub(crate) fn counsel(values: &Values, bus: &Bus) -> Option<Box<dyn Counsel>> {
+    let topics = values.list("decide_topics").to_vec();
+    let outside = Outside::new(bus.clone(), topics, values.duration("decide_timeout"));
+    outside.map(|outside| Box::new(outside) as Box<dyn Counsel>)
 }
 
 pub(crate) fn outage_wait(values: &Values) -> Duration {

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use muster_bus::{Subject, subjects};
 use muster_domain::{Event, JobId, Outcome, State, WorkerId};
 use muster_flow::{End, job_event};
-use muster_store::{Fields, Moved, StoreError};
+use muster_store::{Fields, Moved, SlotRef, StoreError};
 use muster_telemetry::{Counter, Emit, count, events::StaleWrite};
 use muster_wire::{
     Body, standing_of,
@@ -25,6 +25,7 @@ use crate::{
     desk::{Desk, forward_of},
     events,
     intake::{Work, bury},
+    slots,
 };
 use report::{Kind, Read, step_after, succeed};
 
@@ -143,12 +144,13 @@ struct Consequences {
     homes: Vec<(usize, JobId, Duration)>,
     events: Vec<JobEvent>,
     notices: Vec<(usize, String, Settled)>,
+    slots: Vec<(usize, SlotRef)>,
     failed: Vec<usize>,
 }
 
 impl Consequences {
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
-        let Read { place, id, lane, fence, worker, error_code, .. } = read;
+        let Read { place, id, lane, fence, worker, error_code, slot, .. } = read;
         // Early is an estimate of the time that ran ahead: it comes again.
         let Some(moved) = moved.ok().filter(|moved| moved.outcome != Outcome::Early) else {
             self.failed.push(place);
@@ -162,6 +164,11 @@ impl Consequences {
                 standing_of(head, fence)
             }
         };
+        // Whatever became of the report, its attempt is over: nobody runs under its slot any more.
+        if let Some(slot) = slot {
+            self.slots
+                .push((place, SlotRef { tenant: lane.tenant.clone(), key: slot.key, job: id, version: slot.version }));
+        }
         let raw_id = events::raw(id);
         self.notices.push((place, worker, Settled { job_id: raw_id, fence, standing: standing.into() }));
         let Some(head) = moved.done() else { return };
@@ -175,7 +182,10 @@ impl Consequences {
         if head.state().is_end() {
             let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
             let error_code = error_code.filter(|_| head.state() != State::Succeeded);
-            self.ends.push((place, End { id, tenant, topic, head: head.clone(), error_code, first, tell: None }));
+            self.ends.push((
+                place,
+                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slot: None },
+            ));
         } else {
             self.events.push(job_event(id, &lane.tenant, &lane.topic, head, error_code.as_deref()));
         }
@@ -194,7 +204,7 @@ fn outcome_of(event: Event) -> &'static str {
 }
 
 async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
-    let Consequences { ends, homes, events, mut notices, mut failed } = todo;
+    let Consequences { ends, homes, events, mut notices, slots, mut failed } = todo;
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
     let (ended, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
     let (forwarded, finished) = tokio::join!(desk.forward(&due), desk.flow.finish(ends));
@@ -205,6 +215,10 @@ async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
         failed.extend(ended);
     }
     muster_flow::failpoint!("settle.after_finish");
+    if !slots.is_empty() {
+        let slots = slots.into_iter().filter(|(place, _)| !failed.contains(place)).map(|(_, slot)| slot);
+        slots::free(desk, slots.collect()).await;
+    }
     // Who is not finished is not told: the worker keeps its result until it is.
     if !failed.is_empty() {
         notices.retain(|(place, ..)| !failed.contains(place));

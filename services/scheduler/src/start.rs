@@ -24,6 +24,7 @@ use crate::{
     desk::{Desk, forward_of},
     events,
     lanes::Lane,
+    recall,
 };
 
 /// Leases are granted within these bounds. The contract's least is 5 s; below that only tests go.
@@ -35,41 +36,68 @@ const USUAL_LEASE: Duration = Duration::from_secs(30);
 /// How long an offer without a record may be younger than its record's replica.
 const UNKNOWN_FOR: Duration = Duration::from_secs(20 * 60);
 
-/// The lease for what a worker asked.
-pub(crate) fn lease_of(ms: u32) -> Duration {
+/// The lease for what a worker asked; the topic's, if it asked for none.
+pub(crate) fn lease_of(desk: &Desk, tenant: &str, topic: &str, asked_ms: u32) -> Duration {
+    let told = || desk.flow.settings.topic(tenant, topic)?.settings.lease_ms;
+    bounded(if asked_ms == 0 { told().unwrap_or(0) } else { asked_ms })
+}
+
+fn bounded(ms: u32) -> Duration {
     match ms {
         0 => USUAL_LEASE,
         ms => Duration::from_millis(ms.into()).clamp(LEAST_LEASE, LONGEST_LEASE),
     }
 }
 
-/// One ask, read; none if it makes no sense.
-struct Read {
-    ask: StartAsk,
-    job: Option<(JobId, Arc<Lane>)>,
+/// One ask, read.
+pub(crate) struct Read {
+    pub(crate) ask: StartAsk,
+    /// Its place among those who ask.
+    worker: usize,
+    /// None if it makes no sense.
+    pub(crate) job: Option<(JobId, Arc<Lane>)>,
+    /// It is not to be started, whatever the record says.
+    pub(crate) refused: Option<Refused>,
+}
+
+/// Why an offer is not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its topic is paused, and it was taken back.
+    Recalled,
+    /// The store did not answer.
+    Unknown,
 }
 
 /// Answers a group of requests with one pipeline.
 pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
-    let (mut reads, mut steps, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut reads, mut workers, mut replies) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
         let (_, body, reply) = request.into_parts();
         // Nothing else is asked on this subject; whoever did gets no answer.
         let Body::Start(request) = body else { continue };
-        let worker = WorkerId::trusted(request.worker);
+        let worker = workers.len();
+        workers.push(WorkerId::trusted(request.worker));
         replies.push((reply, request.items.len()));
         for ask in request.items {
             let job = read(&desk, &ask);
-            if let Some((id, _)) = &job {
-                steps.push(step(*id, &ask, &worker));
-            }
-            reads.push(Read { ask, job });
+            reads.push(Read { ask, worker, job, refused: None });
         }
     }
+    recall::paused(&desk, &mut reads).await;
+    let steps = reads.iter().filter(|read| read.refused.is_none()).filter_map(|read| {
+        let lease = lease_of(&desk, &read.ask.tenant, &read.ask.topic, read.ask.lease_ms);
+        Some(step(read.job.as_ref()?.0, &read.ask, &workers[read.worker], lease))
+    });
+    let steps = steps.collect();
     let mut moved = desk.store().apply(steps).await.into_iter();
     muster_flow::failpoint!("start.after_apply");
     let mut outcome = Outcomes::default();
-    for Read { ask, job } in reads {
+    for Read { ask, job, refused, .. } in reads {
+        if let Some(refused) = refused {
+            outcome.refuse(&ask, job, refused);
+            continue;
+        }
         let moved = if job.is_some() { moved.next() } else { None };
         outcome.add(&ask, job, moved);
     }
@@ -82,6 +110,7 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
         }
     }
     finish(&desk, ends, &mut answers).await;
+    muster_flow::failpoint!("start.before_answer");
     let mut answers = answers.into_iter();
     for (reply, n) in replies {
         let items = answers.by_ref().take(n).collect();
@@ -97,10 +126,10 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
 }
 
 fn read(desk: &Desk, ask: &StartAsk) -> Option<(JobId, Arc<Lane>)> {
-    Some((job_id(&ask.job_id).ok()?, desk.lanes.lane(&ask.tenant, &ask.topic).ok()?))
+    Some((job_id(&ask.job_id).ok()?, desk.lanes.lane_named(&ask.tenant, &ask.topic, &ask.pool).ok()?))
 }
 
-fn step(id: JobId, ask: &StartAsk, worker: &WorkerId) -> Step {
+fn step(id: JobId, ask: &StartAsk, worker: &WorkerId, lease: Duration) -> Step {
     if ask.undecodable {
         let text = "the worker could not read the offer";
         let error = JobError::new(JobErrorCode::Undecodable.as_str(), text, false);
@@ -110,10 +139,9 @@ fn step(id: JobId, ask: &StartAsk, worker: &WorkerId) -> Step {
     let given = ask.start_id.len().min(8);
     start_id[..given].copy_from_slice(&ask.start_id[..given]);
     Step {
-        lease: lease_of(ask.lease_ms),
+        lease,
         start_id: StartId(start_id),
         worker: Some(worker.clone()),
-        note: worker.as_str().to_owned(),
         ..Step::new(id, Event::Start, ask.version.into())
     }
 }
@@ -149,6 +177,17 @@ impl Outcomes {
         }
     }
 
+    /// An offer that is not started.
+    fn refuse(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<Lane>)>, refused: Refused) {
+        self.answers.push(match refused {
+            Refused::Recalled => verdict(ask, Verdict::Gone, "paused"),
+            Refused::Unknown => verdict(ask, Verdict::Retry, ""),
+        });
+        if let Some((_, lane)) = job.filter(|_| refused == Refused::Recalled) {
+            lane.window().consumed(1, Instant::now());
+        }
+    }
+
     /// What follows from an outcome besides its answer.
     fn note(&mut self, place: usize, id: JobId, lane: &Lane, ask: &StartAsk, moved: &Moved) {
         // Whatever a worker drops or starts has left the stream; what it asks again has not.
@@ -164,7 +203,10 @@ impl Outcomes {
             let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
             let error_code = Some(JobErrorCode::Undecodable.as_str().to_owned());
             let first = moved.outcome == Outcome::Applied;
-            self.ends.push((place, End { id, tenant, topic, head: head.clone(), error_code, first, tell: None }));
+            self.ends.push((
+                place,
+                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slot: None },
+            ));
             return;
         }
         self.events.push(events::moved(id, lane, head));
@@ -229,10 +271,10 @@ mod tests {
 
     #[test]
     fn leases_are_bounded() {
-        assert_eq!(lease_of(0), USUAL_LEASE);
-        assert_eq!(lease_of(1), LEAST_LEASE);
-        assert_eq!(lease_of(7_000), Duration::from_secs(7));
-        assert_eq!(lease_of(u32::MAX), LONGEST_LEASE);
+        assert_eq!(bounded(0), USUAL_LEASE);
+        assert_eq!(bounded(1), LEAST_LEASE);
+        assert_eq!(bounded(7_000), Duration::from_secs(7));
+        assert_eq!(bounded(u32::MAX), LONGEST_LEASE);
     }
 
     #[test]

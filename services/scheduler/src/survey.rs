@@ -13,7 +13,7 @@ use std::{
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use crate::{desk::Desk, lanes::Lane};
+use crate::{desk::Desk, lanes::Lane, pools};
 
 /// How often a lane in use is measured.
 const ACTIVE: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ pub(crate) async fn measure(desk: &Desk, lanes: &[Arc<Lane>]) -> u64 {
     tokio::join!(counts, lengths);
     let mut waiting = 0;
     for lane in lanes {
-        let free = desk.fleet.free_slots(lane.tenant.as_str(), lane.topic.as_str());
+        let free = desk.fleet.free_for(lane);
         {
             let mut window = lane.window();
             window.free_slots(free);
@@ -64,6 +64,7 @@ pub(crate) async fn measure(desk: &Desk, lanes: &[Arc<Lane>]) -> u64 {
         if lane.can_release() {
             desk.lanes.poke(lane);
         }
+        pools::tell(desk, lane).await;
     }
     waiting
 }
@@ -77,8 +78,8 @@ async fn count(desk: &Desk, lane: &Lane) {
 
 async fn lengths(desk: &Desk, lanes: &[Arc<Lane>]) {
     let marks: Vec<_> = lanes.iter().map(|lane| lane.window().mark()).collect();
-    let topics: Vec<_> = lanes.iter().map(|lane| (lane.tenant.clone(), lane.topic.clone())).collect();
-    let Ok(lengths) = desk.store().queue_lens(&topics).await else { return };
+    let lines: Vec<_> = lanes.iter().map(|lane| (lane.tenant.clone(), lane.line.clone())).collect();
+    let Ok(lengths) = desk.store().queue_lens(&lines).await else { return };
     for ((lane, mark), length) in lanes.iter().zip(marks).zip(lengths) {
         lane.window().measured(mark, length);
         lane.set_surveyed();

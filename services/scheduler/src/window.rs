@@ -22,6 +22,8 @@ pub(crate) const CEILING: u64 = 8_192;
 pub(crate) const TARGET: Duration = Duration::from_millis(200);
 /// From so many starts a second on, offers share messages.
 const HOT_STARTS: u64 = 200;
+/// A wait of this long is short: well below the first look at a pending job.
+const SHORT_WAIT: Duration = Duration::from_secs(15);
 /// Starts are counted over this span to tell whether a subject is hot.
 const METER: Duration = Duration::from_millis(500);
 
@@ -63,7 +65,8 @@ pub(crate) struct Own {
 struct Meter {
     since: Option<Instant>,
     count: u64,
-    hot: bool,
+    /// Starts a second over the last span.
+    rate: f64,
 }
 
 impl Window {
@@ -80,7 +83,7 @@ impl Window {
             judged_from: Time::NONE,
             per_message: 1.0,
             own: Own::default(),
-            meter: Meter { since: None, count: 0, hot: false },
+            meter: Meter { since: None, count: 0, rate: 0.0 },
         }
     }
 
@@ -112,7 +115,13 @@ impl Window {
 
     /// Whether starts come by the hundreds a second, so that offers share messages.
     pub(crate) fn is_hot(&self) -> bool {
-        self.meter.hot
+        self.meter.rate >= HOT_STARTS as f64
+    }
+
+    /// Whether the backlog moves so fast that a newcomer waits for seconds only. Counts the starts
+    /// that this replica sees, so with several replicas it is on the safe side.
+    pub(crate) fn moves_fast(&self) -> bool {
+        self.is_hot() && self.waiting() as f64 <= self.meter.rate * SHORT_WAIT.as_secs_f64()
     }
 
     /// Takes up to `n` places. What was taken is given back by [`Window::published`] or
@@ -228,7 +237,7 @@ impl Meter {
         self.count += n;
         let span = now.saturating_duration_since(since);
         if span >= METER {
-            self.hot = self.count as f64 / span.as_secs_f64() >= HOT_STARTS as f64;
+            self.rate = self.count as f64 / span.as_secs_f64();
             self.count = 0;
             self.since = Some(now);
         }
@@ -360,6 +369,19 @@ mod tests {
         assert!(window.is_hot());
         window.tick(start + METER * 3);
         assert!(!window.is_hot());
+    }
+
+    #[test]
+    fn a_backlog_moves_fast_while_it_is_started_within_seconds() {
+        let mut window = Window::new();
+        let start = Instant::now();
+        window.queued(10);
+        assert!(!window.moves_fast(), "nobody starts anything");
+        window.consumed(150, start);
+        window.consumed(150, start + METER);
+        assert!(window.moves_fast());
+        window.queued(600 * 15);
+        assert!(!window.moves_fast(), "600 a second need more than 15 seconds for these");
     }
 
     proptest! {

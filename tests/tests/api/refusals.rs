@@ -97,8 +97,11 @@ async fn wrong_fields_are_refused_by_name_and_nothing_is_stored() {
         (r#"{"topic":"t","on_lost_lease":"ignore"}"#, invalid, "/on_lost_lease"),
         (r#"{"topic":"t","traceparent":"00-0-0-0"}"#, invalid, "/traceparent"),
         (r#"{"topic":"t","durability":"fsynced"}"#, "unsupported_field", "/durability"),
-        (r#"{"topic":"t","requires":{"gpu":"1"}}"#, "unsupported_field", "/requires"),
-        (r#"{"topic":"t","concurrency_key":"k"}"#, "unsupported_field", "/concurrency_key"),
+        (r#"{"topic":"t","requires":{"gpu":1}}"#, "invalid_request", "/requires/gpu"),
+        (r#"{"topic":"t","requires":{"a b":"1"}}"#, "invalid_request", "/requires/a b"),
+        (r#"{"topic":"t","requires":["gpu"]}"#, "invalid_request", "/requires"),
+        (r#"{"topic":"t","concurrency_key":"a b"}"#, "invalid_request", "/concurrency_key"),
+        (r#"{"topic":"t","concurrency_key":7}"#, "invalid_request", "/concurrency_key"),
         (r#"{"topic":"t","unique":{"key":"k"}}"#, "unsupported_field", "/unique"),
         (r#"{"topic":"t","callback":{"url":"http://127.0.0.1"}}"#, "unsupported_field", "/callback"),
     ];

@@ -3,6 +3,7 @@
 //! Knows: `domain::job::TABLE`, the header format of `lua/`, and the files made from them.
 //! Promises: the same input gives the same bytes; check mode writes nothing.
 
+mod constants;
 mod docs;
 mod lua_table;
 mod rust_calls;

@@ -26,8 +26,16 @@ pub(crate) fn render() -> String {
     };
     constants(&mut out, State::ALL.iter().map(|s| (s.to_string(), s.code())).collect());
     constants(&mut out, Outcome::ALL.iter().map(|o| (o.to_string(), o.code())).collect());
-    let used =
-        [Event::Schedule, Event::Hold, Event::Dispatch, Event::Start, Event::Release, Event::TimeOut, Event::Cancel];
+    let used = [
+        Event::Schedule,
+        Event::Hold,
+        Event::Dispatch,
+        Event::Start,
+        Event::Release,
+        Event::CutShort,
+        Event::TimeOut,
+        Event::Cancel,
+    ];
     constants(&mut out, used.iter().map(|e| (e.to_string(), e.code())).collect());
 
     let _ = writeln!(out, "local EVENTS = {}", Event::ALL.len());

@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::constants;
+
 /// A type that a header may name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -35,7 +37,7 @@ pub(crate) struct Script {
     pub(crate) key: String,
     pub(crate) args: Vec<Field>,
     pub(crate) rets: Vec<Field>,
-    /// Includes expanded, comments gone.
+    /// Includes expanded, constants in place, comments gone.
     pub(crate) body: String,
 }
 
@@ -80,6 +82,7 @@ fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Scr
         }
     }
     script.body.push_str(&code(text));
+    script.body = constants::in_place(&script.body);
     let lists = script.args.iter().filter(|a| a.kind == Kind::List).count();
     ensure!(
         lists == 0 || (lists == 1 && script.args.last().is_some_and(|a| a.kind == Kind::List)),

@@ -32,6 +32,8 @@ pub(crate) struct Call {
     query: Vec<(String, String)>,
     body: Option<String>,
     idempotency_key: Option<String>,
+    /// The version that must still stand.
+    seen: Option<u64>,
     waits: Duration,
     repeatable: bool,
 }
@@ -47,6 +49,11 @@ impl Call {
         Call::new(Method::POST, path, Some(body.into()), false)
     }
 
+    /// Replaces something.
+    pub(crate) fn put(path: impl Into<String>, body: impl Into<String>) -> Call {
+        Call::new(Method::PUT, path, Some(body.into()), false)
+    }
+
     /// Removes something.
     pub(crate) fn delete(path: impl Into<String>) -> Call {
         Call::new(Method::DELETE, path, None, false)
@@ -54,7 +61,13 @@ impl Call {
 
     fn new(method: Method, path: impl Into<String>, body: Option<String>, repeatable: bool) -> Call {
         let (path, query) = (path.into(), Vec::new());
-        Call { method, path, query, body, idempotency_key: None, waits: Duration::ZERO, repeatable }
+        Call { method, path, query, body, idempotency_key: None, seen: None, waits: Duration::ZERO, repeatable }
+    }
+
+    /// Only if this version still stands.
+    pub(crate) fn if_match(mut self, version: u64) -> Call {
+        self.seen = Some(version);
+        self
     }
 
     /// Adds a query parameter.
@@ -230,6 +243,9 @@ impl Api {
         }
         if let Some(key) = &call.idempotency_key {
             request = request.header("Idempotency-Key", key);
+        }
+        if let Some(version) = call.seen {
+            request = request.header("If-Match", format!("\"{version}\""));
         }
         if let Some(body) = &call.body {
             request = request.header("Content-Type", "application/json").body(body.clone());

@@ -1,14 +1,19 @@
 //! The command line: one subcommand a file, and the few lines that turn arguments into a run.
 //! Everything runs on one thread; `dev` relies on that for the lives of its children.
 
+mod audit;
 mod bench;
 mod cluster;
+mod config;
 mod dev;
 mod dlq;
+mod drill;
 mod job;
 mod key;
 mod operation;
 mod status;
+mod topic;
+mod whoami;
 mod worker;
 
 use std::process::ExitCode;
@@ -47,14 +52,26 @@ enum Command {
     /// Follow and end bulk operations
     #[command(subcommand)]
     Operation(operation::Operation),
+    /// What topics are told: limits, defaults, a pause
+    #[command(subcommand)]
+    Topic(topic::Topic),
+    /// Settings that all replicas are told while they run
+    #[command(subcommand)]
+    Config(config::Config),
+    /// Who did what, and whether that log is whole
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// Make and remove API keys
     #[command(subcommand)]
     Key(key::Key),
+    #[command(name = "whoami")]
+    WhoAmI(whoami::WhoAmI),
     Status(status::Status),
     Replicas(cluster::Replicas),
     Loops(cluster::Loops),
     Locks(cluster::Locks),
     Bench(bench::Bench),
+    Drill(drill::Drill),
 }
 
 /// Where a command talks to and how it prints.
@@ -83,12 +100,17 @@ impl Cli {
             Command::Job(job) => job.run(&caller()?).await,
             Command::Dlq(dlq) => dlq.run(&caller()?).await,
             Command::Operation(operation) => operation.run(&caller()?).await,
+            Command::Topic(topic) => topic.run(&caller()?).await,
+            Command::Config(config) => config.run(&caller()?).await,
+            Command::Audit(audit) => audit.run(&caller()?).await,
             Command::Key(key) => key.run(&caller()?).await,
+            Command::WhoAmI(whoami) => whoami.run(&caller()?).await,
             Command::Replicas(replicas) => replicas.run(&caller()?).await,
             Command::Loops(loops) => loops.run(&caller()?).await,
             Command::Locks(locks) => locks.run(&caller()?).await,
             Command::Status(status) => status.run(&caller()?, target.stack()?).await,
             Command::Bench(bench) => bench.run(&target, format).await,
+            Command::Drill(drill) => drill.run(format).await,
         }
     }
 }

@@ -5,6 +5,7 @@ mod api;
 mod commands;
 mod outcome;
 mod output;
+mod record;
 mod signals;
 mod spans;
 mod stack;

@@ -36,6 +36,9 @@ pub(crate) struct Process {
     /// Where a Redis or NATS node listens for its clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) addr: Option<String>,
+    /// Where a NATS node tells what it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) monitor: Option<String>,
 }
 
 impl Stack {

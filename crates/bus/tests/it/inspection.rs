@@ -6,6 +6,7 @@ use async_nats::HeaderMap;
 use muster_bus::{ConsumerSpec, subjects};
 use muster_domain::{Time, job::Known};
 use muster_testkit::{NatsServer, until};
+use muster_wire::Body;
 use serde_json::Value;
 
 use crate::fixture::{SOON, bus, js, names, numbered, offer_group, offers_of, plain};
@@ -32,6 +33,82 @@ async fn the_oldest_offer_of_a_subject_tells_its_time() {
     consumer.fetch(1, SOON).await.unwrap()[0].ack().await;
     until(SOON, "an empty subject", async || (bus.oldest(&subject).await == Known::Empty).then_some(())).await;
     assert_eq!(bus.oldest(&other).await, Known::Oldest(Time(5)));
+}
+
+/// What a killed server may come back with: a message that its consumer has acked. Made here by
+/// putting the message blocks of an earlier moment back.
+#[tokio::test]
+async fn acked_offers_that_a_server_brought_back_are_swept_and_no_others() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let ((tenant, topic), subject) = (names("t"), offers_of("t"));
+    for at in [10, 20, 30] {
+        bus.publish(&subject, None, None, offer_group(&[at])).await.unwrap();
+    }
+    let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
+    let taken = consumer.fetch(3, SOON).await.unwrap();
+    assert_eq!(taken.len(), 3);
+    server.stop();
+    let blocks = server.store().join("jetstream/$G/streams/MUSTER_JOBS/msgs");
+    let before: Vec<_> = files(&blocks).into_iter().map(|file| (std::fs::read(&file).unwrap(), file)).collect();
+    server.restart().await;
+    bus.connected().await;
+    for delivery in &taken[..2] {
+        delivery.ack().await;
+    }
+    until(SOON, "the acked ones to leave", async || (bus.subject_count(&subject).await == Ok(1)).then_some(())).await;
+    server.stop();
+    files(&blocks).into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    before.iter().for_each(|(bytes, file)| std::fs::write(file, bytes).unwrap());
+    server.restart().await;
+    bus.connected().await;
+
+    until(SOON, "all three again", async || (bus.subject_count(&subject).await == Ok(3)).then_some(())).await;
+    assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(10)), "the lost-offer rule is misled");
+    assert_eq!(bus.sweep_acked_offers().await, Ok(2));
+    assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(30)));
+    assert_eq!(bus.sweep_acked_offers().await, Ok(0), "what was never acked stays");
+    // It was delivered before the restart, and comes again once nobody has acked it in time.
+    let again = until(3 * SOON, "the last one", async || consumer.fetch(1, SOON).await.ok()?.pop()).await;
+    again.ack().await;
+    until(SOON, "an empty subject", async || (bus.oldest(&subject).await == Known::Empty).then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_offer_that_a_purge_made_the_server_forget_is_swept() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    let ((tenant, topic), subject) = (names("t"), offers_of("t"));
+    for at in [10, 20] {
+        bus.publish(&subject, None, None, offer_group(&[at])).await.unwrap();
+    }
+    let spec = ConsumerSpec::offers(&tenant, &topic);
+    let consumer = bus.consumer(spec.clone()).await.unwrap();
+    let taken = consumer.fetch(2, SOON).await.unwrap();
+    assert_eq!(taken.len(), 2);
+    assert_eq!(bus.sweep_acked_offers().await, Ok(0), "delivered and not acked yet");
+    js(&client, "STREAM.PURGE.MUSTER_JOBS", serde_json::json!({ "filter": subject.as_str(), "seq": 2 })).await;
+    // A later server keeps what is out; then there is nothing to sweep, and it comes again.
+    let forgotten = bus.consumer_state(&spec).await.unwrap().unacked == 0;
+    bus.publish(&subject, None, None, offer_group(&[30])).await.unwrap();
+    assert_eq!(bus.sweep_acked_offers().await, Ok(0), "while something is out nothing is concluded");
+    let fresh = until(SOON, "the fresh one", async || {
+        consumer
+            .fetch(1, SOON)
+            .await
+            .ok()?
+            .into_iter()
+            .find(|d| matches!(&d.body, Body::Offer(g) if g.items[0].dispatched_at == 30))
+    });
+    fresh.await.ack().await;
+    if forgotten {
+        until(SOON, "the forgotten one to go", async || (bus.sweep_acked_offers().await == Ok(1)).then_some(())).await;
+        assert_eq!(bus.oldest(&subject).await, Known::Empty);
+    }
+}
+
+fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(folder).expect("the stream's blocks").map(|entry| entry.expect("a file").path()).collect()
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use muster_testkit::{NatsServer, Proxy, until};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::fixture::{SOON, bus, fetched, js, loose_bus, names, number, numbered, plain, take};
+use crate::fixture::{SOON, bus, fetched, js, loose_bus, names, number, numbered, offers_of, plain, take};
 
 /// Both kinds: with a standing request, and exact.
 async fn consumers(bus: &Bus) -> [Consumer; 2] {
@@ -180,4 +180,26 @@ async fn the_state_of_the_connection_can_be_watched() {
     server.restart().await;
     tokio::time::timeout(SOON, state.wait_for(|up| *up)).await.unwrap().unwrap();
     assert!(bus.is_connected());
+}
+
+/// What nats-server 2.9 does now and then to a stream that is made in the moment in which its
+/// namesake is deleted.
+#[tokio::test]
+async fn a_stream_that_lost_its_files_gets_new_ones() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let ((tenant, topic), subject) = (names("t"), offers_of("t"));
+    let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
+    let folder = server.store().join("jetstream/$G/streams/MUSTER_JOBS");
+    // Publishing goes on into a file that nobody can open any more.
+    std::fs::remove_dir_all(&folder).unwrap();
+    bus.publish(&subject, None, None, numbered(1)).await.unwrap();
+    assert_eq!(fetched(&consumer, 8).await.len(), 0, "it is acknowledged and cannot be delivered");
+    bus.ensure_streams().await.unwrap();
+    bus.publish(&subject, None, None, numbered(2)).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, [2]);
+    // Whatever stands there readably is left alone.
+    bus.publish(&subject, None, None, numbered(3)).await.unwrap();
+    bus.ensure_streams().await.unwrap();
+    assert_eq!(take(&consumer, 1).await, [3]);
 }

@@ -187,23 +187,36 @@ async fn sleep<L: Loop, P: Leadership<Lease = L::Lease>>(
     let interval = jittered(entry.interval);
     if failures > 0 {
         let pause = FAILURE_PAUSE.saturating_mul(1 << failures.min(16)).min(interval);
-        unless_stopped(stop, tokio::time::sleep(pause)).await;
+        // Whoever no longer leads says so at once, and does not rest as a leader.
+        let rested = async {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = lost(leadership) => {}
+            }
+        };
+        unless_stopped(stop, rested).await;
     }
     let latest = Instant::now() + due.map_or(interval, |due| due.min(interval));
     entry.next_tick(latest);
     let reason = async {
-        let hinted = entry.waker.due(latest);
-        tokio::pin!(hinted);
-        loop {
-            tokio::select! {
-                () = hinted.as_mut() => return,
-                () = leadership.changed() => if leadership.lease().await.is_none() { return },
-            }
+        tokio::select! {
+            () = entry.waker.due(latest) => {}
+            () = lost(leadership) => {}
         }
     };
     unless_stopped(stop, reason).await;
     // A loop that is always due must not starve its thread.
     tokio::task::yield_now().await;
+}
+
+/// Returns when a change leaves this replica without the lease.
+async fn lost(leadership: &impl Leadership) {
+    loop {
+        leadership.changed().await;
+        if leadership.lease().await.is_none() {
+            return;
+        }
+    }
 }
 
 async fn unless_stopped(stop: &CancellationToken, work: impl Future<Output = ()>) {

@@ -9,7 +9,7 @@ pub fn help(service: &str, own: &[Setting]) -> String {
     let mut text = format!("{service}\n\nSettings come from a file, the environment and flags; the later wins.\n\n");
     for setting in with_common(own) {
         let _ = writeln!(text, "  {} {}", setting.flag(), shape(setting.kind));
-        let _ = writeln!(text, "      {}", setting.doc);
+        let _ = writeln!(text, "      {}", meaning(&setting));
         let _ = writeln!(text, "      environment {}, default {}", variables(&setting), default(&setting));
     }
     text.push_str("\n  --config FILE     read settings from a TOML file\n");
@@ -31,10 +31,15 @@ pub fn reference(service: &str, own: &[Setting]) -> String {
             setting.key,
             default(&setting),
             shape(setting.kind).replace('|', "\\|"),
-            setting.doc
+            meaning(&setting)
         );
     }
     text
+}
+
+fn meaning(setting: &Setting) -> String {
+    let live = if setting.live { " Can be changed at run time." } else { "" };
+    format!("{}{live}", setting.doc)
 }
 
 fn variables(setting: &Setting) -> String {

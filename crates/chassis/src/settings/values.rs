@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, fmt, fmt::Write, net::SocketAddr, time::Duratio
 use muster_telemetry::Secret;
 
 use super::{
-    Kind, Setting,
-    parse::{Value, duration_text, mask_url},
+    Fault, Kind, Setting,
+    parse::{Value, duration_text, mask_url, parse},
 };
 
 /// Who said it.
@@ -23,6 +23,36 @@ pub enum Origin {
     Environment,
     /// A flag.
     Flag,
+    /// What all replicas were told while they ran.
+    RunTime,
+}
+
+impl Origin {
+    /// In one word, or two.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Origin::Default => "default",
+            Origin::File => "file",
+            Origin::Environment => "environment",
+            Origin::Flag => "flag",
+            Origin::RunTime => "run time",
+        }
+    }
+}
+
+/// One setting as it is shown to people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Its name.
+    pub key: &'static str,
+    /// Its environment variable.
+    pub env: &'static str,
+    /// As text, secrets masked; none if it is absent.
+    pub value: Option<String>,
+    /// Who said so.
+    pub origin: Origin,
+    /// Whether it may be changed while the service runs.
+    pub live: bool,
 }
 
 #[derive(Clone)]
@@ -121,6 +151,7 @@ impl Values {
                 Origin::File => "file".to_owned(),
                 Origin::Environment => format!("environment, {}", entry.setting.env),
                 Origin::Flag => format!("flag, {}", entry.setting.flag()),
+                Origin::RunTime => Origin::RunTime.as_str().to_owned(),
             };
             let _ = match shown(entry) {
                 Some(value) => writeln!(text, "{key} = {value} # {origin}"),
@@ -128,6 +159,42 @@ impl Values {
             };
         }
         text
+    }
+
+    /// Every setting as it is shown, in the order of the keys.
+    pub fn shown(&self) -> Vec<Shown> {
+        let one = |(key, entry): (&&'static str, &Entry)| Shown {
+            key,
+            env: entry.setting.env,
+            value: plain(entry),
+            origin: entry.origin,
+            live: entry.setting.live,
+        };
+        self.entries.iter().map(one).collect()
+    }
+
+    /// These values, with what all replicas were told while they ran. A name that is unknown, or
+    /// may not be changed at run time, and a value that cannot be read are faults; every fault is
+    /// told, its place is the name.
+    pub fn with_run_time(&self, told: &BTreeMap<String, String>) -> Result<Values, Vec<Fault>> {
+        let (mut values, mut faults) = (self.clone(), Vec::new());
+        for (key, text) in told {
+            match values.entries.get_mut(key.as_str()) {
+                None => {
+                    let live = self.entries.values().map(|entry| entry.setting).filter(|setting| setting.live);
+                    let names: Vec<_> = live.map(|setting| setting.key).collect();
+                    faults.push(Fault::new(key, "is not a setting").suggest(key, names));
+                }
+                Some(entry) if !entry.setting.live => {
+                    faults.push(Fault::new(key, "cannot be changed at run time: restart with another value"));
+                }
+                Some(entry) => match parse(entry.setting.kind, text, key) {
+                    Ok(value) => (entry.value, entry.origin) = (Some(value), Origin::RunTime),
+                    Err(fault) => faults.push(fault),
+                },
+            }
+        }
+        if faults.is_empty() { Ok(values) } else { Err(faults) }
     }
 
     fn entry(&self, key: &str) -> &Entry {
@@ -147,19 +214,27 @@ impl fmt::Debug for Values {
 
 /// The value as TOML, secrets masked.
 fn shown(entry: &Entry) -> Option<String> {
+    let text = plain(entry)?;
+    Some(match entry.value {
+        Some(Value::Int(_) | Value::Bool(_)) => text,
+        _ => toml::Value::String(text).to_string(),
+    })
+}
+
+/// The value as people write it, secrets masked.
+fn plain(entry: &Entry) -> Option<String> {
     let value = entry.value.as_ref()?;
     if entry.setting.secret {
-        return Some("\"***\"".to_owned());
+        return Some("***".to_owned());
     }
-    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     Some(match value {
-        Value::Text(text) if matches!(entry.setting.kind, Kind::Url(_)) => quoted(&mask_url(text)),
-        Value::Text(text) => quoted(text),
+        Value::Text(text) if matches!(entry.setting.kind, Kind::Url(_)) => mask_url(text),
+        Value::Text(text) => text.clone(),
         Value::Int(n) => n.to_string(),
         Value::Bool(answer) => answer.to_string(),
-        Value::Duration(span) => quoted(&duration_text(*span)),
-        Value::Addr(addr) => quoted(&addr.to_string()),
-        Value::List(items) => quoted(&items.join(",")),
+        Value::Duration(span) => duration_text(*span),
+        Value::Addr(addr) => addr.to_string(),
+        Value::List(items) => items.join(","),
     })
 }
 

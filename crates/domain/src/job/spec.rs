@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::retry::RetryPolicy;
-use crate::{Labels, Tenant, Time, Topic, TraceParent};
+use crate::{Labels, Line, Tenant, Time, Topic, TraceParent};
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $text:literal,)* }) => {
@@ -119,6 +119,10 @@ pub struct JobSpec {
     pub priority: Priority,
     /// For finding it again.
     pub labels: Labels,
+    /// What its worker must provide.
+    pub requires: Labels,
+    /// Jobs with the same key do not run at once, or only so many of them; empty = none.
+    pub concurrency_key: String,
     /// Not before.
     pub run_at: Option<When>,
     /// Not started after.
@@ -148,6 +152,8 @@ impl JobSpec {
             principal: String::new(),
             priority: Priority::Normal,
             labels: Labels::new(),
+            requires: Labels::new(),
+            concurrency_key: String::new(),
             run_at: None,
             start_by: None,
             deadline: None,
@@ -158,6 +164,11 @@ impl JobSpec {
             trace: None,
             retry_of: None,
         }
+    }
+
+    /// The line of offers it stands in.
+    pub fn line(&self) -> Line {
+        Line::of(&self.topic, &self.requires)
     }
 }
 

@@ -107,18 +107,19 @@ impl Store {
                     None => visit.living = true,
                     Some(end) => {
                         let state = record.head.state();
-                        let due = end + keep.of(state);
-                        if due.reached(now) { leaving.push((record.id, state)) } else { visit.due_at(due) }
+                        let kept = keep.of(tenant, &record.spec.topic, state);
+                        let due = end + kept;
+                        if due.reached(now) { leaving.push((record.id, kept)) } else { visit.due_at(due) }
                     }
                 },
                 Ok(_) => {}
             }
         }
         let leaving = self.without_home(leaving, visit).await?;
-        let delete = |(id, state): &(JobId, _)| scripts::job::Delete {
+        let delete = |(id, kept): &(JobId, _)| scripts::job::Delete {
             key: keys::job(*id),
             keep_key: micros(KEEP_KEY),
-            kept: micros(keep.of(*state)),
+            kept: micros(*kept),
         };
         for reply in self.run_many(leaving.iter().map(delete).collect()).await {
             match reply?.outcome {
@@ -199,14 +200,12 @@ mod tests {
     use super::*;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
-    const KEEP: Retention =
-        Retention { succeeded: Duration::from_secs(7 * 24 * 3600), failed: Duration::from_secs(30 * 24 * 3600) };
     const NOW: Time = Time(3_000_000 * BUCKET);
 
     fn next(change: impl Fn(&mut Visit)) -> Duration {
         let mut visit = Visit::new(2_990_000, 10);
         change(&mut visit);
-        visit.next(&KEEP, NOW).since(NOW)
+        visit.next(&Retention::of_all(7 * DAY, 30 * DAY), NOW).since(NOW)
     }
 
     #[test]

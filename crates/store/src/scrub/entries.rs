@@ -3,6 +3,10 @@
 //! A living job's home is there for all of its life. So one that has none, and is found alive when it
 //! is read again *after* that, has lost it; one that has merely ended meanwhile has not. A queue
 //! entry is written a moment after the job is queued; adding it first makes no difference.
+//!
+//! A job that has ended has a home until the effects of its end are done, and a failover can lose it
+//! before. A bad end leaves a dead letter before its home goes; so one that has neither, and still has
+//! its record when read again after that, gets its home back, and the look finishes the end.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -10,7 +14,7 @@ use std::{
 };
 
 use muster_domain::{
-    JobId, State, Tenant, Time, Topic,
+    JobId, Line, State, Tenant, Time,
     job::{QUEUED_LOOK, next_look},
     time::micros,
 };
@@ -27,18 +31,25 @@ use crate::{
     scripts,
 };
 
+/// How long after its end a job without home and dead letter is taken for one that lost them. Younger than
+/// that no dead letter has left by retention.
+const UNFINISHED: Duration = Duration::from_secs(15 * 60);
+
 /// Those of a page who were not where they should be found.
 #[derive(Default)]
 struct Missing {
     homes: HashSet<JobId>,
     entries: HashSet<JobId>,
+    /// Ended badly, with neither home nor dead letter.
+    unfinished: HashSet<JobId>,
 }
 
 impl Store {
     /// Looks for the homes and queue entries of these jobs, and puts back what is missing.
     pub(super) async fn put_entries_back(&self, records: &[Record], done: &mut Scrubbed) {
         let missing = self.missing_entries(records, done).await;
-        let ids: BTreeSet<JobId> = missing.homes.union(&missing.entries).copied().collect();
+        let Missing { homes, entries, unfinished } = &missing;
+        let ids: BTreeSet<JobId> = homes.iter().chain(entries).chain(unfinished).copied().collect();
         if ids.is_empty() {
             return;
         }
@@ -46,10 +57,14 @@ impl Store {
         let now = self.now();
         let living = |record: &&Record| !record.head.state().is_end();
         let homeless = records.iter().filter(living).filter(|record| missing.homes.contains(&record.id));
-        let homes: Vec<_> = homeless.map(|record| (record.id, look_in(record, now))).collect();
+        let mut homes: Vec<_> = homeless.map(|record| (record.id, look_in(record, now))).collect();
+        let unfinished = records.iter().filter(|record| missing.unfinished.contains(&record.id));
+        let unfinished: Vec<_> = unfinished.map(|record| (record.id, Duration::ZERO)).collect();
+        done.unfinished += unfinished.len() as u64;
+        homes.extend(unfinished);
         let queued = records.iter().filter(|record| record.head.state() == State::Queued);
         let unqueued = queued.filter(|record| missing.entries.contains(&record.id));
-        let entries: Vec<QueueEntry> = unqueued.map(entry_of).collect();
+        let entries: Vec<QueueEntry> = unqueued.map(QueueEntry::of).collect();
         let (homes, queues) = tokio::join!(self.add_homes(&homes), self.add_entries(&entries));
         for (soonest, added) in homes {
             let added = done.take(added);
@@ -58,11 +73,11 @@ impl Store {
                 done.soonest = Some(done.soonest.map_or(soonest, |known| known.min(soonest)));
             }
         }
-        for (topic, added) in queues {
+        for (line, added) in queues {
             let added = done.take(added);
             done.queued += added;
             if added > 0 {
-                done.topics.insert(topic);
+                done.lines.insert(line);
             }
         }
     }
@@ -77,10 +92,15 @@ impl Store {
         let queued: Vec<&Record> = living.iter().copied().filter(|r| r.head.state() == State::Queued).collect();
         let of_home = |record: &&Record| ask(keys::homes(record.id.shard()), text(record.id));
         let of_entry = |record: &&Record| {
-            let entry = entry_of(record);
-            ask(keys::queue(&entry.tenant, &entry.topic, entry.priority), entry.member().into_bytes())
+            let entry = QueueEntry::of(record);
+            ask(keys::queue(&entry.tenant, &entry.line, entry.priority), entry.member().into_bytes())
         };
-        let commands = living.iter().map(of_home).chain(queued.iter().map(of_entry)).collect();
+        let now = self.now();
+        let bad = |record: &&Record| record.head.state().is_bad_end() && now.since(record.head.since) < UNFINISHED;
+        let ended: Vec<&Record> = records.iter().filter(bad).collect();
+        let of_letter = |record: &&Record| ask(keys::dead_letters(&record.spec.tenant), text(record.id));
+        let asked = living.iter().map(of_home).chain(queued.iter().map(of_entry));
+        let commands = asked.chain(ended.iter().map(of_home)).chain(ended.iter().map(of_letter)).collect();
         let mut replies = self.router().many(commands).await.into_iter();
         let mut absent = |asked: &[&Record]| -> HashSet<JobId> {
             let found = asked.iter().zip(replies.by_ref());
@@ -93,7 +113,9 @@ impl Store {
             });
             absent.map(|(record, _)| record.id).collect()
         };
-        Missing { homes: absent(&living), entries: absent(&queued) }
+        let (homes, entries) = (absent(&living), absent(&queued));
+        let (homeless, letterless) = (absent(&ended), absent(&ended));
+        Missing { homes, entries, unfinished: homeless.intersection(&letterless).copied().collect() }
     }
 
     /// Adds homes where there are none; per call how many, and when the first of its jobs is due.
@@ -110,7 +132,7 @@ impl Store {
     }
 
     /// Adds queue entries where there are none; per queue how many.
-    async fn add_entries(&self, items: &[QueueEntry]) -> Vec<((Tenant, Topic), Result<u64, StoreError>)> {
+    async fn add_entries(&self, items: &[QueueEntry]) -> Vec<((Tenant, Line), Result<u64, StoreError>)> {
         let queues = by_queue(items);
         let command = |(key, entries): (&keys::Key, &Vec<&QueueEntry>)| {
             let mut cmd = redis::cmd("ZADD");
@@ -122,8 +144,8 @@ impl Store {
         };
         let replies = self.router().many(queues.iter().map(command).collect()).await;
         let added = replies.into_iter().map(|reply| number(&reply?));
-        let topics = queues.values().map(|entries| (entries[0].tenant.clone(), entries[0].topic.clone()));
-        topics.zip(added).collect()
+        let lines = queues.values().map(|entries| (entries[0].tenant.clone(), entries[0].line.clone()));
+        lines.zip(added).collect()
     }
 
     /// The records that are there.
@@ -145,15 +167,4 @@ impl Store {
 fn look_in(record: &Record, now: Time) -> Duration {
     let wait = next_look(&record.head, now).remaining(now);
     if wait == QUEUED_LOOK { wait.mul_f64(0.1 + 0.9 * fastrand::f64()) } else { wait }
-}
-
-fn entry_of(record: &Record) -> QueueEntry {
-    QueueEntry {
-        tenant: record.spec.tenant.clone(),
-        topic: record.spec.topic.clone(),
-        priority: record.spec.priority,
-        job: record.id,
-        version: record.head.version,
-        since: record.head.created_at,
-    }
 }

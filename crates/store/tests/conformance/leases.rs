@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_store::{LeaderLock, LeaseKeeper};
+use muster_domain::JobId;
+use muster_store::{Held, LeaderLock, LeaseKeeper, Lock};
 use muster_testkit::{RedisServer, until};
 use redis::Value;
-use tokio::task::JoinSet;
+use tokio::{sync::Notify, task::JoinSet};
 
 use crate::bench::{Bench, PATIENCE};
 
@@ -16,7 +17,11 @@ const TTL: Duration = Duration::from_millis(1500);
 
 /// A keeper that runs, until its tasks are dropped.
 async fn keeper(bench: &Bench, lock: LeaderLock, name: &str) -> (Arc<LeaseKeeper>, JoinSet<()>) {
-    let keeper = Arc::new(LeaseKeeper::new(bench.replica().await, lock, name, TTL));
+    keeper_of(bench, lock, name, TTL).await
+}
+
+async fn keeper_of(bench: &Bench, lock: LeaderLock, name: &str, ttl: Duration) -> (Arc<LeaseKeeper>, JoinSet<()>) {
+    let keeper = Arc::new(LeaseKeeper::new(bench.replica().await, lock, name, ttl));
     let (running, mut tasks) = (Arc::clone(&keeper), JoinSet::new());
     tasks.spawn(async move { running.run().await });
     (keeper, tasks)
@@ -90,6 +95,73 @@ pub(crate) async fn a_release_lets_the_other_in_at_once(bench: &Bench) {
     two.release().await.unwrap();
     assert_eq!(value(bench, lock).await.as_deref(), Some("somebody:7"));
     bench.command("DEL", lock.as_str(), &[]).await;
+}
+
+pub(crate) async fn one_piece_of_work_is_done_under_a_lock_by_one_of_many(bench: &Bench) {
+    let job = JobId::mint(7);
+    let key = format!("muster:scheduler:job:{job}");
+    let keeper = async |name| LeaseKeeper::new(bench.replica().await, Lock::deciding(job), name, TTL);
+    let holder = async || match bench.command("GET", &key, &[]).await {
+        Value::Nil => String::new(),
+        value => redis::from_redis_value::<String>(value).unwrap(),
+    };
+    let (one, two, done) = (keeper("one").await, keeper("two").await, Notify::new());
+    let work = one.hold(async {
+        let first =
+            until(PATIENCE, "the lock", async || Some(holder().await).filter(|by| by.starts_with("one~"))).await;
+        assert_eq!(two.hold(async { unreachable!("somebody does it already") }).await, Held::<()>::Elsewhere);
+        // Lost and free: taken back, under a higher fence, and the work goes on.
+        bench.command("DEL", &key, &[]).await;
+        until(PATIENCE, "the lock to be back", async || {
+            (![String::new(), first.clone()].contains(&holder().await)).then_some(())
+        })
+        .await;
+        done.notified().await;
+        42
+    });
+    let (held, ()) = tokio::join!(work, async { done.notify_one() });
+    assert_eq!((held, holder().await), (Held::Done(42), String::new()), "let go at the end");
+    // Lost to somebody else: the work is dropped where it stands.
+    let held = two.hold(async {
+        until(PATIENCE, "the lock", async || holder().await.starts_with("two~").then_some(())).await;
+        bench.command("SET", &key, &[b"three~0:7"]).await;
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(tokio::time::timeout(TTL, held).await.expect("noticed at the next renewal"), Held::Lost);
+    assert_eq!(holder().await, "three~0:7");
+    bench.command("DEL", &key, &[]).await;
+}
+
+/// Who waits knows when a dead holder's lock runs out, and does not come late by its own rhythm.
+pub(crate) async fn a_dead_holders_lock_is_taken_when_it_runs_out(bench: &Bench) {
+    let (lock, ttl) = (LeaderLock::Streams, Duration::from_secs(3));
+    for _ in 0..3 {
+        let (one, mut running) = keeper_of(bench, lock, "one", ttl).await;
+        holds(&one, PATIENCE).await;
+        let (two, _two) = keeper_of(bench, lock, "two", ttl).await;
+        tokio::time::timeout(ttl / 2, two.subscribe().changed()).await.expect_err("it is held");
+        running.shutdown().await;
+        let left: u64 = redis::from_redis_value(bench.command("PTTL", lock.as_str(), &[]).await).unwrap();
+        let died = Instant::now();
+        holds(&two, PATIENCE).await;
+        let late = died.elapsed().saturating_sub(Duration::from_millis(left));
+        assert!(late < ttl / 8, "{late:?} after it was free");
+        two.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn what_was_granted_unheard_is_let_go_as_well(bench: &Bench) {
+    let unheard = LeaseKeeper::new(bench.replica().await, LeaderLock::Retention, "three", TTL);
+    let granted = tokio::time::timeout(PATIENCE, async {
+        tokio::select! {
+            () = unheard.run() => {}
+            () = async { while value(bench, LeaderLock::Retention).await.is_none() { tokio::task::yield_now().await } } => {}
+        }
+    });
+    granted.await.expect("granted");
+    assert_eq!(unheard.release().await, Ok(true));
+    assert_eq!(value(bench, LeaderLock::Retention).await, None);
+    assert_eq!(unheard.release().await, Ok(false), "once is enough");
 }
 
 #[tokio::test]

@@ -58,19 +58,15 @@ pub(crate) async fn a_limit_refills_at_its_rate(bench: &Bench) {
     let (tenant, quick) = (tenant(), RateLimit { per_second: 100.0, burst: 5 });
     let began = std::time::Instant::now();
     let mut granted = 0;
-    let mut asked_again = false;
     until(PATIENCE, "60 grants at 100 a second", async || {
-        let taken = bench.store.take_tokens(&tenant, "s", 3, Want::Some, quick).await.unwrap();
+        // More than the burst, so that every answer says when the next one comes.
+        let taken = bench.store.take_tokens(&tenant, "s", 6, Want::Some, quick).await.unwrap();
         granted += taken.granted;
-        if taken.granted < 3 {
-            assert!(taken.retry_after <= Duration::from_millis(10) && !taken.retry_after.is_zero(), "{taken:?}");
-            asked_again = true;
-        }
+        assert!(taken.retry_after <= Duration::from_millis(10) && !taken.retry_after.is_zero(), "{taken:?}");
         (granted >= 60).then_some(())
     })
     .await;
     // The burst, and then one in ten milliseconds: no faster.
     let most = 5 + began.elapsed().as_millis() / 10 + 1;
     assert!(u128::from(granted) <= most, "{granted} of at most {most}");
-    assert!(asked_again);
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_domain::{Event, JobId, Outcome, State};
-use muster_store::{Deleted, Extension, Submitted};
+use muster_store::{Deleted, Extension, Put, SeenVersion, Submitted};
 use muster_testkit::RedisServer;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -116,4 +116,12 @@ async fn a_reply_that_is_lost_changes_the_state_once() {
     deaf.store.forward_homes(&[(id, 2 * HOUR)]).await.unwrap();
     assert!(proxy.has_lost());
     assert_eq!(direct.store.home_of(id).await.unwrap().unwrap(), before.before(Duration::from_micros(2)));
+
+    // Settings: whoever wins hears so, though its first answer was lost.
+    direct.store.put_config(SeenVersion::Any, &Default::default()).await.unwrap();
+    let seen = SeenVersion::Exactly(direct.store.read_config().await.unwrap().version);
+    proxy.lose_one();
+    let put = deaf.store.put_config(seen, &[("a".to_owned(), "1".to_owned())].into()).await.unwrap();
+    assert!(proxy.has_lost());
+    assert_eq!(put, Put::Stored(direct.store.read_config().await.unwrap()));
 }

@@ -14,7 +14,7 @@ pub(crate) async fn the_first_note_wins_and_never_changes(bench: &Bench) {
     let (tenant, worker) = (tenant(), WorkerId::parse("w-1").unwrap());
     let request = |text: &str| RequestId::parse(text).unwrap();
     let offers = |n: u32| (0..n).map(|v| (JobId::mint(0), v * 70_000)).collect::<Vec<_>>();
-    let read = async |name: &str| bench.store.read_lease_note(&tenant, &worker, &request(name)).await.unwrap();
+    let read = async |name: &str| bench.store.read_lease_note(&tenant, &worker, &request(name)).await.unwrap().0;
     assert_eq!(read("r").await, None);
     let first = offers(3);
     let put = async |name: &str, offers: &[(JobId, u32)], ttl| {
@@ -39,8 +39,14 @@ pub(crate) async fn the_first_note_wins_and_never_changes(bench: &Bench) {
     assert!(stood.iter().all(|note| *note == stood[0]) && stood[0].len() == 2);
     // Other workers, tenants and requests have notes of their own.
     let other = WorkerId::parse("w-2").unwrap();
-    assert_eq!(bench.store.read_lease_note(&tenant, &other, &request("r")).await, Ok(None));
-    assert_eq!(bench.store.read_lease_note(&crate::bench::tenant(), &worker, &request("r")).await, Ok(None));
+    assert_eq!(bench.store.read_lease_note(&tenant, &other, &request("r")).await, Ok((None, false)));
+    assert_eq!(bench.store.read_lease_note(&crate::bench::tenant(), &worker, &request("r")).await, Ok((None, false)));
+    // A worker that was told to leave hears so with whatever it asks, for as long as it was said.
+    let leaving = WorkerId::http(&tenant, &WorkerId::parse("w-3").unwrap());
+    let leave = async || bench.store.read_lease_note(&tenant, &leaving, &request("r")).await.unwrap().1;
+    bench.store.drain_worker(&leaving, Duration::from_millis(200)).await.unwrap();
+    assert!(leave().await);
+    until(PATIENCE, "its end", async || (!leave().await).then_some(())).await;
     assert_eq!(put("short", &first, Duration::from_millis(50)).await, first);
     until(PATIENCE, "the note's end", async || read("short").await.is_none().then_some(())).await;
 }
@@ -56,6 +62,7 @@ pub(crate) async fn an_api_key_is_found_listed_and_deleted(bench: &Bench) {
         secret_hash: std::array::from_fn(|n| u8::try_from(n * 8).unwrap()),
         created_at: Time(1_800_000_000_000_001),
         expires_at,
+        previous: None,
     };
     let plain = ApiKey { topics: vec![], scopes: vec![], ..key("a", &tenant, None) };
     let full = key("b", &tenant, Some(Time(1_900_000_000_000_002)));

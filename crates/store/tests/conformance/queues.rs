@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use muster_domain::{JobId, Priority, Tenant, Time, Topic};
+use muster_domain::{JobId, Line, Priority, Tenant, Time, Topic};
 use muster_store::QueueEntry;
 use muster_testkit::until;
 
@@ -21,7 +21,7 @@ impl Backlog {
 
     fn entry(&self, priority: Priority, since: u64) -> QueueEntry {
         let (tenant, topic, since) = (self.tenant.clone(), self.topic.clone(), Time(since));
-        QueueEntry { tenant, topic, priority, job: JobId::mint(0), version: 2, since }
+        QueueEntry { tenant, line: topic.into(), priority, job: JobId::mint(0), version: 2, since, limited: false }
     }
 
     async fn claim(&self, bench: &Bench, n: usize, hold: Duration) -> Vec<JobId> {
@@ -30,7 +30,7 @@ impl Backlog {
     }
 
     async fn len(&self, bench: &Bench) -> u64 {
-        bench.store.queue_lens(&[(self.tenant.clone(), self.topic.clone())]).await.unwrap()[0]
+        bench.store.queue_lens(&[(self.tenant.clone(), Line::from(&self.topic))]).await.unwrap()[0]
     }
 }
 

@@ -10,10 +10,9 @@ use muster_testkit::{RedisCluster, RedisServer, until};
 use crate::bench::{Bench, HOUR, Job, PATIENCE, job_key, new_job, spec, tenant};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const LONG: Retention =
-    Retention { succeeded: Duration::from_secs(7 * 24 * 3600), failed: Duration::from_secs(30 * 24 * 3600) };
+const LONG: Retention = Retention::of_all(Duration::from_secs(7 * 24 * 3600), Duration::from_secs(30 * 24 * 3600));
 /// Whoever has ended is due.
-const SHORT: Retention = Retention { succeeded: Duration::from_micros(1), failed: Duration::from_micros(1) };
+const SHORT: Retention = Retention::of_all(Duration::from_micros(1), Duration::from_micros(1));
 
 #[tokio::test]
 async fn records_leave_a_standalone_server() {

@@ -42,6 +42,7 @@ catalogue! {
         Reconciled = "muster_reconciled_total" ["action"] "Jobs that the reconciler helped along, by what it did.";
         LoopTicks = "muster_loop_ticks_total" ["loop", "outcome"] "Passes of a periodic loop, by outcome.";
         TaskPanics = "muster_task_panics_total" ["task"] "Panics caught in a named task.";
+        Decisions = "muster_decisions_total" ["outcome"] "Answers from outside about jobs that somebody there has a say in, and questions without one.";
         DeadLetters = "muster_dead_letters_total" ["reason"] "Jobs and messages kept as dead letters.";
         BusPublishFailures = "muster_bus_publish_failures_total" ["subject"] "Publishes that the bus did not acknowledge.";
         BusFaults = "muster_bus_faults_total" [] "Calls to NATS that failed or timed out.";
@@ -56,6 +57,14 @@ catalogue! {
         BusConsumerPending = "muster_bus_consumer_pending" ["consumer"] "Messages that a durable consumer has still to deliver.";
         RedisConnections = "muster_redis_connections" ["state"] "Connections to Redis nodes, by state.";
         Workers = "muster_workers" ["topic"] "Live workers that take the topic; only the leader of the snapshot counts them.";
+        JobsCurrent = "muster_jobs_current" ["topic", "state"] "Jobs that live, by state; only the leader of the snapshot counts them.";
+        QueueDepth = "muster_queue_depth" ["topic"] "Jobs that wait to be started: pending, queued or offered; told by the leader of the snapshot.";
+        QueueRunnable = "muster_queue_runnable" ["topic"] "Those of them that a free worker could start; told by the leader of the snapshot.";
+        QueueOldestAge = "muster_queue_oldest_age_seconds" ["topic"] "How long the oldest of them has waited; told by the leader of the snapshot.";
+        OldestRunningAge = "muster_oldest_running_age_seconds" ["topic"] "How long the oldest running attempt has been running; told by the leader of the snapshot.";
+        OverdueJobs = "muster_overdue_jobs" [] "Jobs whose look is more than ten seconds late; told by the leader of the snapshot.";
+        ConsistencyGap = "muster_consistency_gap" [] "Accepted jobs that the last complete scrub found neither ended nor looked after; told by the leader of the snapshot.";
+        CensusAge = "muster_census_age_seconds" [] "How old the count of living jobs is; told by the leader of the snapshot.";
         BuildInfo = "muster_build_info" ["version"] "Always 1; the label says which version runs.";
     }
 }
@@ -63,7 +72,7 @@ catalogue! {
 catalogue! {
     /// How long things took, in seconds.
     Histogram {
-        DispatchLatency = "muster_dispatch_latency_seconds" [] "From a submit's acceptance to its dispatch.";
+        DispatchLatency = "muster_dispatch_latency_seconds" [] "From a job's acceptance, or the time it asked for, to its first dispatch.";
         JobWait = "muster_job_wait_seconds" ["topic"] "From runnable to started.";
         JobDuration = "muster_job_duration_seconds" ["topic"] "From the start of the last attempt to the job's end.";
         HttpRequestDuration = "muster_http_request_duration_seconds" ["route", "status"] "HTTP requests, from head to answer.";

@@ -33,6 +33,10 @@ pub struct JobRequest {
     priority: Option<&'static str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    requires: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     run_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,6 +126,18 @@ impl JobRequest {
     /// For finding it again.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// Only for workers that provide this. May be said several times; `worker` is a worker's own name.
+    pub fn requires(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.requires.insert(key.into(), value.into());
+        self
+    }
+
+    /// Jobs with the same key run one at a time.
+    pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
+        self.concurrency_key = Some(key.into());
         self
     }
 

@@ -49,6 +49,7 @@ struct Inner {
     deadline: Option<Time>,
     timeout: Option<Duration>,
     trace: Option<TraceParent>,
+    slot: Option<v1::Slot>,
     token: CancellationToken,
     reason: OnceLock<StopReason>,
     progress: Mutex<Option<v1::Progress>>,
@@ -74,12 +75,18 @@ impl Context {
             deadline: Time(offer.deadline).some(),
             timeout: (offer.timeout_ms > 0).then(|| Duration::from_millis(offer.timeout_ms.into())),
             trace: TraceParent::parse(&offer.traceparent),
+            slot: offer.slot.take(),
             token: CancellationToken::new(),
             reason: OnceLock::new(),
             progress: Mutex::new(None),
             news,
         };
         Some(Context { inner: Arc::new(inner) })
+    }
+
+    /// The concurrency slot it runs under.
+    pub(super) fn concurrency_slot(&self) -> Option<v1::Slot> {
+        self.inner.slot.clone()
     }
 
     /// The job's id.

@@ -4,7 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture, future::join_all};
-use muster_bus::{Bus, Consumer, Delivery, GroupPublisher, Receipt, subjects};
+use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, GroupPublisher, Receipt, subjects};
+use muster_domain::{Line, Tenant};
 use muster_wire::{Body, v1};
 use tokio::time::Instant;
 
@@ -18,16 +19,16 @@ use super::{
 const PULL_WAIT: Duration = Duration::from_secs(5);
 /// How long to rest after a pull that failed.
 const PULL_REST: Duration = Duration::from_millis(500);
-/// How long one start request may take before it is asked again.
-const START_WAIT: Duration = Duration::from_secs(1);
 
 /// An errand on its way.
 pub(super) type Errand = BoxFuture<'static, Done>;
 
 /// An errand that is over.
 pub(super) enum Done {
-    /// What a pull on the n-th topic brought.
-    Pulled { topic: usize, deliveries: Vec<Delivery> },
+    /// What a pull on a line brought.
+    Pulled { line: Line, deliveries: Vec<Delivery> },
+    /// A line that we were told of is open, or could not be opened.
+    Opened { line: Line, consumer: Option<Arc<Consumer>> },
     /// What was answered to a start request that was sent at `sent`.
     Started { sent: Instant, answers: Vec<(Offered, Verdict, v1::StartAnswer)> },
     /// What was answered to an extension that was sent at `sent`: the ask comes back with its answer.
@@ -39,7 +40,7 @@ pub(super) enum Done {
 }
 
 /// Pulls up to `most` messages.
-pub(super) fn pull(consumer: Arc<Consumer>, topic: usize, most: usize) -> Errand {
+pub(super) fn pull(consumer: Arc<Consumer>, line: Line, most: usize) -> Errand {
     async move {
         let deliveries = match consumer.fetch(most, PULL_WAIT).await {
             Ok(deliveries) => deliveries,
@@ -49,18 +50,39 @@ pub(super) fn pull(consumer: Arc<Consumer>, topic: usize, most: usize) -> Errand
                 Vec::new()
             }
         };
-        Done::Pulled { topic, deliveries }
+        Done::Pulled { line, deliveries }
     }
     .boxed()
 }
 
-/// Asks for starts.
-pub(super) fn start(bus: Bus, worker: String, asks: Vec<(Offered, v1::StartAsk)>) -> Errand {
+/// Opens a line that we were told of.
+pub(super) fn open(bus: Bus, tenant: Tenant, line: Line) -> Errand {
+    async move {
+        let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &line)).await;
+        if let Err(error) = &consumer {
+            tracing::warn!(%line, %error, "could not open a line of offers; trying when it is told again");
+        }
+        Done::Opened { line, consumer: consumer.ok().map(Arc::new) }
+    }
+    .boxed()
+}
+
+/// Closes lines that have nothing for us any more.
+pub(super) fn close(consumers: Vec<Arc<Consumer>>) -> Errand {
+    async move {
+        join_all(consumers.iter().map(|consumer| consumer.close())).await;
+        Done::Sent
+    }
+    .boxed()
+}
+
+/// Asks for starts, and waits so long for the answer.
+pub(super) fn start(bus: Bus, worker: String, asks: Vec<(Offered, v1::StartAsk)>, wait: Duration) -> Errand {
     async move {
         let sent = Instant::now();
         let (offered, items): (Vec<Offered>, Vec<v1::StartAsk>) = asks.into_iter().unzip();
         let request = Body::Start(v1::StartRequest { worker, items });
-        let answered = bus.request(&subjects::start(), request, START_WAIT).await;
+        let answered = bus.request(&subjects::start(), request, wait).await;
         let items = match answered {
             Ok(Body::Started(reply)) => reply.items,
             Ok(_) => {

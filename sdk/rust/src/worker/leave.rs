@@ -78,7 +78,7 @@ impl Turn {
                     if let Some(job) = self.running.get(attempt) {
                         let (context, confirmed) = (job.context.clone(), job.confirmed);
                         self.running.stop(attempt, StopReason::Lost);
-                        self.release(attempt, context.tenant().as_str(), context.topic().as_str(), confirmed);
+                        self.release(attempt, &context, confirmed);
                     }
                 }
                 self.settle(now)

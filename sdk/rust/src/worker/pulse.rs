@@ -79,6 +79,7 @@ impl Pulse {
             labels: self.labels.clone(),
             leaving,
             consuming: !leaving && self.vitals.consuming(),
+            keeping: false,
         })
     }
 

@@ -135,6 +135,7 @@ pub(super) fn result(attempt: Attempt, worker: &str, tenant: &str, topic: &str, 
         worker: worker.to_owned(),
         tenant: tenant.to_owned(),
         topic: topic.to_owned(),
+        slot: None,
         kind: Some(kind),
     }
 }

@@ -18,6 +18,8 @@ use tokio::time::Instant;
 
 /// How long an offer waits for a slot before its delivery is given back.
 pub(super) const SLOT_WAIT: Duration = Duration::from_millis(200);
+/// How long the first request for a start waits for its answer.
+const START_WAIT: Duration = Duration::from_secs(1);
 /// How many start requests may be under way at once.
 pub(super) const MAX_REQUESTS: usize = 2;
 /// Most asks in one request.
@@ -186,11 +188,20 @@ impl<D> Starts<D> {
                 undecodable: false,
                 tenant: ask.offer.tenant.clone(),
                 topic: ask.offer.topic.clone(),
+                pool: ask.offer.pool.clone(),
             };
             request.push((offered, item));
         }
         self.requests += 1;
         Some(request)
+    }
+
+    /// How long a request waits for its answer: longer each time that one of its asks got none. An
+    /// answer that takes longer than the wait is not heard, so a scheduler that has become slow would
+    /// otherwise never be heard again, and attempts would be begun that nobody runs.
+    pub(super) fn patience(&self, request: &[(Offered, v1::StartAsk)]) -> Duration {
+        let tries = request.iter().filter_map(|(offered, _)| self.asks.get(offered)).map(|ask| ask.tries).max();
+        START_WAIT * 2u32.pow(tries.unwrap_or(1).saturating_sub(1).min(3))
     }
 
     /// A request is over, answered or not.
@@ -342,6 +353,7 @@ mod tests {
         starts.tick(now + Duration::from_secs(2));
         let again = starts.next_request(LEASE).unwrap();
         assert_eq!(ids(&first), ids(&again));
+        assert_eq!((starts.patience(&again), starts.patience(&[])), (2 * START_WAIT, START_WAIT));
         assert!(starts.answer(again[0].0, Verdict::Go, now).is_some());
         assert_eq!(starts.take_handbacks(), [("first", Handback::Ack), ("second", Handback::Ack)]);
         assert!(starts.is_empty());

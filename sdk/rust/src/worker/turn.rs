@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use muster_bus::{Bus, Consumer, Delivery, GroupPublisher, Receipt, Subscription};
-use muster_domain::{JobErrorCode, JobId};
+use muster_domain::{JobErrorCode, JobId, Line};
 use muster_wire::{Body, v1, v1::result::Kind};
 use tokio::{
     sync::{mpsc, watch},
@@ -23,10 +23,11 @@ use super::{
     handler::{HandlerError, failed, success},
     leases::{Leases, Standing, over, split},
     leave::Phase,
+    pulls::Pulls,
     pulse::Vitals,
     results::{Results, result},
     running::{Ended, Fate, Running},
-    slots::{Appetite, Slots},
+    slots::Slots,
     starts::{Offered, Starts, Verdict},
 };
 
@@ -41,13 +42,6 @@ const GULP: usize = 4096;
 const EARLY_CANCEL: Duration = Duration::from_secs(10);
 const MAX_EARLY_CANCELS: usize = 4096;
 
-/// One topic's consumer.
-pub(super) struct Pull {
-    pub(super) consumer: Arc<Consumer>,
-    pub(super) appetite: Appetite,
-    pub(super) under_way: bool,
-}
-
 pub(super) struct Turn {
     pub(super) bus: Bus,
     pub(super) plan: Arc<Plan>,
@@ -59,7 +53,7 @@ pub(super) struct Turn {
     pub(super) phase: Phase,
     pub(super) summary: Summary,
     pub(super) vitals: Arc<Vitals>,
-    pulls: Vec<Pull>,
+    pulls: Pulls,
     publisher: Arc<GroupPublisher<v1::Result>>,
     errands: FuturesUnordered<Errand>,
     news: (mpsc::UnboundedSender<Attempt>, mpsc::UnboundedReceiver<Attempt>),
@@ -73,7 +67,7 @@ impl Turn {
     pub(super) fn new(
         bus: Bus,
         plan: Arc<Plan>,
-        pulls: Vec<Pull>,
+        pulls: Pulls,
         publisher: Arc<GroupPublisher<v1::Result>>,
         vitals: Arc<Vitals>,
     ) -> Turn {
@@ -99,8 +93,12 @@ impl Turn {
         }
     }
 
-    /// Turns until the worker was told to stop and has done so.
-    pub(super) async fn run(mut self, mut ctl: Subscription, mut orders: watch::Receiver<Order>) -> Summary {
+    /// Turns until the worker was told to stop and has done so. Leaves the consumers to be closed.
+    pub(super) async fn run(
+        mut self,
+        mut ctl: Subscription,
+        mut orders: watch::Receiver<Order>,
+    ) -> (Summary, Vec<Arc<Consumer>>) {
         let order = *orders.borrow_and_update();
         self.ordered(order);
         loop {
@@ -122,7 +120,7 @@ impl Turn {
             self.vitals.turned(now, self.slots.taken());
             self.tick(now);
             if self.advance(now) {
-                return self.summary;
+                return (self.summary, self.pulls.into_consumers());
             }
         }
     }
@@ -161,7 +159,8 @@ impl Turn {
 
     fn done(&mut self, done: Done) {
         match done {
-            Done::Pulled { topic, deliveries } => self.pulled(topic, deliveries),
+            Done::Pulled { line, deliveries } => self.pulled(&line, deliveries),
+            Done::Opened { line, consumer } => self.pulls.opened(&line, consumer),
             Done::Started { sent, answers } => {
                 self.starts.request_over();
                 for (offered, verdict, answer) in answers {
@@ -190,7 +189,7 @@ impl Turn {
         self.sending == 0 && !self.starts.has_handbacks()
     }
 
-    fn pulled(&mut self, topic: usize, deliveries: Vec<Delivery>) {
+    fn pulled(&mut self, line: &Line, deliveries: Vec<Delivery>) {
         let (now, messages, mut offers) = (Instant::now(), deliveries.len(), 0);
         for delivery in deliveries {
             let Delivery { body, receipt, .. } = delivery;
@@ -202,10 +201,7 @@ impl Turn {
             let running = &self.running;
             self.starts.take(Arc::new(receipt), items, |offered| running.runs(offered), now);
         }
-        if let Some(pull) = self.pulls.get_mut(topic) {
-            pull.under_way = false;
-            pull.appetite.saw(messages, offers);
-        }
+        self.pulls.brought(line, messages, offers);
         if self.phase != Phase::Working {
             let freed = self.starts.give_back_unbegun();
             self.slots.give(freed);
@@ -229,7 +225,7 @@ impl Turn {
         let attempt = Attempt { job: offered.job, fence: answer.fence };
         if self.phase != Phase::Working {
             // Won while leaving: it was never begun, so it goes back whole.
-            self.release(attempt, &offer.tenant, &offer.topic, sent);
+            self.give_back(attempt, &offer.tenant, &offer.topic, offer.slot, sent);
             self.slots.give(1);
             return;
         }
@@ -261,9 +257,15 @@ impl Turn {
         self.slots.give(1);
         let Ended { attempt, job, outcome } = ended;
         let kind = match (job.fate, outcome) {
-            (Fate::Disowned, _) => return,
+            (Fate::Disowned, _) => {
+                // Cancelled or out of time, and now it is really over: whoever waits for its slot may run.
+                if job.context.concurrency_slot().is_some() {
+                    self.report(attempt, &job.context, Kind::Release(v1::Release { delay_ms: 0 }), job.confirmed);
+                }
+                return;
+            }
             (Fate::Leaving, Err(_)) => {
-                self.release(attempt, job.context.tenant().as_str(), job.context.topic().as_str(), job.confirmed);
+                self.release(attempt, &job.context, job.confirmed);
                 return;
             }
             (_, Ok(json)) => {
@@ -284,14 +286,21 @@ impl Turn {
 
     fn report(&mut self, attempt: Attempt, context: &Context, kind: Kind, confirmed: Instant) {
         let (tenant, topic) = (context.tenant().as_str(), context.topic().as_str());
-        self.results.add(attempt, result(attempt, self.plan.worker.as_str(), tenant, topic, kind), confirmed);
+        let result = result(attempt, self.plan.worker.as_str(), tenant, topic, kind);
+        self.results.add(attempt, v1::Result { slot: context.concurrency_slot(), ..result }, confirmed);
     }
 
     /// Gives an attempt back, unless something was said about it already.
-    pub(super) fn release(&mut self, attempt: Attempt, tenant: &str, topic: &str, confirmed: Instant) {
+    pub(super) fn release(&mut self, attempt: Attempt, context: &Context, confirmed: Instant) {
+        let (tenant, topic) = (context.tenant().as_str(), context.topic().as_str());
+        self.give_back(attempt, tenant, topic, context.concurrency_slot(), confirmed);
+    }
+
+    fn give_back(&mut self, attempt: Attempt, tenant: &str, topic: &str, slot: Option<v1::Slot>, confirmed: Instant) {
         self.summary.released += 1;
         let kind = Kind::Release(v1::Release { delay_ms: 0 });
-        self.results.add(attempt, result(attempt, self.plan.worker.as_str(), tenant, topic, kind), confirmed);
+        let result = result(attempt, self.plan.worker.as_str(), tenant, topic, kind);
+        self.results.add(attempt, v1::Result { slot, ..result }, confirmed);
     }
 
     fn extended(&mut self, sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Standing)>) {
@@ -344,6 +353,12 @@ impl Turn {
             }
             self.over(attempt, reason);
         }
+        for pool in control.pools {
+            let Ok(line) = Line::named(&pool.topic, &pool.pool) else { continue };
+            if self.plan.handlers.contains_key(&pool.topic) && self.pulls.told(&line, Instant::now()) {
+                self.errands.push(errands::open(self.bus.clone(), self.plan.tenant.clone(), line));
+            }
+        }
         if control.drain {
             self.ordered(Order::Drain);
         }
@@ -361,6 +376,10 @@ impl Turn {
         }
         self.sweep_at = now + SWEEP;
         self.results.tick(now);
+        let closed = self.pulls.sweep(now);
+        if !closed.is_empty() {
+            self.tell(errands::close(closed));
+        }
         self.early_cancels.retain(|_, (_, since)| now.duration_since(*since) < EARLY_CANCEL);
         let old: Vec<_> = self.starts.keep_alive(now).map(Arc::clone).collect();
         if !old.is_empty() {
@@ -387,7 +406,8 @@ impl Turn {
         let taken = self.starts.admit(self.slots.free());
         self.slots.take(taken);
         while let Some(asks) = self.starts.next_request(self.plan.lease) {
-            self.errands.push(errands::start(self.bus.clone(), self.plan.worker.to_string(), asks));
+            let wait = self.starts.patience(&asks);
+            self.errands.push(errands::start(self.bus.clone(), self.plan.worker.to_string(), asks, wait));
         }
         let results = self.results.take_ready();
         if !results.is_empty() {
@@ -437,10 +457,8 @@ impl Turn {
         if self.phase != Phase::Working || free == 0 || self.starts.waiting() > 0 || self.results.is_full() {
             return;
         }
-        for (topic, pull) in self.pulls.iter_mut().enumerate().filter(|(_, pull)| !pull.under_way) {
-            pull.under_way = true;
-            let most = pull.appetite.messages(free);
-            self.errands.push(errands::pull(Arc::clone(&pull.consumer), topic, most));
+        for (line, consumer, most) in self.pulls.due(free, Instant::now()) {
+            self.errands.push(errands::pull(consumer, line, most));
         }
     }
 }

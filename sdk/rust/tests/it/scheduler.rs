@@ -166,9 +166,10 @@ impl Scheduler {
             timeout_ms: u32::try_from(self.wishes.timeout_ms.load(Ordering::SeqCst)).unwrap(),
             deadline: 0,
             traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
+            ..v1::Offer::default()
         };
         let group = v1::OfferGroup { items: jobs.iter().zip(payloads).map(item).collect() };
-        let subject = subjects::offer(&Tenant::default(), &Topic::parse(topic).unwrap());
+        let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).unwrap());
         self.bus.publish(&subject, None, None, Body::Offer(group)).await.unwrap();
     }
 
@@ -188,7 +189,7 @@ impl Scheduler {
 
     /// Waits until no offer stands on a topic any more.
     pub(super) async fn all_taken(&self, topic: &str) {
-        let subject = subjects::offer(&Tenant::default(), &Topic::parse(topic).unwrap());
+        let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).unwrap());
         until(SOON, "the offers to be acked", async || {
             (self.bus.subject_count(&subject).await.ok()? == 0).then_some(())
         })

@@ -437,7 +437,7 @@ async fn what_runs_survives_an_outage_of_nats_and_its_result_arrives_afterwards(
 #[tokio::test]
 async fn a_worker_introduces_itself_and_obeys_a_drain_from_muster() {
     let scheduler = Scheduler::start().await;
-    let worker = scheduler.worker("w1").concurrency(3).label("zone", "a").handle("t", |_, (): ()| async { Ok(1) });
+    let worker = scheduler.worker("w1").concurrency(3).provides("zone", "a").handle("t", |_, (): ()| async { Ok(1) });
     let (_handle, running) = beside(worker.build().unwrap());
     let beat = until(SOON, "a heartbeat", async || scheduler.heard.beats.lock().unwrap().first().cloned()).await;
     assert_eq!((beat.worker.as_str(), beat.tenant.as_str(), beat.slots), ("w1", "default", 3));

@@ -75,7 +75,7 @@ async fn cancelled(gateway: &Gateway, who: &Caller, id: JobId) -> Deed {
 }
 
 async fn deleted(gateway: &Gateway, who: &Caller, id: JobId) -> Deed {
-    match control::remove(&gateway.flow.store, &who.tenant, id).await {
+    match control::remove(&gateway.flow, &who.tenant, id).await {
         Ok(Deleted::Deleted | Deleted::Missing) => Deed::Done,
         Ok(Deleted::Alive) => Deed::Skipped,
         Err(fault) => faulty(fault),

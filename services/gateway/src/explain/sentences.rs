@@ -43,6 +43,8 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
         }
     };
     match &head.phase {
+        // It stands in line, though its record says no more than that it was accepted.
+        Phase::Pending { .. } if seen.place.is_some() => queued(seen, told),
         Phase::Pending { run_at } => {
             match run_at.some().filter(|at| !at.reached(now)) {
                 Some(at) => told.push(format!(
@@ -51,11 +53,17 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
                 )),
                 None => told.push(format!("It waits for a scheduler to decide about it, for {} now.", span(waited))),
             }
-            hint(
-                told,
-                "That is longer than it should be: no scheduler handles submits. `/readyz` on the admin port of each \
-                 says what it lacks.",
-            );
+            match seen.deciding {
+                Some(scheduler) => told.push(format!(
+                    "Somebody outside has a say in jobs of topic {topic}: scheduler {scheduler} is asking, and asks \
+                     again until there is an answer."
+                )),
+                None => hint(
+                    told,
+                    "That is longer than it should be: no scheduler handles submits. `/readyz` on the admin port of \
+                     each says what it lacks.",
+                ),
+            }
         }
         Phase::Scheduled { run_at } => match run_at.reached(now) {
             false => told.push(format!("It waits for its time and may start at {}.", on_clock(*run_at, now))),
@@ -91,10 +99,16 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
         }
         Phase::Queued => queued(seen, told),
         Phase::Dispatched => {
+            let paused = seen.told.is_some_and(|told| told.paused.is_some());
             told.push(format!(
                 "It is offered to the workers of topic {topic} of tenant {tenant}; none has started it since {}.",
                 on_clock(head.since, now)
             ));
+            if paused {
+                told.push(format!(
+                    "Topic {topic} is paused: a worker that asks for it is refused, and it waits its turn again."
+                ));
+            }
             if seen.workers.is_none() {
                 hint(
                     told,
@@ -152,8 +166,35 @@ fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
              entry was lost and the next look puts it back."
         ),
     });
+    let rules = seen.told;
+    if let Some(paused) = rules.and_then(|rules| rules.paused.as_ref()) {
+        let why = if paused.reason.is_empty() { String::new() } else { format!(" ({})", plain(&paused.reason)) };
+        told.push(format!(
+            "Topic {topic} is paused since {} by key {}{why}: nothing of it starts until somebody resumes it.",
+            on_clock(paused.since(), now),
+            paused.by
+        ));
+    }
+    if let Some(rate) = rules.and_then(|rules| rules.settings.rate) {
+        told.push(format!(
+            "Topic {topic} releases {} jobs a second, {} at once at most, over all replicas.",
+            rate.per_s, rate.burst
+        ));
+    }
+    if let Some(slots) = seen.slots.filter(|slots| slots.held > 0) {
+        let by: Vec<String> = slots.held_by.iter().map(ToString::to_string).collect();
+        told.push(format!(
+            "It is held because {} with its concurrency key {} may run: {} has the slot, and {} in line.",
+            if slots.held == 1 { "one job".to_owned() } else { format!("{} jobs", slots.held) },
+            slots.key,
+            by.join(", "),
+            if slots.waiting == 1 { "1 job is".to_owned() } else { format!("{} jobs are", slots.waiting) },
+        ));
+        return;
+    }
     told.push(match refusal(record) {
         Some((_, reason)) => format!("It is held because: {reason}."),
+        None if rules.is_some_and(|rules| rules.paused.is_some()) => return,
         None => {
             "It is held because workers are offered only as much as they soon start; the rest waits here, the most \
                  urgent first, then the oldest."
@@ -171,6 +212,12 @@ fn workers(seen: &Seen<'_>, told: &mut Vec<String>) {
         n => format!(" ({n} live and take no work)"),
     };
     told.push(match serving.live {
+        0 if serving.lacking > 0 => format!(
+            "No live worker provides what it requires ({}){ill}: {} of this topic and tenant lack it; it cannot start \
+             until one comes that does.",
+            required(seen.record),
+            serving.lacking
+        ),
         0 => format!("No live worker takes topic {topic} of tenant {tenant}{ill}; it cannot start until one comes."),
         1 => format!("1 live worker takes this topic; {} of its {} slots are free{ill}.", serving.free, serving.slots),
         n => format!(
@@ -178,6 +225,10 @@ fn workers(seen: &Seen<'_>, told: &mut Vec<String>) {
             serving.free, serving.slots
         ),
     });
+}
+
+fn required(record: &Record) -> String {
+    record.spec.requires.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
 }
 
 fn ended(record: &Record, end: State) -> String {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use muster_domain::{
     Head, JobSpec, Progress, StartId, Tenant, Topic, WorkerId,
     job::{Lease, OnLostLease, Transition},
+    topic::{Paused, TopicRate},
 };
 use muster_store::WorkerSeen;
 use serde_json::Value;
@@ -45,6 +46,8 @@ fn record(phase: Phase) -> Record {
         retried_as: None,
         deleted: false,
         place: None,
+        slot: None,
+        lease_until: None,
     }
 }
 
@@ -83,7 +86,7 @@ fn explained(record: &Record) -> Explanation {
 }
 
 fn placed(record: &Record, home: Option<Time>, place: Option<QueuePlace>) -> Explanation {
-    explain(&Seen { record, home, place, workers: None, now: NOW })
+    explain(&Seen { record, home, place, workers: None, deciding: None, told: None, slots: None, now: NOW })
 }
 
 fn shown(explanation: &Explanation) -> Value {
@@ -94,6 +97,52 @@ fn shown(explanation: &Explanation) -> Value {
 fn says(explanation: &Explanation, text: &str) {
     let all = explanation.sentences.join("\n");
     assert!(all.contains(text), "{text:?} is not in\n{all}");
+}
+
+#[test]
+fn a_job_that_somebody_is_asked_about_names_who_asks() {
+    let record = record(Phase::Pending { run_at: Time::NONE });
+    let seen = Seen {
+        record: &record,
+        home: None,
+        place: None,
+        workers: None,
+        deciding: Some("s2"),
+        told: None,
+        slots: None,
+        now: NOW,
+    };
+    let explanation = explain(&seen);
+    says(&explanation, "scheduler s2 is asking, and asks again until there is an answer");
+    assert_eq!(shown(&explanation)["asked_by"], "s2");
+}
+
+#[test]
+fn a_pending_job_that_stands_in_line_is_told_by_its_place() {
+    let place = QueuePlace { ahead: 3, waiting: 9, claimed_until: None };
+    let explanation = placed(&record(Phase::Pending { run_at: Time::NONE }), Some(NOW + 30 * S), Some(place));
+    assert_eq!(explanation.waits_for, WaitsFor::Turn);
+    says(&explanation, "in the backlog of topic mail.send with priority normal: 3 jobs go");
+    assert_eq!(shown(&explanation)["backlog"]["ahead"], 3);
+}
+
+#[test]
+fn a_job_that_waits_for_a_slot_names_who_has_it() {
+    let (record, other) = (record(Phase::Queued), JobId::mint(2));
+    let slots = SlotsSeen { key: "customer:17".into(), held_by: vec![other], held: 1, waiting: 2 };
+    let seen = Seen {
+        record: &record,
+        home: None,
+        place: None,
+        workers: None,
+        deciding: None,
+        told: None,
+        slots: Some(&slots),
+        now: NOW,
+    };
+    let explanation = explain(&seen);
+    says(&explanation, &format!("concurrency key customer:17 may run: {other} has the slot, and 2 jobs are in line."));
+    assert_eq!(shown(&explanation)["concurrency"]["held_by"][0], other.to_string());
 }
 
 #[test]
@@ -148,7 +197,7 @@ fn every_state_has_a_summary_of_its_own() {
     for (record, waits_for, summary) in &cases {
         let state = record.head.state();
         states.insert(state);
-        let explanation = placed(record, Some(NOW + 30 * S), Some(place));
+        let explanation = placed(record, Some(NOW + 30 * S), Some(place).filter(|_| state == State::Queued));
         assert!(explanation.summary().contains(summary), "{state}: {}", explanation.summary());
         assert_eq!(explanation.waits_for, *waits_for, "{state}");
         assert_eq!(explanation.attempts.left, if state.is_end() { 0 } else { 5 - record.head.attempt }, "{state}");
@@ -267,7 +316,8 @@ fn who_could_run_it_is_told_until_somebody_does() {
     ];
     let told = |record: &Record, workers: &[WorkerSeen]| {
         let snapshot = WorkerSnapshot { at: NOW, workers: workers.to_vec() };
-        explain(&Seen { record, home: None, place: None, workers: Some(Serving::of(record, &snapshot)), now: NOW })
+        let workers = Some(Serving::of(record, &snapshot));
+        explain(&Seen { record, home: None, place: None, workers, deciding: None, told: None, slots: None, now: NOW })
     };
     for phase in [Phase::Dispatched, Phase::Queued, Phase::Scheduled { run_at: NOW + S }] {
         let none = told(&record(phase), &workers);
@@ -283,7 +333,7 @@ fn who_could_run_it_is_told_until_somebody_does() {
     let two = told(&record(Phase::Dispatched), &workers);
     says(&two, "2 live workers take this topic; 3 of their 8 slots are free");
     let as_of = NOW.rfc3339();
-    let wanted = serde_json::json!({"live": 2, "slots": 8, "free": 3, "unhealthy": 1, "as_of": as_of});
+    let wanted = serde_json::json!({"live": 2, "slots": 8, "free": 3, "unhealthy": 1, "lacking": 0, "as_of": as_of});
     assert_eq!(shown(&two)["workers"], wanted);
     for held in [running(9, None), ended(State::Succeeded, Event::Succeed, None)] {
         assert!(shown(&told(&held, &workers)).get("workers").is_none());
@@ -302,6 +352,37 @@ fn a_look_is_ahead_due_overdue_or_not_planned() {
     assert!(!done.sentences.iter().any(|s| s.contains("look")), "{:?}", done.sentences);
     let unfinished = explained(&ended(State::Succeeded, Event::Succeed, None));
     says(&unfinished, "completes what belongs to its end");
+}
+
+#[test]
+fn what_its_topic_was_told_is_named() {
+    let place = Some(QueuePlace { ahead: 3, waiting: 9, claimed_until: None });
+    let (queued, offered) = (record(Phase::Queued), record(Phase::Dispatched));
+    let about = |record: &Record, told: &TopicRecord| {
+        explain(&Seen {
+            record,
+            home: None,
+            place,
+            workers: None,
+            deciding: None,
+            told: Some(told),
+            slots: None,
+            now: NOW,
+        })
+    };
+    let by = |reason: &str| Paused { since: NOW.before(9 * S).0, by: "ops1".into(), reason: reason.into() };
+    let mut told = TopicRecord { paused: Some(by("the printer burns.")), ..TopicRecord::default() };
+    let paused = about(&queued, &told);
+    assert_eq!(shown(&paused)["waits_for"], "resume");
+    says(&paused, "paused since 2027-01-15T07:59:51.000Z (9 s ago) by key ops1 (the printer burns): nothing of it");
+    assert!(paused.sentences.iter().all(|said| !said.contains("workers are offered only")));
+    says(&about(&offered, &told), "a worker that asks for it is refused");
+    told.settings.rate = Some(TopicRate { per_s: 0.5, burst: 2 });
+    says(&about(&queued, &told), "releases 0.5 jobs a second, 2 at once at most");
+    told.paused = None;
+    assert_eq!(shown(&about(&queued, &told))["waits_for"], "rate");
+    told.settings.rate = None;
+    assert_eq!(shown(&about(&queued, &told))["waits_for"], "turn");
 }
 
 #[test]

@@ -36,13 +36,13 @@ impl Committer {
         async move { committer.carry_out(group).await }
     }
 
-    async fn carry_out(&self, mut group: Vec<Entry>) {
-        group.retain(|entry| !entry.reply.is_closed());
+    async fn carry_out(&self, group: Vec<Entry>) {
+        let group = Entry::in_time(group);
         let mut tokens = self.tokens(&group).await;
         let shard = self.shard.fetch_add(1, Ordering::Relaxed);
         let mut jobs = Vec::with_capacity(group.len());
         let mut plans = Vec::with_capacity(group.len());
-        for Entry { items, reply } in group {
+        for Entry { items, reply, .. } in group {
             let plan = items.into_iter().map(|item| plan(item, &mut tokens, shard, &mut jobs)).collect::<Vec<_>>();
             plans.push((plan, reply));
         }

@@ -17,13 +17,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The loop.
 pub(super) struct RetentionLoop {
     store: Store,
-    keep: Retention,
+    /// How long, at this moment.
+    keep: Box<dyn Fn() -> Retention + Send + Sync>,
     walk: RetentionWalk,
 }
 
 impl RetentionLoop {
-    pub(super) fn new(store: Store, keep: Retention) -> RetentionLoop {
-        RetentionLoop { store, keep, walk: RetentionWalk::new() }
+    pub(super) fn new(store: Store, keep: impl Fn() -> Retention + Send + Sync + 'static) -> RetentionLoop {
+        RetentionLoop { store, keep: Box::new(keep), walk: RetentionWalk::new() }
     }
 }
 
@@ -36,11 +37,11 @@ impl Loop for RetentionLoop {
     type Lease = Lease;
 
     async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
-        let mut counts = Counts::none();
+        let (mut counts, keep) = (Counts::none(), (self.keep)());
         loop {
             ensure!(lease.is_held(), "the lease is lost");
             let began = Instant::now();
-            let done = self.store.retain(&mut self.walk, &self.keep, BATCH).await?;
+            let done = self.store.retain(&mut self.walk, &keep, BATCH).await?;
             counts.add("looked", done.looked);
             counts.add("records", done.records);
             counts.add("listings", done.listings);
@@ -99,7 +100,7 @@ mod tests {
         store.drop_homes(&ended).await.unwrap();
 
         let short = Duration::from_micros(1);
-        let mut body = RetentionLoop::new(store.clone(), Retention { succeeded: short, failed: short });
+        let mut body = RetentionLoop::new(store.clone(), move || Retention::of_all(short, short));
         let keeper = LeaseKeeper::new(store.clone(), LeaderLock::Retention, "g1", LEADER_TTL);
         let passes = async {
             let lease = until(PATIENCE, "the lease", async || keeper.lease()).await;

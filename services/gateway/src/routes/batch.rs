@@ -18,7 +18,7 @@ use crate::{
     problem::{Problem, Within},
     query::Params,
     schema,
-    submit::{Asked, Place, read_job},
+    submit::{Asked, Place, Told, read_job},
     view::{self, JobView},
 };
 
@@ -44,7 +44,16 @@ pub(super) async fn submit(
     body: Posted<BATCH>,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
-    let mut asked = read_items(&body.bytes, &caller, key.is_some())?;
+    gateway.topics.know().await?;
+    let told = |topic: &_| gateway.topics.told(&caller.tenant, topic);
+    let mut asked = read_items(&body.bytes, &caller, &told, key.is_some())?;
+    for item in &mut asked {
+        if let Ok(job) = item
+            && let Err(full) = gateway.topics.admit(&caller.tenant, &job.spec.topic).await
+        {
+            *item = Err(full);
+        }
+    }
     for job in asked.iter_mut().flatten() {
         job.spec.principal.clone_from(&caller.key.id);
         job.spec.trace = job.spec.trace.or(trace);
@@ -101,7 +110,12 @@ pub(super) async fn submit(
 
 type Outcome = Result<(NewJob, Accepted), Problem>;
 
-fn read_items(body: &Bytes, caller: &Caller, keyed: bool) -> Result<Vec<Result<Asked, Problem>>, Problem> {
+fn read_items(
+    body: &Bytes,
+    caller: &Caller,
+    told: Told<'_>,
+    keyed: bool,
+) -> Result<Vec<Result<Asked, Problem>>, Problem> {
     let mut faults = Faults::default();
     let mut whole = Object::from_body(body)?;
     whole.require("items", &mut faults);
@@ -114,7 +128,7 @@ fn read_items(body: &Bytes, caller: &Caller, keyed: bool) -> Result<Vec<Result<A
     let read = |(place, raw): (usize, _)| {
         let mut faults = Faults::default();
         let object = Object::from_value(raw, join("/items", &place.to_string()), &mut faults);
-        let job = object.and_then(|o| read_job(body, o, &caller.tenant, Place::InBatch, keyed, &mut faults));
+        let job = object.and_then(|o| read_job(body, o, &caller.tenant, told, Place::InBatch, keyed, &mut faults));
         faults.into_result()?;
         let job = job.ok_or_else(|| Problem::new(ProblemCode::Internal, "a job was lost while it was read"))?;
         caller.may_touch(&job.spec.topic)?;
@@ -167,7 +181,7 @@ mod tests {
     }
 
     fn read(body: &str, topics: &[&str]) -> Result<Vec<Result<Asked, Problem>>, Problem> {
-        read_items(&Bytes::from(body.to_owned()), &caller(topics), false)
+        read_items(&Bytes::from(body.to_owned()), &caller(topics), &|_| Ok(None), false)
     }
 
     #[test]

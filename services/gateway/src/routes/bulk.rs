@@ -3,7 +3,7 @@
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use muster_domain::{JobId, ProblemCode};
+use muster_domain::{Act, JobId, ProblemCode};
 use muster_store::{Action, ListFilter, NewOperation, Operation, OperationStatus};
 
 use super::{Named, Submitter, dead_letters::refused, json};
@@ -67,6 +67,10 @@ pub(super) async fn ask(
         canary: asked.canary,
         hash: asked.hash,
     };
+    // Derived, so that a repeat is the same act.
+    let act = gateway.act(&caller, "bulk_start").target(format!("operation/{}", new.id));
+    let act = act.with("action", new.action.as_str()).with("filter", new.filter.as_str());
+    gateway.tell(Act { id: format!("operation:{}", new.id), ..act }).await?;
     let (created, operation) = gateway.flow.store.create_operation(&new).await?;
     if operation.asked.hash != new.hash {
         return Err(Problem::new(ProblemCode::IdempotencyMismatch, "this idempotency key was used with another body"));
@@ -158,6 +162,7 @@ pub(super) async fn cancel(
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     let id = find(&gateway, &caller, &name).await?.asked.id;
+    gateway.tell(gateway.act(&caller, "bulk_cancel").target(format!("operation/{id}"))).await?;
     let operation = gateway.flow.store.cancel_operation(id).await?.ok_or_else(|| nothing(&name))?;
     match operation.status {
         OperationStatus::Cancelled => Ok(json(StatusCode::OK, view::document(|json| write(json, &operation)))),

@@ -4,8 +4,8 @@ use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
 use muster_domain::{JobId, ProblemCode, Tenant};
-use muster_flow::Cancelled;
-use muster_store::{Deleted, Fields, Store, StoreError};
+use muster_flow::{Cancelled, End, Flow};
+use muster_store::{Deleted, Fields, StoreError};
 
 use super::{Id, jobs::find, json};
 use crate::{
@@ -42,8 +42,10 @@ pub(super) async fn cancel(
     let mut faults = Faults::default();
     let reason = read_reason(&body.bytes, &mut faults)?;
     faults.into_result()?;
-    if !caller.key.topics.is_empty() {
-        find(&gateway, &caller, id, Fields::NONE).await?;
+    let found = find(&gateway, &caller, id, Fields::NONE).await?;
+    if !found.head.state().is_end() {
+        let act = gateway.act(&caller, "job_cancel").job(id).with("reason", reason.as_str());
+        gateway.tell(act).await?;
     }
     match gateway.flow.cancel(&caller.tenant, id, &reason).await? {
         Cancelled::Now(record) | Cancelled::Before(record) => Ok(json(StatusCode::OK, JobView::of(&record).document())),
@@ -72,16 +74,29 @@ pub(super) async fn delete(
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     let record = find(&gateway, &caller, id, Fields::NONE).await?;
-    let store = &gateway.flow.store;
-    match remove(store, &caller.tenant, id).await? {
+    if !record.head.state().is_end() {
+        return Err(not_done(&record));
+    }
+    gateway.tell(gateway.act(&caller, "job_delete").job(id)).await?;
+    match remove(&gateway.flow, &caller.tenant, id).await? {
         Deleted::Deleted => Ok(json(StatusCode::NO_CONTENT, Bytes::new())),
         Deleted::Alive => Err(not_done(&record)),
         Deleted::Missing => Err(Problem::no_job(id)),
     }
 }
 
-/// Removes an ended job from everywhere. Repeating finishes what an earlier call left undone.
-pub(crate) async fn remove(store: &Store, tenant: &Tenant, id: JobId) -> Result<Deleted, StoreError> {
+/// Removes an ended job from everywhere. Repeating finishes what an earlier call left undone. One whose home
+/// is still there may not have had the effects of its end: they are done first, because nobody can do
+/// them without the record.
+pub(crate) async fn remove(flow: &Flow, tenant: &Tenant, id: JobId) -> Result<Deleted, StoreError> {
+    let store = &flow.store;
+    if store.home_of(id).await?.is_some() {
+        match store.read_one(id, Fields::NONE).await? {
+            Some(record) if record.head.state().is_end() => drop(flow.finish(vec![End::of(&record, false)]).await?),
+            Some(_) => return Ok(Deleted::Alive),
+            None => {}
+        }
+    }
     let outcome = store.delete_ended(id).await?;
     if outcome != Deleted::Alive {
         store.drop_dead_letter(tenant, id).await?;

@@ -3,13 +3,13 @@
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_domain::State as JobState;
-use muster_store::{Fields, QueueEntry, Record};
+use muster_store::{Fields, QueueEntry};
 
 use super::{Id, jobs::find, json};
 use crate::{
     Gateway,
     auth::Caller,
-    explain::{Seen, Serving, explain as explained},
+    explain::{Seen, Serving, SlotsSeen, explain as explained},
     json::Faults,
     problem::Problem,
     query::Params,
@@ -38,23 +38,26 @@ pub(super) async fn explain(
     let record = find(&gateway, &caller, id, Fields::NONE).await?;
     let home = store.home_of(id).await?;
     let place = match record.head.state() {
-        JobState::Queued => store.queue_place(&entry(&record)).await?,
+        // A pending job may stand in line without a word of it in its record.
+        JobState::Queued | JobState::Pending => store.queue_place(&QueueEntry::of(&record)).await?,
         _ => None,
     };
     // Nice to know: an explanation without it is still one.
     let workers = store.read_workers().await.ok().flatten().map(|snapshot| Serving::of(&record, &snapshot));
-    let seen = Seen { record: &record, home, place, workers, now: store.now() };
+    let deciding = match record.head.state() {
+        JobState::Pending => store.deciding(id).await?,
+        _ => None,
+    };
+    let slots = match record.head.state() {
+        JobState::Queued if !record.spec.concurrency_key.is_empty() => {
+            let key = record.spec.concurrency_key.clone();
+            let (holders, held, waiting) = store.read_slots(&record.spec.tenant, &key).await?;
+            Some(SlotsSeen { key, held_by: holders.into_iter().map(|held| held.slot.job).collect(), held, waiting })
+        }
+        _ => None,
+    };
+    let told = gateway.flow.settings.topic(record.spec.tenant.as_str(), record.spec.topic.as_str());
+    let (deciding, told) = (deciding.as_deref(), told.as_deref());
+    let seen = Seen { record: &record, home, place, workers, deciding, told, slots: slots.as_ref(), now: store.now() };
     Ok(json(StatusCode::OK, explained(&seen).document()))
-}
-
-/// The job's entry in the backlog.
-fn entry(record: &Record) -> QueueEntry {
-    QueueEntry {
-        tenant: record.spec.tenant.clone(),
-        topic: record.spec.topic.clone(),
-        priority: record.spec.priority,
-        job: record.id,
-        version: record.head.version,
-        since: record.head.since,
-    }
 }

@@ -53,7 +53,7 @@ pub(super) async fn workers(
 }
 
 /// Those of a worker's topics that the caller's key may touch.
-fn visible<'a>(caller: &Caller, worker: &'a WorkerSeen) -> Vec<&'a str> {
+pub(super) fn visible<'a>(caller: &Caller, worker: &'a WorkerSeen) -> Vec<&'a str> {
     let fine = |topic: &&str| Topic::parse(topic).is_ok_and(|topic| caller.may_touch(&topic).is_ok());
     worker.topics.iter().map(String::as_str).filter(fine).collect()
 }

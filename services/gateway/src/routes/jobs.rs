@@ -49,14 +49,18 @@ pub(super) async fn submit(
     let wait = params.wait(&mut faults);
     params.finish(faults)?;
 
+    gateway.topics.know().await?;
     let mut faults = Faults::default();
     let object = Object::from_body(&body.bytes)?;
-    let asked = read_job(&body.bytes, object, &caller.tenant, Place::Alone, key.is_some(), &mut faults);
+    let (tenant, topics) = (&caller.tenant, &gateway.topics);
+    let told = |topic: &_| topics.told(tenant, topic);
+    let asked = read_job(&body.bytes, object, tenant, &told, Place::Alone, key.is_some(), &mut faults);
     faults.into_result()?;
     let Some(asked) = asked else {
         return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read"));
     };
     caller.may_touch(&asked.spec.topic)?;
+    topics.admit(tenant, &asked.spec.topic).await?;
 
     let mut spec = asked.spec;
     spec.principal.clone_from(&caller.key.id);
@@ -197,7 +201,7 @@ async fn wait_for(
     limit: Duration,
 ) -> Result<Record, Problem> {
     let deadline = tokio::time::Instant::now() + limit;
-    let waiting = gateway.waits.enter(id);
+    let waiting = gateway.waits.enter(id).await;
     loop {
         let record = find(gateway, caller, id, fields).await?;
         if record.head.state().is_end() {

@@ -1,16 +1,18 @@
-//! API keys: made once, listed without their secret, deleted.
+//! API keys: made once, listed without their secret, given a new secret, deleted.
+
+use std::time::Duration;
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_domain::{ProblemCode, Tenant};
+use muster_domain::{Act, ProblemCode, Tenant};
 use muster_store::ApiKey;
 
 use super::{Named, Submitter, json};
 use crate::{
     Gateway,
     access::Scope,
-    auth::{Caller, mint},
+    auth::{Caller, mint, mint_for},
     body::{Posted, SINGLE},
     json::{Faults, Object},
     problem::Problem,
@@ -18,6 +20,10 @@ use crate::{
     schema,
     view::{self, Json},
 };
+
+/// How long the old secret works on unless something else is asked for.
+const USUAL_OVERLAP_MS: u64 = 3_600_000;
+const LONGEST_OVERLAP_MS: u64 = 30 * 24 * 3_600_000;
 
 /// Make a key. Its secret is in this answer and nowhere else, ever.
 #[utoipa::path(
@@ -44,6 +50,7 @@ pub(super) async fn create(
     let created_at = gateway.flow.store.ping().await?;
     let minted = mint();
     let key = ApiKey { id: minted.id.clone(), secret_hash: minted.hash, created_at, ..asked };
+    gateway.tell(about(gateway.act(&caller, "key_create"), &key)).await?;
     gateway.flow.store.put_key(&key).await?;
     gateway.keys.forget(&key.id);
     tracing::info!(event = "key_made", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key was made");
@@ -84,16 +91,87 @@ pub(super) async fn delete(
     params: Params,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
-    let none = || Problem::new(ProblemCode::NotFound, "there is no such key");
-    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        return Err(none());
-    }
+    let key = find(&gateway, &caller, &id).await?;
     let store = &gateway.flow.store;
-    let key = store.find_key(&id).await?.filter(|key| key.tenant == caller.tenant).ok_or_else(none)?;
+    gateway.tell(about(gateway.act(&caller, "key_delete"), &key)).await?;
     store.delete_key(&key.id).await?;
     gateway.keys.forget(&key.id);
     tracing::info!(event = "key_deleted", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key was deleted");
     Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
+}
+
+/// Give a key a new secret. The old one works on for `overlap_ms`, an hour unless given, so that whoever uses
+/// it can be told in time; 0 ends it within a few seconds.
+#[utoipa::path(
+    post, path = "/api/v1/keys/{id}/rotate", tag = "keys",
+    params(("id" = String, Path, description = "The key's id: the middle part of `mst_<id>_<secret>`")),
+    request_body = schema::RotateRequest,
+    responses(
+        (status = 200, description = "The key, with its new secret", body = schema::NewKey),
+        (status = 404, description = "No such key, or not yours", body = schema::Problem),
+        (status = "4XX", description = "Refused", body = schema::Problem),
+    )
+)]
+pub(super) async fn rotate(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(id): Named,
+    params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let mut faults = Faults::default();
+    let bytes = if body.bytes.is_empty() { Bytes::from_static(b"{}") } else { body.bytes };
+    let mut o = Object::from_body(&bytes)?;
+    let overlap = o.integer("overlap_ms", &mut faults, 0..=LONGEST_OVERLAP_MS).unwrap_or(USUAL_OVERLAP_MS);
+    o.finish(&mut faults);
+    faults.into_result()?;
+    let read = find(&gateway, &caller, &id).await?;
+    // Whoever gets a key's secret can do what that key can.
+    within(&caller, &read.topics)?;
+    let now = gateway.flow.store.ping().await?;
+    let minted = mint_for(read.id.clone());
+    let until = now + Duration::from_millis(overlap);
+    let key = ApiKey { secret_hash: minted.hash, previous: Some((read.secret_hash, until)), ..read.clone() };
+    gateway.tell(about(gateway.act(&caller, "key_rotate"), &key).with("overlap_ms", overlap)).await?;
+    if !gateway.flow.store.swap_key(&read, &key).await? {
+        return Err(Problem::new(ProblemCode::NotFound, "the key was deleted, or rotated by somebody else, meanwhile"));
+    }
+    gateway.keys.forget(&key.id);
+    tracing::info!(event = "key_rotated", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key has a new secret");
+    let body = view::document(|json| {
+        write(json, &key);
+        json.moment("previous_until", Some(until));
+        json.text("key", minted.text.expose());
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+/// The key of this id, if it is the caller's tenant's.
+async fn find(gateway: &Gateway, caller: &Caller, id: &str) -> Result<ApiKey, Problem> {
+    let none = || Problem::new(ProblemCode::NotFound, "there is no such key");
+    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Err(none());
+    }
+    let key = gateway.flow.store.find_key(id).await?;
+    key.filter(|key| key.tenant == caller.tenant).ok_or_else(none)
+}
+
+/// Refuses a key that reaches further than the caller's own.
+fn within(caller: &Caller, topics: &[String]) -> Result<(), Problem> {
+    let own = &caller.key.topics;
+    if own.is_empty() || (!topics.is_empty() && topics.iter().all(|glob| own.contains(glob))) {
+        return Ok(());
+    }
+    Err(Problem::new(ProblemCode::MissingScope, "this key lacks those topics: it makes keys for its own only"))
+}
+
+/// What the audit log says of a key: never its secret, nor the hash of it.
+fn about(act: Act, key: &ApiKey) -> Act {
+    let act =
+        act.target(format!("key/{}", key.id)).with("name", key.name.as_str()).with("scopes", key.scopes.join(","));
+    let act = if key.topics.is_empty() { act } else { act.with("topics", key.topics.join(",")) };
+    Act { tenant: key.tenant.to_string(), ..act }
 }
 
 /// Reads what is asked for; id, hash and time are filled in later.
@@ -124,13 +202,7 @@ fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
             "this key lacks all tenants: it makes keys for its own only",
         ));
     }
-    let wider = caller.key.topics.is_empty() || topics.iter().any(|glob| !caller.key.topics.contains(glob));
-    if !caller.key.topics.is_empty() && (topics.is_empty() || wider) {
-        return Err(Problem::new(
-            ProblemCode::MissingScope,
-            "this key lacks those topics: it makes keys for its own only",
-        ));
-    }
+    within(caller, &topics)?;
     let mut scopes: Vec<String> = scopes.unwrap_or_default().iter().map(ToString::to_string).collect();
     scopes.sort();
     scopes.dedup();
@@ -143,6 +215,7 @@ fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
         secret_hash: [0; 32],
         created_at: muster_domain::Time::NONE,
         expires_at,
+        previous: None,
     })
 }
 

@@ -51,6 +51,9 @@ pub(super) async fn retry(
     if !old.head.state().is_end() {
         return Err(not_done(&old));
     }
+    if old.retried_as.is_none() {
+        gateway.tell(gateway.act(&caller, "job_retry_by_hand").job(id)).await?;
+    }
     let made = make(&gateway, &caller, old, overrides, trace).await?;
     let (job, accepted) = made.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
     let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document());
@@ -73,6 +76,9 @@ pub(crate) async fn make(
     spec.topic = overrides.topic.unwrap_or(spec.topic);
     spec.priority = overrides.priority.unwrap_or(spec.priority);
     caller.may_touch(&spec.topic)?;
+    gateway.topics.know().await?;
+    let refused = |why: &str| Problem::field(ProblemCode::InvalidRequest, "/topic", why);
+    gateway.topics.told(&caller.tenant, &spec.topic).map_err(refused)?;
 
     let item = Item {
         id: Some(JobId::derive("retry", &caller.tenant, &old.id.to_string())),

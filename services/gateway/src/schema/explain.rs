@@ -21,7 +21,7 @@ pub(crate) struct Explanation {
     summary: String,
     /// Everything, for people.
     sentences: Vec<String>,
-    /// `decision`, `time`, `approval`, `turn`, `worker`, `result` or `nothing`.
+    /// `decision`, `time`, `approval`, `turn`, `resume`, `rate`, `worker`, `result` or `nothing`.
     waits_for: String,
     /// Not before.
     may_start_at: Option<String>,
@@ -35,6 +35,10 @@ pub(crate) struct Explanation {
     attempts: AttemptsView,
     /// The worker that has it.
     holder: Option<HolderView>,
+    /// The scheduler that asks somebody outside about it, of a job that is yet to be decided.
+    asked_by: Option<String>,
+    /// Who has the slots of its concurrency key, while it waits for one.
+    concurrency: Option<SlotsView>,
     /// Its place in the backlog.
     backlog: Option<BacklogPlace>,
     /// Who could run it, where that is known and it is yet to be started.
@@ -47,6 +51,19 @@ pub(crate) struct Explanation {
     next_look: Option<NextLook>,
     /// The job that is its retry.
     retried_as: Option<String>,
+}
+
+/// Who has the slots of a concurrency key.
+#[derive(ToSchema)]
+pub(crate) struct SlotsView {
+    /// The key.
+    key: String,
+    /// How many are taken.
+    held: u64,
+    /// How many wait for one.
+    waiting: u64,
+    /// The jobs that have one, 16 at most.
+    held_by: Vec<String>,
 }
 
 /// How often a job was tried, and may be.
@@ -103,6 +120,8 @@ pub(crate) struct ServingView {
     free: u64,
     /// Who live and take nothing.
     unhealthy: u64,
+    /// Live, and lacking what the job requires.
+    lacking: u64,
     /// When that was so.
     as_of: String,
 }

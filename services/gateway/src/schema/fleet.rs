@@ -36,6 +36,15 @@ pub(crate) struct WorkerView {
     last_seen: String,
 }
 
+/// A worker that was told to leave.
+#[derive(ToSchema)]
+pub(crate) struct Drained {
+    /// As it calls itself.
+    id: String,
+    /// Always true.
+    draining: bool,
+}
+
 /// Replicas.
 #[derive(ToSchema)]
 pub(crate) struct ReplicaList {

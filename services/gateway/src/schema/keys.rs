@@ -17,6 +17,13 @@ pub(crate) struct KeyRequest {
     expires_at: Option<String>,
 }
 
+/// A key's new secret.
+#[derive(ToSchema)]
+pub(crate) struct RotateRequest {
+    /// How long the old secret works on: an hour unless given, 30 days at most.
+    overlap_ms: Option<u64>,
+}
+
 /// A key without its secret.
 #[derive(ToSchema)]
 pub(crate) struct KeyView {
@@ -55,6 +62,8 @@ pub(crate) struct NewKey {
     created_at: String,
     /// Until when.
     expires_at: Option<String>,
+    /// Until when the secret before works, if this one replaces it.
+    previous_until: Option<String>,
 }
 
 /// Keys.

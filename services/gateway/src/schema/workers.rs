@@ -22,7 +22,7 @@ pub(crate) struct LeaseRequest {
     max: Option<u64>,
     /// How long it waits, at most 30,000.
     wait_ms: Option<u64>,
-    /// How long it holds them without a word: 5,000 to 900,000; 30,000 unless given.
+    /// How long it holds them without a word: 5,000 to 900,000; the topic's unless given, or 30,000.
     lease_ms: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct ExtendRequest {
     worker_id: String,
     /// Answer when a held job is cancelled, or after so long, at most 30,000.
     wait_ms: Option<u64>,
-    /// From now; 30,000 unless given.
+    /// From now; the topic's unless given, or 30,000.
     lease_ms: Option<u64>,
     /// At most 100.
     items: Vec<ExtendItem>,

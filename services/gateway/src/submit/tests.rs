@@ -9,7 +9,7 @@ fn read(body: &str) -> Result<Asked, Problem> {
     let body = Bytes::from(body.to_owned());
     let mut faults = Faults::default();
     let object = Object::from_body(&body)?;
-    let asked = read_job(&body, object, &Tenant::default(), Place::Alone, true, &mut faults);
+    let asked = read_job(&body, object, &Tenant::default(), &|_| Ok(None), Place::Alone, true, &mut faults);
     faults.into_result().map(|()| asked.expect("no fault, so a job"))
 }
 
@@ -163,7 +163,7 @@ fn an_items_own_key_is_not_part_of_its_hash() {
         let body = Bytes::from(body.to_owned());
         let mut faults = Faults::default();
         let object = Object::from_body(&body).unwrap();
-        read_job(&body, object, &Tenant::default(), place, true, &mut faults).unwrap()
+        read_job(&body, object, &Tenant::default(), &|_| Ok(None), place, true, &mut faults).unwrap()
     };
     let in_batch = read(r#"{"topic":"t","idempotency_key":"k"}"#, Place::InBatch);
     assert_eq!(in_batch.key.as_deref(), Some("k"));

@@ -26,7 +26,8 @@ pub(super) struct Beat<'a> {
     pub(super) topics: Vec<String>,
     pub(super) slots: usize,
     pub(super) busy: usize,
-    pub(super) provides: BTreeMap<String, String>,
+    /// None from a call that does not say.
+    pub(super) provides: Option<BTreeMap<String, String>>,
 }
 
 impl Beats {
@@ -56,7 +57,8 @@ impl Beats {
             slots: count(beat.slots),
             busy: count(beat.busy),
             version: String::new(),
-            labels: beat.provides,
+            keeping: beat.provides.is_none(),
+            labels: beat.provides.unwrap_or_default(),
             leaving: false,
             consuming: true,
         };

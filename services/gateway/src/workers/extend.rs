@@ -8,9 +8,16 @@ use muster_store::Record;
 use muster_wire::{Body, encoded_len, job_id, v1};
 use tokio::time::Instant;
 
-use super::{Stands, Workers, beat::Beat, lease::hear, on_bus, raw};
+use super::{
+    Stands, Workers,
+    beat::Beat,
+    lease::{hear, lease_ms},
+    on_bus, raw,
+};
 use crate::{auth::Caller, problem::Problem};
 
+/// The lease where nobody says anything.
+const USUAL_LEASE: Duration = Duration::from_secs(30);
 /// How long the schedulers may take.
 const EXTEND_WITHIN: Duration = Duration::from_secs(5);
 
@@ -19,7 +26,8 @@ const EXTEND_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Extend {
     pub(crate) worker: WorkerId,
     pub(crate) wait: Duration,
-    pub(crate) lease: Duration,
+    /// None: each topic's.
+    pub(crate) lease: Option<Duration>,
     pub(crate) items: Vec<Held>,
 }
 
@@ -48,7 +56,8 @@ impl Workers {
         let mut stands = self.extend_once(&worker, asked, &known, Report::With).await?;
         let mut asked_at = Instant::now();
         while stands.iter().all(|one| one.standing == v1::Standing::Ok) {
-            let again = asked_at + asked.lease / 3;
+            // By the shortest of those that were granted.
+            let again = asked_at + stands.iter().filter_map(|one| one.lease).min().unwrap_or(USUAL_LEASE) / 3;
             tokio::select! {
                 () = tokio::time::sleep_until(until) => break,
                 () = self.stop.cancelled() => break,
@@ -150,8 +159,7 @@ impl Workers {
             return;
         }
         let (slots, busy) = (held.len(), held.len());
-        let provides = BTreeMap::new();
-        let beat = Beat { worker, tenant: &caller.tenant, topics, slots, busy, provides };
+        let beat = Beat { worker, tenant: &caller.tenant, topics, slots, busy, provides: None };
         self.beats.send(&self.flow.bus, beat).await;
     }
 }
@@ -167,7 +175,7 @@ fn extend_ask(item: &Held, asked: &Extend, record: &Record, report: Report) -> v
     v1::ExtendAsk {
         job_id: raw(item.job),
         fence: item.fence,
-        lease_ms: u32::try_from(asked.lease.as_millis()).unwrap_or(u32::MAX),
+        lease_ms: lease_ms(asked.lease),
         progress: item.progress.as_ref().filter(|_| report == Report::With).map(v1::Progress::from),
         tenant: record.spec.tenant.to_string(),
         topic: record.spec.topic.to_string(),
@@ -198,7 +206,7 @@ mod tests {
         let asked = Extend {
             worker: WorkerId::trusted("w"),
             wait: Duration::ZERO,
-            lease: Duration::from_secs(30),
+            lease: None,
             items: vec![Held { job, fence: 7, progress: None }],
         };
         let notice = |job: JobId, fence| v1::Control {

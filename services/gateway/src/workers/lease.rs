@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_bus::subjects;
-use muster_domain::{JobId, Labels, RequestId, StartId, Time, Topic, WorkerId};
+use muster_domain::{JobId, Labels, Line, RequestId, StartId, Time, Topic, WorkerId};
 use muster_store::{Fields, Record};
 use muster_wire::{
     Body, job_id,
@@ -43,7 +43,8 @@ pub(crate) struct Lease {
     pub(crate) provides: BTreeMap<String, String>,
     pub(crate) max: usize,
     pub(crate) wait: Duration,
-    pub(crate) lease: Duration,
+    /// None: the topic's.
+    pub(crate) lease: Option<Duration>,
 }
 
 /// A job that its worker may run now.
@@ -70,14 +71,27 @@ struct Noted {
     offered: Option<Offered>,
 }
 
+/// What one call has asked the pullers for.
+struct Wishes {
+    until: Instant,
+    /// Weak, so that the call sees when no puller is left.
+    give: mpsc::WeakUnboundedSender<Vec<Offered>>,
+    /// Besides those of its topics.
+    lines: Vec<Line>,
+}
+
 impl Workers {
     /// Gives the worker jobs to run, or nothing; and tells whether it should end.
     pub(crate) async fn lease(&self, caller: &Caller, asked: &Lease) -> Result<(Vec<Leased>, bool), Problem> {
         let worker = on_bus(&caller.tenant, &asked.worker);
         let store = &self.flow.store;
-        if let Some(note) = store.read_lease_note(&caller.tenant, &worker, &asked.request).await? {
+        let (note, leave) = store.read_lease_note(&caller.tenant, &worker, &asked.request).await?;
+        if let Some(note) = note {
             let noted = self.recall(caller, note).await?;
-            return Ok((self.begin(&worker, asked, noted).await?, false));
+            return Ok((self.begin(&worker, asked, noted).await?, leave));
+        }
+        if leave {
+            return Ok((Vec::new(), true));
         }
         let (offered, drain) = self.gather(caller, &worker, asked).await?;
         if offered.is_empty() {
@@ -91,7 +105,7 @@ impl Workers {
             }
         }
         let mine: Vec<(JobId, u32)> = at_hand.keys().copied().collect();
-        let ttl = asked.lease.max(LEAST_NOTE);
+        let ttl = asked.lease.unwrap_or_default().max(LEAST_NOTE);
         let note = store.note_lease(&caller.tenant, &worker, &asked.request, &mine, ttl).await?;
         let (here, elsewhere): (Vec<_>, Vec<_>) = note.into_iter().partition(|entry| at_hand.contains_key(entry));
         let mut noted = self.recall(caller, elsewhere).await?;
@@ -109,7 +123,7 @@ impl Workers {
     async fn gather(&self, caller: &Caller, worker: &WorkerId, asked: &Lease) -> Result<(Vec<Offered>, bool), Problem> {
         let until = Instant::now() + asked.wait.max(Duration::from_millis(50));
         let mut control = self.flow.bus.subscribe(&subjects::worker_ctl(worker), None).await.ok();
-        let mut given = self.wish(caller, asked, until)?;
+        let (mut wishes, mut given) = self.wish(caller, worker, asked, until)?;
         let mut heartbeat = tokio::time::interval(EVERY);
         let mut drain = false;
         loop {
@@ -127,7 +141,7 @@ impl Workers {
                     None => {
                         // The pullers have ended, for want of a bus or of waiters: ask for new ones.
                         tokio::time::sleep(Duration::from_millis(100)).await;
-                        given = self.wish(caller, asked, until)?;
+                        (wishes, given) = self.wish(caller, worker, asked, until)?;
                     }
                 },
                 () = tokio::time::sleep_until(until) => return Ok((Vec::new(), drain)),
@@ -138,6 +152,8 @@ impl Workers {
                         drain = true;
                         return Ok((Vec::new(), drain));
                     }
+                    self.told.note(worker, &received.pools, Instant::now());
+                    self.wish_more(caller, worker, asked, &mut wishes)?;
                 }
             }
         }
@@ -147,14 +163,31 @@ impl Workers {
     fn wish(
         &self,
         caller: &Caller,
+        worker: &WorkerId,
         asked: &Lease,
         until: Instant,
-    ) -> Result<mpsc::UnboundedReceiver<Vec<Offered>>, Problem> {
+    ) -> Result<(Wishes, mpsc::UnboundedReceiver<Vec<Offered>>), Problem> {
         let (give, given) = mpsc::unbounded_channel();
         for topic in &asked.topics {
-            self.pullers.want(&caller.tenant, topic, Want { n: asked.max, until, give: give.clone() })?;
+            self.pullers.want(&caller.tenant, topic.into(), Want { n: asked.max, until, give: give.clone() })?;
         }
-        Ok(given)
+        let mut wishes = Wishes { until, give: give.downgrade(), lines: Vec::new() };
+        self.wish_more(caller, worker, asked, &mut wishes)?;
+        Ok((wishes, given))
+    }
+
+    /// The same for lines that the worker was told of, as far as that was not done yet.
+    fn wish_more(&self, caller: &Caller, worker: &WorkerId, asked: &Lease, wishes: &mut Wishes) -> Result<(), Problem> {
+        for line in self.told.lines(worker, &asked.topics, Instant::now()) {
+            if wishes.lines.contains(&line) {
+                continue;
+            }
+            // Gone when all pullers have ended; then everything is wished for anew.
+            let Some(give) = wishes.give.upgrade() else { return Ok(()) };
+            self.pullers.want(&caller.tenant, line.clone(), Want { n: asked.max, until: wishes.until, give })?;
+            wishes.lines.push(line);
+        }
+        Ok(())
     }
 
     async fn beat(&self, caller: &Caller, worker: &WorkerId, asked: &Lease) {
@@ -164,7 +197,7 @@ impl Workers {
             topics: asked.topics.iter().map(ToString::to_string).collect(),
             slots: asked.max,
             busy: 0,
-            provides: asked.provides.clone(),
+            provides: Some(asked.provides.clone()),
         };
         self.beats.send(&self.flow.bus, beat).await;
     }
@@ -231,16 +264,22 @@ fn settle(offered: Option<Offered>, how: impl FnOnce(Offered)) {
     }
 }
 
+/// As schedulers read it: 0 is the topic's.
+pub(super) fn lease_ms(asked: Option<Duration>) -> u32 {
+    asked.map_or(0, |lease| u32::try_from(lease.as_millis()).unwrap_or(u32::MAX))
+}
+
 fn start_ask(worker: &WorkerId, asked: &Lease, noted: &Noted) -> v1::StartAsk {
     v1::StartAsk {
         job_id: raw(noted.job),
         version: noted.version,
         dispatched_at: noted.offer.dispatched_at,
         start_id: StartId::derive(worker, &asked.request, noted.job, noted.version).0.to_vec().into(),
-        lease_ms: u32::try_from(asked.lease.as_millis()).unwrap_or(u32::MAX),
+        lease_ms: lease_ms(asked.lease),
         undecodable: false,
         tenant: noted.offer.tenant.clone(),
         topic: noted.offer.topic.clone(),
+        pool: noted.offer.pool.clone(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pullers: one per tenant and topic, asking the bus for as much as waiting calls want.
+//! Pullers: one per tenant and line of a topic, asking the bus for as much as waiting calls want.
 //!
 //! Promises: no more is asked for than is wanted; an offer for which nobody waits any more goes
 //! back at once; a delivery is acked when every offer in it was started or is gone, and given
@@ -13,7 +13,7 @@ use std::{
 
 use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, Receipt};
 use muster_chassis::Tasks;
-use muster_domain::{JobId, ProblemCode, State, Tenant, Topic};
+use muster_domain::{JobId, Line, ProblemCode, State, Tenant};
 use muster_flow::Flow;
 use muster_store::{Fields, Store};
 use muster_wire::{Body, job_id, v1};
@@ -101,7 +101,7 @@ pub(super) struct Pullers {
     bus: Bus,
     store: Store,
     tasks: Tasks,
-    wants: Mutex<HashMap<(Tenant, Topic), mpsc::UnboundedSender<Want>>>,
+    wants: Mutex<HashMap<(Tenant, Line), mpsc::UnboundedSender<Want>>>,
     answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
 }
 
@@ -130,10 +130,11 @@ impl Pullers {
         Pullers { bus, store, tasks: tasks.clone(), wants: Mutex::default(), answers }
     }
 
-    /// Asks for offers of a topic, starting its puller if there is none.
-    pub(super) fn want(&self, tenant: &Tenant, topic: &Topic, mut want: Want) -> Result<(), Problem> {
+    /// Asks for offers of a topic, or of one of its lines, starting its puller if there is none.
+    pub(super) fn want(&self, tenant: &Tenant, line: Line, mut want: Want) -> Result<(), Problem> {
         let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (tenant.clone(), topic.clone());
+        let spec = ConsumerSpec::offers(tenant, &line);
+        let key = (tenant.clone(), line);
         if let Some(puller) = wants.get(&key) {
             match puller.send(want) {
                 Ok(()) => return Ok(()),
@@ -153,8 +154,7 @@ impl Pullers {
         wants.insert(key, puller);
         let (bus, store) = (self.bus.clone(), self.store.clone());
         let puller = Puller { bus, store, answers: self.answers.clone(), wanted, waiting: VecDeque::new() };
-        let (spec, stop) = (ConsumerSpec::offers(tenant, topic), self.tasks.stopping());
-        self.tasks.spawn("pull offers", puller.run(spec, stop));
+        self.tasks.spawn("pull offers", puller.run(spec, self.tasks.stopping()));
         Ok(())
     }
 }

@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use muster_domain::{Event, JobId, Outcome, Tenant};
+use muster_store::{RedisSettings, Step, Store};
+use muster_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -131,4 +134,31 @@ async fn filtered_pages_show_every_match_once_while_jobs_are_added() {
     assert_eq!(seen.len(), expected.len(), "none twice");
     assert_eq!(seen.iter().cloned().collect::<BTreeSet<_>>(), expected);
     assert_eq!(gate.get("/api/v1/jobs?cursor=nonsense").await.pointers(), ["/query/cursor"]);
+}
+
+#[tokio::test]
+async fn a_job_is_deleted_only_after_the_effects_of_its_end() {
+    let gate = Gate::start(&[]).await;
+    let store = Store::connect(RedisSettings::new(muster_testkit::redis().await.url())).await.unwrap();
+    let tenant = Tenant::parse(gate.tenant()).unwrap();
+    for bulk in [false, true] {
+        let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+        let id: JobId = made.json["id"].as_str().unwrap().parse().unwrap();
+        // Whoever wrote the end has died before it did anything else.
+        let moved = store.apply_one(Step::new(id, Event::Deny, 1)).await.unwrap();
+        assert_eq!(moved.outcome, Outcome::Applied);
+        assert!(store.home_of(id).await.unwrap().is_some());
+        if bulk {
+            // Bad ends alone are found by their dead letters, which nobody has written yet.
+            let filter = json!({"topic": "t", "state": ["denied", "succeeded"]});
+            let asked = gate.post("/api/v1/jobs/bulk", &json!({"action": "delete", "filter": filter})).await;
+            assert_eq!(asked.status, 202, "{}", asked.text);
+            let gone = async || (gate.get(&format!("/api/v1/jobs/{id}")).await.status == 404).then_some(());
+            until(Duration::from_secs(20), "the deletion", gone).await;
+        } else {
+            assert_eq!(gate.delete(&format!("/api/v1/jobs/{id}")).await.status, 204);
+        }
+        assert_eq!(store.home_of(id).await.unwrap(), None, "nobody looks for a job that is gone");
+        assert_eq!(store.count_dead_letters(&tenant).await.unwrap(), 0, "nor lists it");
+    }
 }

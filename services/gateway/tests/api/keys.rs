@@ -19,6 +19,8 @@ const ROUTES: &[(&str, &str, Option<&str>, &str)] = &[
     ("GET", "/api/v1/keys", None, "admin"),
     ("POST", "/api/v1/keys", Some("{}"), "admin"),
     ("DELETE", "/api/v1/keys/none", None, "admin"),
+    ("POST", "/api/v1/keys/none/rotate", Some("{}"), "admin"),
+    ("GET", "/api/v1/audit", None, "admin"),
     ("POST", "/api/v1/worker/lease", Some(r#"{"request_id":"r","worker_id":"w","topics":["t"]}"#), "worker"),
     ("POST", "/api/v1/worker/extend", Some("{}"), "worker"),
     ("POST", "/api/v1/worker/complete", Some("{}"), "worker"),
@@ -150,4 +152,43 @@ async fn a_deleted_key_stops_working_everywhere_within_seconds() {
     let past = json!({"scopes": ["read"], "expires_at": "2020-01-01T00:00:00Z"});
     let expired = one.post("/api/v1/keys", &past).await;
     assert_eq!(one.with_key(expired.json["key"].as_str()).get("/api/v1/whoami").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_rotated_key_works_with_both_secrets_for_a_while() {
+    let gate = Gate::start(&[]).await;
+    let made =
+        call(&gate, "POST", "/api/v1/keys", Some(r#"{"name":"ci","scopes":["read"],"topics":["mail.*"]}"#)).await;
+    let (id, first) = (made.json["id"].as_str().unwrap().to_owned(), made.json["key"].as_str().unwrap().to_owned());
+    let path = format!("/api/v1/keys/{id}/rotate");
+    let works = async |secret: &str| gate.with_key(Some(secret)).get("/api/v1/whoami").await.status == 200;
+    let rotate = async |body: &str| {
+        let answer = call(&gate, "POST", &path, Some(body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json["key"].as_str().unwrap().to_owned()
+    };
+    let second = rotate("{}").await;
+    assert!(second.starts_with(&format!("mst_{id}_")) && second != first, "the same key, another secret");
+    assert!(works(&first).await && works(&second).await);
+    let third = rotate(r#"{"overlap_ms":0}"#).await;
+    assert!(!works(&first).await && !works(&second).await && works(&third).await);
+    let who = gate.with_key(Some(&third)).get("/api/v1/whoami").await;
+    assert_eq!(
+        (&who.json["key_id"], &who.json["topics"][0]),
+        (&json!(id), &json!("mail.*")),
+        "nothing else has changed"
+    );
+
+    for (body, pointer) in [(r#"{"overlap_ms":-1}"#, "/overlap_ms"), (r#"{"overlap":1}"#, "/overlap")] {
+        assert_eq!(call(&gate, "POST", &path, Some(body)).await.pointers(), [pointer]);
+    }
+    assert!(works(&third).await, "bad input changes nothing");
+    assert_eq!(call(&gate, "POST", "/api/v1/keys/0123456789ab/rotate", Some("{}")).await.code(), "not_found");
+    // Whoever gets its secret can do what it can: a key that is bound to other topics must not.
+    let bound = r#"{"name":"b","scopes":["admin"],"topics":["pay.*"]}"#;
+    let bound = call(&gate, "POST", "/api/v1/keys", Some(bound)).await.json["key"].as_str().unwrap().to_owned();
+    assert_eq!(call(&gate.with_key(Some(&bound)), "POST", &path, Some("{}")).await.code(), "missing_scope");
+    // One that is deleted stays so.
+    assert_eq!(call(&gate, "DELETE", &format!("/api/v1/keys/{id}"), None).await.status, 204);
+    assert_eq!(call(&gate, "POST", &path, Some("{}")).await.code(), "not_found");
 }

@@ -58,7 +58,7 @@ async fn starts(flow: Arc<Flow>) {
             let mut start_id = [0; 8];
             start_id.copy_from_slice(&ask.start_id);
             let step = Step {
-                lease: Duration::from_millis(ask.lease_ms.into()),
+                lease: granted(ask.lease_ms),
                 start_id: StartId(start_id),
                 worker: Some(WorkerId::trusted(request.worker.clone())),
                 ..Step::new(job_id(&ask.job_id).unwrap(), Event::Start, ask.version.into())
@@ -87,7 +87,7 @@ async fn extensions(flow: Arc<Flow>) {
         let extension = |ask: &v1::ExtendAsk| Extension {
             job: job_id(&ask.job_id).unwrap(),
             fence: ask.fence,
-            lease: Duration::from_millis(ask.lease_ms.into()),
+            lease: granted(ask.lease_ms),
             progress: ask.progress.clone().map(Into::into),
         };
         let done = flow.store.extend(request.items.iter().map(extension).collect()).await;
@@ -103,6 +103,11 @@ async fn extensions(flow: Arc<Flow>) {
         });
         received.respond(Body::Extended(v1::ExtendReply { items: items.collect() })).await.unwrap();
     }
+}
+
+/// As a scheduler grants it: who asks for none gets the usual lease.
+fn granted(lease_ms: u32) -> Duration {
+    Duration::from_millis(if lease_ms == 0 { 30_000 } else { lease_ms.into() })
 }
 
 async fn results(flow: Arc<Flow>) {

@@ -45,11 +45,14 @@ const HORIZON: Duration = Duration::from_secs(3600);
 /// The loop.
 pub(super) struct Reconciler {
     desk: Arc<Desk>,
+    /// Where a pass begins: at the shard that the last one had in hand. A pass that runs out of time
+    /// is gone on with, so that slow shards never starve those behind them.
+    first: u8,
 }
 
 impl Reconciler {
     pub(super) fn new(desk: Arc<Desk>) -> Reconciler {
-        Reconciler { desk }
+        Reconciler { desk, first: 0 }
     }
 }
 
@@ -62,9 +65,10 @@ impl Loop for Reconciler {
     type Lease = Lease;
 
     async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
+        muster_flow::failpoint!("reconciler.begin");
         let (view, counts) = (View::new(&self.desk), Counts::none());
         let mut pass = Pass { desk: &self.desk, lease, view, counts, due_at: None, faults: 0 };
-        let mut shards: Vec<u8> = (0..SHARDS).collect();
+        let mut shards: Vec<u8> = (0..SHARDS).map(|n| (self.first + n) % SHARDS).collect();
         while !shards.is_empty() {
             if budget.spent() {
                 pass.due_in(Duration::ZERO);
@@ -75,6 +79,12 @@ impl Loop for Reconciler {
             let read_at = Instant::now();
             let mut again = Vec::new();
             for (shard, due) in shards.into_iter().zip(dues) {
+                self.first = shard;
+                if budget.spent() {
+                    pass.due_in(Duration::ZERO);
+                    again.clear();
+                    break;
+                }
                 let Ok(due) = due else {
                     pass.faults += 1;
                     continue;
@@ -154,6 +164,7 @@ impl Pass<'_> {
             }
         }
         self.faults += unread;
+        muster_flow::failpoint!("look.after_read");
         let moved = self.act(plan, Moment { time: now, here }).await?;
         let dropped = self.drop_orphans(orphans).await?;
         Ok(moved || ((full || dropped) && unread == 0))
@@ -167,6 +178,7 @@ impl Pass<'_> {
             count(Counter::Reconciled, &[("action", action)], *n);
         }
         self.faults += done.faults;
+        muster_flow::failpoint!("look.before_rescore");
         self.check()?;
         let moved = done.moved;
         let rescores = done.rescores();

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::ensure;
 use muster_chassis::{Budget, Counts, Loop, Safety, Tasks, Waker};
-use muster_store::{LeaderLock, Lease, ScrubWalk, Scrubbed, Store};
+use muster_store::{LeaderLock, Lease, ScrubPass, ScrubWalk, Scrubbed, Store};
 use muster_telemetry::{Counter, count};
 use tokio::sync::watch;
 
@@ -29,12 +29,14 @@ pub(super) struct Scrub {
     desk: Arc<Desk>,
     walk: ScrubWalk,
     topology: watch::Receiver<u64>,
+    /// What the pass under way has found so far.
+    found: ScrubPass,
 }
 
 impl Scrub {
     pub(super) fn new(desk: Arc<Desk>) -> Scrub {
         let topology = desk.store().router().topology();
-        Scrub { desk, walk: ScrubWalk::new(), topology }
+        Scrub { desk, walk: ScrubWalk::new(), topology, found: ScrubPass::default() }
     }
 
     /// One step, and what follows from it.
@@ -60,9 +62,15 @@ impl Scrub {
         if let Some(soonest) = done.soonest {
             self.desk.hints.due_in(&self.desk.loops, self.desk.bus(), soonest).await;
         }
-        for (tenant, topic) in &done.topics {
+        for (tenant, line) in &done.lines {
             // Its use alone has it surveyed, and what waits there released.
-            let _ = self.desk.lanes.lane(tenant.as_str(), topic.as_str());
+            self.desk.lanes.line(tenant, line);
+        }
+        self.found.scanned += done.scanned;
+        self.found.homeless += done.homes.saturating_sub(done.unfinished);
+        if done.passed {
+            let pass = ScrubPass { at: self.desk.store().now().0, ..std::mem::take(&mut self.found) };
+            self.desk.store().put_scrub_pass(&pass).await?;
         }
         Ok(done)
     }
@@ -77,6 +85,7 @@ impl Loop for Scrub {
     type Lease = Lease;
 
     async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
+        muster_flow::failpoint!("scrub.begin");
         let mut counts = Counts::none();
         if self.topology.has_changed().unwrap_or(false) {
             self.topology.mark_unchanged();

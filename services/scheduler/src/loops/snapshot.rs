@@ -4,16 +4,17 @@
 //! sums over replicas are right. A scheduler that has only just begun to listen knows few workers:
 //! it leaves another's snapshot alone until it must have heard everybody. Its own it goes on with.
 
+mod gauges;
+
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use muster_chassis::{Budget, Counts, Loop, Safety};
-use muster_store::{LeaderLock, Lease, WorkerSeen, WorkerSnapshot};
-use muster_telemetry::{Gauge, set};
+use muster_store::{LeaderLock, Lease, WorkerSnapshot};
 
+use self::gauges::FleetGauges;
 use crate::desk::Desk;
 
 /// A snapshot outlives this many intervals.
@@ -27,23 +28,12 @@ pub(super) struct Snapshot {
     kept: Duration,
     /// The snapshot that stands is this replica's.
     own: bool,
-    /// What the gauges show.
-    shown: BTreeMap<String, u64>,
+    gauges: FleetGauges,
 }
 
 impl Snapshot {
     pub(super) fn new(desk: Arc<Desk>, interval: Duration) -> Snapshot {
-        Snapshot { desk, kept: KEPT_FOR * interval, own: false, shown: BTreeMap::new() }
-    }
-
-    fn show(&mut self, now: BTreeMap<String, u64>) {
-        for topic in self.shown.keys().filter(|topic| !now.contains_key(*topic)) {
-            set(Gauge::Workers, &[("topic", topic)], 0.0);
-        }
-        for (topic, workers) in &now {
-            set(Gauge::Workers, &[("topic", topic)], *workers as f64);
-        }
-        self.shown = now;
+        Snapshot { desk, kept: KEPT_FOR * interval, own: false, gauges: FleetGauges::default() }
     }
 }
 
@@ -69,23 +59,15 @@ impl Loop for Snapshot {
         let workers = desk.fleet.live(Instant::now(), at);
         counts.add("workers", workers.len() as u64);
         counts.add("unhealthy", workers.iter().filter(|worker| !worker.healthy).count() as u64);
-        let topics = by_topic(&workers);
-        desk.store().put_workers(&WorkerSnapshot { at, workers }, self.kept).await?;
+        let snapshot = WorkerSnapshot { at, workers };
+        desk.store().put_workers(&snapshot, self.kept).await?;
         self.own = true;
-        self.show(topics);
+        self.gauges.measure(&desk, &snapshot.workers).await?;
         Ok(counts)
     }
 
     fn stands_down(&mut self) {
         self.own = false;
-        self.show(BTreeMap::new());
+        self.gauges.stand_down();
     }
-}
-
-fn by_topic(workers: &[WorkerSeen]) -> BTreeMap<String, u64> {
-    let mut counted = BTreeMap::new();
-    for topic in workers.iter().flat_map(|worker| &worker.topics) {
-        *counted.entry(topic.clone()).or_default() += 1;
-    }
-    counted
 }

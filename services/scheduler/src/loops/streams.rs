@@ -1,7 +1,8 @@
 //! Keeps the streams and the schedulers' consumers as they should be.
 //!
 //! Making one is idempotent, so a second leader costs a second look. What a vanished stream held
-//! is put back by the reconciler and by workers that still hold results.
+//! is put back by the reconciler and by workers that still hold results. Offers that a killed server
+//! brought back after they had been acked are removed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,6 +36,8 @@ impl Loop for Streams {
             // Asking after a consumer makes it if it is missing.
             bus.consumer_state(&ConsumerSpec::scheduler(subject)).await?;
         }
-        Ok(Counts::none())
+        let mut counts = Counts::none();
+        counts.add("acked_offers_removed", bus.sweep_acked_offers().await?);
+        Ok(counts)
     }
 }

@@ -12,7 +12,7 @@ use muster_domain::{
 use muster_store::{Record, Step, StoredResult};
 use muster_wire::{
     job_id,
-    v1::{Failed, Release, Result as Report, Success, result},
+    v1::{Failed, Release, Result as Report, Slot, Success, result},
 };
 
 use crate::lanes::{Lane, Lanes};
@@ -47,6 +47,8 @@ pub(super) struct Read {
     pub(super) kind: Kind,
     /// Of a failure, for whoever watches the end.
     pub(super) error_code: Option<String>,
+    /// The concurrency slot that the attempt ran under.
+    pub(super) slot: Option<Slot>,
 }
 
 impl Read {
@@ -66,7 +68,7 @@ impl Read {
             Some(result::Kind::Release(release)) => Kind::Release(release),
             None => return Err((Box::new(item), "a result that says nothing".to_owned())),
         };
-        Ok(Read { place, id, lane, fence: item.fence, worker: item.worker, kind, error_code: None })
+        Ok(Read { place, id, lane, fence: item.fence, worker: item.worker, kind, error_code: None, slot: item.slot })
     }
 }
 
@@ -197,6 +199,8 @@ mod tests {
             retried_as: None,
             deleted: false,
             place: None,
+            slot: None,
+            lease_until: None,
         }
     }
 
@@ -207,9 +211,18 @@ mod tests {
         let step = |code: &str, fence: u64, now: Time| {
             let failure = (&JobError::new(code, "", true)).into();
             let kind = Kind::Failed(Failed { failure: Some(failure), retry_in_ms: None });
-            let (lanes, _pokes) = Lanes::new();
+            let (lanes, _pokes) = Lanes::new(Arc::default());
             let lane = lanes.lane("default", "t").unwrap();
-            let mut read = Read { place: 0, id: record.id, lane, fence, worker: String::new(), kind, error_code: None };
+            let mut read = Read {
+                place: 0,
+                id: record.id,
+                lane,
+                fence,
+                worker: String::new(),
+                kind,
+                error_code: None,
+                slot: None,
+            };
             let step = step_after(&mut read, &record, now);
             (step.event, step.seen)
         };

@@ -62,7 +62,7 @@ async fn beyond_the_window_jobs_wait_in_redis_and_leave_by_priority_then_age() {
     let critical = submit_many(&stack, 3, Priority::Critical).await;
     let late = [low.clone(), critical.clone()].concat();
     assert_eq!(decided(&stack, &late).await, late.len(), "whoever waits goes first");
-    let subject = subjects::offer(&Tenant::default(), &Topic::parse("t").unwrap());
+    let subject = subjects::offer(&Tenant::default(), Topic::parse("t").unwrap());
     assert_eq!(stack.bus().subject_count(&subject).await.unwrap(), WINDOW as u64, "the bus holds a window");
 
     let worker = Worker::on(&stack, "w1", "t").await;
@@ -72,7 +72,7 @@ async fn beyond_the_window_jobs_wait_in_redis_and_leave_by_priority_then_age() {
     assert_eq!(order[WINDOW + 3..WINDOW + 13], normal[WINDOW..]);
     assert_eq!(order[WINDOW + 13..], low);
     let left = until(SOON, "the queues to be empty", async || {
-        let lens = stack.store().queue_lens(&[(Tenant::default(), Topic::parse("t").unwrap())]).await.unwrap();
+        let lens = stack.store().queue_lens(&[(Tenant::default(), Topic::parse("t").unwrap().into())]).await.unwrap();
         (lens[0] == 0).then_some(lens[0])
     })
     .await;

@@ -23,7 +23,7 @@ const GROUP: usize = 100;
 
 /// Takes offers as they come, starts them in one request per batch, and reports success at once.
 async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
-    let spec = ConsumerSpec::offers(&Tenant::default(), &Topic::parse("many").unwrap());
+    let spec = ConsumerSpec::offers(&Tenant::default(), Topic::parse("many").unwrap());
     let consumer = bus.consumer(spec).await.unwrap();
     loop {
         let deliveries = consumer.fetch(64, Duration::from_secs(1)).await.unwrap();
@@ -40,6 +40,7 @@ async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
             undecodable: false,
             tenant: offer.tenant.clone(),
             topic: offer.topic.clone(),
+            pool: offer.pool.clone(),
         };
         let request = StartRequest { worker: "w1".into(), items: offers.iter().map(ask).collect() };
         let answer = bus.request(&subjects::start(), Body::Start(request), Duration::from_secs(5)).await.unwrap();
@@ -57,6 +58,7 @@ async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
                 worker: "w1".into(),
                 tenant: offer.tenant,
                 topic: offer.topic,
+                slot: offer.slot,
                 kind: Some(Kind::Success(Success::default())),
             });
         }

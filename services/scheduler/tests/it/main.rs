@@ -1,6 +1,7 @@
 //! The scheduler in-process, against a real Redis and a real NATS, with workers made by hand.
 
 mod backlog;
+mod consult;
 mod load;
 mod outages;
 mod path;

@@ -52,6 +52,11 @@ impl Stack {
 
     /// One more scheduler, which scrubs as often as this.
     pub(crate) async fn scrubbing(&self, name: &str, every: &str) -> Scheduler {
+        self.scheduler_with(name, &[("--loop-scrub-interval", every)]).await
+    }
+
+    /// One more scheduler with settings of its own.
+    pub(crate) async fn scheduler_with(&self, name: &str, more: &[(&str, &str)]) -> Scheduler {
         let args: Vec<String> = [
             ("--redis-url", self.redis.url()),
             ("--nats-url", self.nats.url()),
@@ -59,9 +64,9 @@ impl Stack {
             ("--admin-addr", "127.0.0.1:0".to_owned()),
             ("--outage-wait", "100ms".to_owned()),
             ("--loop-reconciler-interval", "1s".to_owned()),
-            ("--loop-scrub-interval", every.to_owned()),
         ]
         .into_iter()
+        .chain(more.iter().map(|(flag, value)| (*flag, (*value).to_owned())))
         .flat_map(|(flag, value)| [flag.to_owned(), value])
         .collect();
         let loaded = settings::load(SERVICE, SETTINGS, &args, &BTreeMap::new()).unwrap();

@@ -77,6 +77,7 @@ impl Worker {
             undecodable: false,
             tenant: offer.tenant.clone(),
             topic: offer.topic.clone(),
+            pool: offer.pool.clone(),
         };
         self.ask_raw(item).await
     }
@@ -127,6 +128,7 @@ impl Worker {
             worker: self.id.to_string(),
             tenant: attempt.offer.tenant.clone(),
             topic: attempt.offer.topic.clone(),
+            slot: attempt.offer.slot.clone(),
             kind: Some(kind),
         };
         let body = Body::Result(ResultGroup { items: vec![item] });

@@ -1,5 +1,5 @@
-//! Releasing a queued job: `scheduler/backlog.rs` on both schedulers, with the look that puts
-//! entries back.
+//! Releasing a queued job, or one that stands in line: `scheduler/backlog.rs` on both schedulers,
+//! with the look that puts entries back.
 //!
 //! Order: claim the head, `apply(dispatch)` by the entry's version, `offer`, `forward_homes`,
 //! `remove_queued`. An entry is a job and the version at which it was queued. Its home is near (a
@@ -16,6 +16,7 @@ use super::{
 };
 
 pub(crate) const QUEUED_FOUND: &str = "a queued job has its entry, or is looked at soon";
+pub(crate) const PENDING_NEAR: &str = "a pending job is looked at soon, whether it stands in line or not";
 pub(crate) const OFFER_FOUND: &str = "an offer that was not made is found by an entry or a look";
 
 /// What is wrong on purpose.
@@ -55,9 +56,11 @@ pub(crate) enum Hand {
     Claimed {
         entry: Age,
     },
+    /// `forward`: the home is later than the next look at an offer.
     Offer {
         entry: Age,
         offer: Age,
+        forward: bool,
     },
     Forward {
         entry: Age,
@@ -87,7 +90,7 @@ impl Hand {
     fn ages(&mut self) -> [Option<&mut Age>; 2] {
         match self {
             Hand::Idle | Hand::Rescore { .. } => [None, None],
-            Hand::Offer { entry, offer } => [Some(entry), Some(offer)],
+            Hand::Offer { entry, offer, .. } => [Some(entry), Some(offer)],
             Hand::Enqueue { entry: age }
             | Hand::Claimed { entry: age }
             | Hand::Forward { entry: age }
@@ -183,6 +186,8 @@ impl Backlog {
             }
             Hand::Claimed { entry } => {
                 let mut to = *w;
+                // Who stood in line is looked at as a pending job is: soon.
+                let lined = w.record.state == State::Pending;
                 // Without a version in the member, the record's own is all there is to compare.
                 let seen = if bare && w.record.state == State::Queued { Age::Now } else { entry };
                 let outcome = to.apply(bare, Event::Dispatch, Seen::Version(seen));
@@ -191,7 +196,9 @@ impl Backlog {
                 let ours = outcome == Outcome::Applied || !self.has(Flaw::LoserRemoves);
                 let gone = self.has(Flaw::Pops);
                 to.hands[place] = match (offered && ours, gone) {
-                    (true, _) => Hand::Offer { entry, offer: Age::Now },
+                    (true, _) => {
+                        Hand::Offer { entry, offer: Age::Now, forward: !(lined && outcome == Outcome::Applied) }
+                    }
                     (false, false) => Hand::Remove { entry },
                     (false, true) => Hand::Idle,
                 };
@@ -203,8 +210,8 @@ impl Backlog {
                     out.push(Step::fault(who, "apply(dispatch), no answer", to.canonical()));
                 }
             }
-            Hand::Offer { entry, offer } => {
-                let remove_first = self.has(Flaw::RemovesBeforeForward);
+            Hand::Offer { entry, offer, forward } => {
+                let remove_first = self.has(Flaw::RemovesBeforeForward) || !forward;
                 let mut to = put(if remove_first { Hand::Remove { entry } } else { Hand::Forward { entry } });
                 to.offers = to.offers.with(offer);
                 push("offer", to);
@@ -275,6 +282,9 @@ impl Backlog {
                 to.apply(bare, Event::Hold, Seen::Version(Age::Now));
                 to.hands[place] = Hand::Enqueue { entry: Age::Now };
                 push("apply(hold)", to);
+                let mut to = *w;
+                to.hands[place] = Hand::Enqueue { entry: Age::Now };
+                push("stands in line", to);
             }
             State::Queued => {
                 let mut to = *w;
@@ -335,13 +345,15 @@ impl Backlog {
             if !w.offers.is_empty() {
                 fault("NATS", "loses every offer", Topic { offers: Ages::default(), ..*w });
             }
-            if w.record.state == State::Queued {
+            if matches!(w.record.state, State::Queued | State::Pending) {
                 let mut to = *w;
                 to.apply(bare, Event::Cancel, Seen::Any);
                 fault("gateway", "apply(cancel)", to);
                 if w.entries.has(Age::Now) && !bare {
                     let (entries, claims) = (w.entries.without(Age::Now), w.claims.without(Age::Now));
-                    fault("Redis", "fails over and loses the entry", Topic { entries, claims, entry_lost: true, ..*w });
+                    // Of one who only stood in line nothing says that it is missing, and nothing needs to.
+                    let entry_lost = w.record.state == State::Queued;
+                    fault("Redis", "fails over and loses the entry", Topic { entries, claims, entry_lost, ..*w });
                 }
             }
         }
@@ -387,6 +399,7 @@ impl Protocol for Backlog {
                 let idle = w.hands == [Hand::Idle; 2] && w.record.state == State::Dispatched;
                 !idle || w.near || w.offers.has(Age::Now) || !w.entries.is_empty() || w.entry_lost
             }),
+            Property::<Checked<Backlog>>::always(PENDING_NEAR, |_, w| w.record.state != State::Pending || w.near),
             Property::<Checked<Backlog>>::sometimes("a job is queued twice and succeeds", |_, w| {
                 w.record.state == State::Succeeded && w.record.attempt == 2
             }),

@@ -1,42 +1,64 @@
-//! `muster bench submit`: no-op jobs through a whole stack, submitted over HTTP, counted by their
-//! worker. Says how many a second went through and what each process paid for a job, and fails
-//! unless every job succeeded and was started exactly once.
+//! `muster bench`: what the stack can do, measured. Everything runs on this machine, so that what
+//! each process pays can be read from the kernel; every run checks that each job was executed and
+//! ended once, and is void otherwise.
 
-mod cpu;
+mod delivery;
+mod figures;
+mod guard;
+mod keep_alive;
 mod load;
-mod verdict;
+mod meter;
+mod open_loop;
+mod overload;
+mod page;
+mod plot;
+mod reference;
+mod report;
+mod requests;
+mod rig;
+mod scenarios;
+mod stores;
+mod stretch;
+mod suite;
+mod targets;
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tokio::{process::Child, time::Instant};
-use uuid::Uuid;
 
-use self::{cpu::Meter, load::Load, verdict::Verdict};
-use super::dev;
+use self::{
+    figures::Figures,
+    guard::Guard,
+    overload::Overload,
+    rig::{Crew, Rig, STANDARD},
+    stretch::{Outcome, Stretch},
+    suite::Suite,
+};
 use crate::{
-    api::Api,
-    outcome::Failure,
     output::{self, Format},
-    stack::Stack,
     target::Target,
 };
 
-/// Measure the stack
+/// Measure what a stack can do, on stacks of its own
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    what: What,
+    what: Option<What>,
+
+    #[command(flatten)]
+    suite: Suite,
 }
 
 #[derive(Subcommand, Debug)]
 enum What {
     Submit(Submit),
+    Overload(Overload),
+    Guard(Guard),
 }
 
-/// Submit no-op jobs over HTTP and wait until all have succeeded
+/// Put no-op jobs through the local stack, or one of its own, and wait until all have succeeded
 #[derive(Args, Debug)]
 pub(crate) struct Submit {
     /// How many
@@ -44,20 +66,36 @@ pub(crate) struct Submit {
     jobs: u64,
 
     /// Jobs a request; 1 submits them one by one
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     batch: u64,
 
-    /// Requests at once, spread over the gateways
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Connections, spread over the gateways, each with one request in flight
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
 
-    /// Topic to use; a fresh one if none is given
-    #[arg(long)]
-    topic: Option<String>,
+    /// Topics that take turns
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    topics: u16,
 
-    /// Jobs that the worker runs at once
+    /// Jobs that a worker runs at once
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    workers: u32,
+    concurrency: u32,
+
+    /// Workers
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    workers: u16,
+
+    /// Workers that speak HTTP, a process each
+    #[arg(long)]
+    http: bool,
+
+    /// Start a stack of its own even if one runs here
+    #[arg(long)]
+    own: bool,
+
+    /// Submit everything before the workers start, and measure these alone
+    #[arg(long)]
+    drain: bool,
 
     /// Give up when nothing moves for this long
     #[arg(long, default_value = "60s", value_parser = crate::spans::parse, value_name = "DURATION")]
@@ -66,110 +104,84 @@ pub(crate) struct Submit {
 
 impl Bench {
     pub(crate) async fn run(self, target: &Target, format: Format) -> anyhow::Result<()> {
-        let What::Submit(submit) = self.what;
-        let stack = target.stack()?.ok_or_else(|| {
-            Failure::new("a bench needs a local stack, to see what each process pays")
-                .hint("start one: `muster dev --replicas 2`")
-        })?;
-        submit.run(target, &stack, format).await
+        match self.what {
+            None => self.suite.run(format).await,
+            Some(What::Guard(guard)) => guard.run(format).await,
+            Some(What::Overload(overload)) => {
+                let rig = rig(target, overload.own).await?;
+                let result = overload.run(&rig, format).await;
+                rig.stop().await;
+                result
+            }
+            Some(What::Submit(submit)) => {
+                let rig = rig(target, submit.own).await?;
+                let result = submit.run(&rig, format).await;
+                rig.stop().await;
+                result
+            }
+        }
     }
+}
+
+/// The stack that runs here, or one of the bench's own.
+async fn rig(target: &Target, own: bool) -> anyhow::Result<Rig> {
+    if let Some(stack) = if own { None } else { target.stack()? } {
+        return Rig::attach(stack, target.door()?).await;
+    }
+    let starting = output::spinner("starting a stack of its own");
+    let rig = Rig::start(STANDARD).await?;
+    starting.finish_and_clear();
+    Ok(rig)
 }
 
 impl Submit {
-    async fn run(self, target: &Target, stack: &Stack, format: Format) -> anyhow::Result<()> {
-        let api = Api::new(target.door()?)?;
-        let topic = self.topic.clone().unwrap_or_else(|| format!("bench-{}", Uuid::new_v4().simple()));
-        let tally = Scratch::new(&topic)?;
-        let mut worker = self.start_worker(target, stack, &topic, &tally)?;
-        let worker_pid = worker.id().context("the bench's worker is gone")?;
-
-        let meter = Meter::start(&stack.processes, worker_pid);
-        let begun = Instant::now();
-        let load = Load { jobs: self.jobs, batch: self.batch, connections: self.connections, topic: &topic };
-        let bar = output::bar(self.jobs, "finished");
-        let submitted = load.submit(&api);
-        let counted = verdict::until_counted(&tally.0, self.jobs, self.patience, &bar);
-        let (accepted, counted) = tokio::join!(submitted, counted);
-        let accepted = accepted?;
-        if counted? {
-            verdict::until_settled(&api, &tally.0, self.patience).await?;
-        }
-        let took = begun.elapsed();
-        let paid = meter.stop();
-        bar.finish_and_clear();
-
-        let checking = output::spinner("checking every job");
-        let verdict = Verdict::reach(&api, &topic, &accepted, &tally.0, self.patience).await?;
-        checking.finish_and_clear();
-        stop_worker(&mut worker, worker_pid).await;
-
-        let rate = self.jobs as f64 / took.as_secs_f64();
+    async fn run(self, rig: &Rig, format: Format) -> anyhow::Result<()> {
+        let (processes, copies) = if self.http { (self.workers, 1) } else { (1, self.workers) };
+        let stretch = Stretch {
+            jobs: self.jobs,
+            batch: self.batch,
+            connections: self.connections.into(),
+            topics: self.topics.into(),
+            crew: Crew { processes, copies, concurrency: self.concurrency, http: self.http },
+            patience: self.patience,
+        };
+        let outcome = if self.drain { stretch.drain(rig).await? } else { stretch.end_to_end(rig).await? };
+        let Outcome { figures, delivery } = &outcome;
         match format {
             Format::Json => output::json(&json!({
-                "jobs": self.jobs,
-                "seconds": took.as_secs_f64(),
-                "jobs_per_second": rate,
-                "cpu_us_per_job": paid.per_job(self.jobs),
-                "exact": verdict.is_exact(),
-                "verdict": verdict,
+                "figures": figures,
+                "exact": delivery.is_exact(),
+                "delivery": delivery,
             })),
             Format::Table => {
-                output::line(format_args!(
-                    "{} jobs in {:.1} s: {rate:.0} jobs/s ({} a request, {} connections)\n",
-                    self.jobs,
-                    took.as_secs_f64(),
-                    self.batch,
-                    self.connections
-                ));
-                paid.show(self.jobs);
-                output::line(format_args!("\n{verdict}"));
+                show(figures, self.batch, self.connections);
+                output::line(format_args!("\n{delivery}"));
             }
         }
-        match verdict.is_exact() {
-            true => Ok(()),
-            false => Err(Failure::new("the run was not exact").into()),
-        }
-    }
-
-    fn start_worker(&self, target: &Target, stack: &Stack, topic: &str, tally: &Scratch) -> anyhow::Result<Child> {
-        let me = std::env::current_exe()?;
-        let setpriv = dev::programs::find("setpriv");
-        let mut command = dev::bound_to_parent(setpriv.as_deref(), &me);
-        command
-            .args(["worker", "run", "--topic", topic, "--builtin", "count", "--drain", "5s", "--log", "warn"])
-            .args(["--tenant", target.tenant.as_deref().unwrap_or("default")])
-            .args(["--concurrency", &self.workers.to_string()])
-            .arg("--count-file")
-            .arg(&tally.0)
-            .env("NATS_URL", &stack.nats_url)
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        command.spawn().context("cannot start the bench's worker")
+        outcome.exact().map(drop)
     }
 }
 
-/// Lets the worker drain; one that does not is killed with the handle.
-async fn stop_worker(worker: &mut Child, pid: u32) {
-    use nix::{sys::signal, unistd::Pid};
-    if let Ok(pid) = i32::try_from(pid) {
-        let _ = signal::kill(Pid::from_raw(pid), signal::Signal::SIGTERM);
-    }
-    let _ = tokio::time::timeout(Duration::from_secs(10), worker.wait()).await;
-}
-
-/// The file that the worker counts in; gone with the bench.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(topic: &str) -> std::io::Result<Scratch> {
-        let path = std::env::temp_dir().join(format!("muster-{}-{topic}.count", std::process::id()));
-        std::fs::File::create(&path)?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+fn show(figures: &Figures, batch: u64, connections: u16) {
+    let figure = |name: &str| figures.get(name).unwrap_or_default();
+    output::line(format_args!(
+        "{} jobs in {:.1} s: {:.0} jobs/s ({batch} a request, {connections} connections)\n",
+        figure("jobs"),
+        figure("seconds"),
+        figure("rate"),
+    ));
+    let row = |service: &str| {
+        let cell = |name: String| figures.get(&name).map(|value| format!("{value:.1}")).unwrap_or_default();
+        vec![service.to_owned(), cell(format!("cpu.{service}")), cell(format!("rss.{service}"))]
+    };
+    let rows = meter::SERVICES.into_iter().chain(["total"]).map(row);
+    output::rows(&["PROCESS", "CPU µs/job", "MiB"], rows);
+    output::line(format_args!(
+        "\nper job: {:.2} NATS messages, {:.2} Redis commands",
+        figure("nats_messages"),
+        figure("redis_commands")
+    ));
+    if let (Some(waiting), Some(finished)) = (figures.get("bytes.waiting"), figures.get("bytes.finished")) {
+        output::line(format_args!("in Redis: {waiting:.0} bytes a waiting job, {finished:.0} a finished one"));
     }
 }

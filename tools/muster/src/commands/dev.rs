@@ -2,14 +2,14 @@
 //! Redis and NATS, every service and a demo worker, waits until all of it is ready, says how to
 //! use it, starts again what dies, and on Ctrl-C stops everything and keeps the data.
 
-mod fleet;
-mod folder;
-mod nats;
-mod ports;
-mod probe;
+pub(crate) mod fleet;
+pub(crate) mod folder;
+pub(crate) mod nats;
+pub(crate) mod ports;
+pub(crate) mod probe;
 pub(crate) mod programs;
-mod redis;
-mod services;
+pub(crate) mod redis;
+pub(crate) mod services;
 
 use std::{
     future::Future,

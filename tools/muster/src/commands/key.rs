@@ -1,4 +1,4 @@
-//! `muster key`: API keys with a tenant and scopes. The secret is shown once, by `create`.
+//! `muster key`: API keys with a tenant and scopes. A secret is shown once, by `create` and `rotate`.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Caller;
 use crate::{
-    api::Call,
+    api::{Answer, Call},
     outcome::Failure,
     output::{self, Format, cell},
 };
@@ -16,6 +16,15 @@ pub(crate) enum Key {
     Create(Create),
     /// Keys that exist, without their secrets
     List,
+    /// Give a key a new secret, shown once; the old one works on for a while
+    Rotate {
+        /// The key's id, as `list` shows it
+        id: String,
+
+        /// How long the old secret works on
+        #[arg(long, value_name = "MS", default_value_t = 3_600_000)]
+        overlap_ms: u64,
+    },
     /// Remove a key; calls with it are refused from then on
     Delete {
         /// The key's id, as `list` shows it
@@ -57,6 +66,12 @@ impl Key {
         match self {
             Key::Create(create) => create.run(caller).await,
             Key::List => list(caller).await,
+            Key::Rotate { id, overlap_ms } => {
+                let body = serde_json::json!({ "overlap_ms": overlap_ms }).to_string();
+                let answer = caller.api.call(&Call::post(format!("/keys/{id}/rotate"), body)).await;
+                shown(caller, &answer.map_err(Failure::from)?);
+                Ok(())
+            }
             Key::Delete { id } => {
                 caller.api.call(&Call::delete(format!("/keys/{id}"))).await.map_err(Failure::from)?;
                 output::line(format_args!("key {id} is gone"));
@@ -75,22 +90,27 @@ impl Create {
             expires_at: self.expires_at.as_deref(),
         };
         let call = Call::post("/keys", serde_json::to_string(&body)?);
-        let answer = caller.api.call(&call).await.map_err(Failure::from)?;
-        if caller.format == Format::Json {
-            output::line(answer.text);
-            return Ok(());
-        }
-        let key = &answer.value;
-        output::facts(&[
-            ("id", cell(&key["id"])),
-            ("name", cell(&key["name"])),
-            ("tenant", cell(&key["tenant"])),
-            ("scopes", words(&key["scopes"])),
-            ("key", cell(&key["key"])),
-        ]);
-        eprintln!("keep the key now: it is not shown again");
+        shown(caller, &caller.api.call(&call).await.map_err(Failure::from)?);
         Ok(())
     }
+}
+
+/// A key with its secret.
+fn shown(caller: &Caller, answer: &Answer) {
+    if caller.format == Format::Json {
+        output::line(&answer.text);
+        return;
+    }
+    let key = &answer.value;
+    output::facts(&[
+        ("id", cell(&key["id"])),
+        ("name", cell(&key["name"])),
+        ("tenant", cell(&key["tenant"])),
+        ("scopes", words(&key["scopes"])),
+        ("old secret until", cell(&key["previous_until"])),
+        ("key", cell(&key["key"])),
+    ]);
+    eprintln!("keep the key now: it is not shown again");
 }
 
 async fn list(caller: &Caller) -> anyhow::Result<()> {

@@ -1,7 +1,9 @@
-//! `muster worker list`, and `muster worker run`: a worker without a line of code. Either a command of yours per job, or a
+//! `muster worker list` and `drain`, and `muster worker run`: a worker without a line of code. Either a command of yours per job, or a
 //! builtin for trying things out. Over NATS when it knows a NATS server, else over HTTP.
 
 mod builtin;
+mod drain;
+pub(crate) mod drilled;
 mod exec;
 mod http;
 mod lease_book;
@@ -12,18 +14,27 @@ mod work;
 use std::{io::IsTerminal, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
+use futures_util::future::try_join_all;
 use muster_domain::{Tenant, Topic, WorkerId};
 use tracing_subscriber::EnvFilter;
 
 use self::work::Work;
-use super::Caller;
-use crate::{api::Api, outcome::Failure, output::Format, signals::StopSignals, spans, target::Target};
+use super::{Caller, job::label};
+use crate::{
+    api::Api, outcome::Failure, output::Format, record::Recorder, signals::StopSignals, spans, target::Target,
+};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Worker {
     Run(Box<Run>),
     /// Workers of the tenant that live, as every gateway sees them
     List,
+    /// Tell a worker to leave: it takes no more jobs, finishes what it runs, gives the rest back
+    Drain {
+        /// The worker, as `muster worker list` shows it
+        #[arg(value_parser = worker_id)]
+        id: WorkerId,
+    },
 }
 
 /// Run jobs of one or more topics until told to stop
@@ -37,6 +48,10 @@ pub(crate) struct Run {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
 
+    /// Something this worker has and others may lack: jobs that require it come here; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    provides: Vec<(String, String)>,
+
     /// On SIGTERM: how long running jobs may take before they are given back
     #[arg(long, default_value = "25s", value_parser = spans::parse, value_name = "DURATION")]
     drain: Duration,
@@ -49,8 +64,12 @@ pub(crate) struct Run {
     what: What,
 
     /// For `count`: the file that gets a line per execution
-    #[arg(long, required_if_eq("builtin", "count"), value_name = "FILE")]
+    #[arg(long, required_if_eq_any([("builtin", "count"), ("builtin", "record"), ("builtin", "drill")]), value_name = "FILE")]
     count_file: Option<PathBuf>,
+
+    /// So many workers in this one process, for a bench
+    #[arg(long, hide = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    copies: u16,
 
     /// NATS servers; without any the worker speaks HTTP
     #[arg(long, env = "NATS_URL", value_name = "URL")]
@@ -96,14 +115,22 @@ enum Builtin {
     Fail,
     /// Writes a line per execution and gives their number
     Count,
+    /// Writes down which job began when, for a bench
+    #[value(hide = true)]
+    Record,
+    /// Plays the part that the payload gives it, and writes a line per execution
+    #[value(hide = true)]
+    Drill,
 }
 
 /// What a worker is, however it speaks.
+#[derive(Clone)]
 struct Settings {
     id: WorkerId,
     tenant: Tenant,
     topics: Vec<Topic>,
     concurrency: usize,
+    provides: Vec<(String, String)>,
     drain: Duration,
     lease: Duration,
     stream_replicas: usize,
@@ -114,6 +141,7 @@ impl Worker {
         match self {
             Worker::Run(run) => run.run(target).await,
             Worker::List => list::run(&Caller { api: Api::new(target.door()?)?, format }).await,
+            Worker::Drain { id } => drain::run(&Caller { api: Api::new(target.door()?)?, format }, &id).await,
         }
     }
 }
@@ -138,7 +166,13 @@ impl Run {
         match nats_url {
             Some(url) => {
                 tracing::info!(worker = %settings.id, %topics, %url, "taking jobs over NATS");
-                over_nats::run(settings, &url, work, stop).await
+                let mut crew = Vec::new();
+                for _ in 1..self.copies {
+                    let copy = Settings { id: WorkerId::random("cli"), ..settings.clone() };
+                    crew.push(over_nats::run(copy, &url, Arc::clone(&work), StopSignals::listen()?));
+                }
+                crew.push(over_nats::run(settings, &url, work, stop));
+                try_join_all(crew).await.map(drop)
             }
             None => {
                 let door = target.door()?;
@@ -157,6 +191,7 @@ impl Run {
             tenant,
             topics: self.topics.iter().map(topic).collect::<Result<_, _>>()?,
             concurrency: self.concurrency as usize,
+            provides: self.provides.clone(),
             drain: self.drain,
             lease: self.lease,
             stream_replicas: self.nats_replicas,
@@ -169,6 +204,8 @@ impl Run {
             (None, Some(Builtin::Sleep), _) => Work::Sleep,
             (None, Some(Builtin::Fail), _) => Work::Fail,
             (None, Some(Builtin::Count), Some(file)) => Work::Count(builtin::Tally::open(file)?),
+            (None, Some(Builtin::Record), Some(file)) => Work::Record(Recorder::open(file)?),
+            (None, Some(Builtin::Drill), Some(file)) => Work::Drill(builtin::Tally::open(file)?),
             (None, ..) => Work::Echo,
         })
     }

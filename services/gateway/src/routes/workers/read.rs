@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
 use muster_domain::{
-    JobError, JobErrorCode, JobId, ProblemCode, Progress, RequestId, Topic, WorkerId, topic::check_label,
+    JobError, JobErrorCode, JobId, ProblemCode, Progress, RequestId, Topic, WorkerId, line::MAX_REQUIRES,
+    topic::check_label,
 };
 
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
 /// Items in one call.
 const MOST_ITEMS: usize = 100;
 const LEASE_MS: RangeInclusive<u64> = 5_000..=900_000;
-const USUAL_LEASE_MS: u64 = 30_000;
 /// Ten years: beyond that a number is a slip.
 const MOST_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 /// Most bytes of an error's details or of a progress's data.
@@ -50,7 +50,7 @@ pub(super) fn lease(body: &Bytes) -> Result<Lease, Problem> {
     let provides = read_provides(&mut o, f);
     let max = o.integer("max", f, 1..=MOST_ITEMS as u64).unwrap_or(1);
     let wait = o.integer("wait_ms", f, 0..=MOST_WAIT_MS).unwrap_or(0);
-    let lease = o.integer("lease_ms", f, LEASE_MS).unwrap_or(USUAL_LEASE_MS);
+    let lease = o.integer("lease_ms", f, LEASE_MS).map(Duration::from_millis);
     o.finish(f);
     faults.into_result()?;
     let (Some(request), Some(worker)) = (request, worker) else { return Err(lost()) };
@@ -61,7 +61,7 @@ pub(super) fn lease(body: &Bytes) -> Result<Lease, Problem> {
         provides,
         max: usize::try_from(max).unwrap_or(1),
         wait: Duration::from_millis(wait),
-        lease: Duration::from_millis(lease),
+        lease,
     })
 }
 
@@ -69,7 +69,10 @@ fn read_provides(o: &mut Object<'_>, f: &mut Faults) -> BTreeMap<String, String>
     let mut provides = BTreeMap::new();
     let Some(given) = o.object("provides", f) else { return provides };
     let at = given.at().to_owned();
-    for (key, raw) in given.into_fields().take(MOST_ITEMS) {
+    if given.len() > MAX_REQUIRES {
+        f.invalid("", "provides", format_args!("has {} labels; at most {MAX_REQUIRES}", given.len()));
+    }
+    for (key, raw) in given.into_fields().take(MAX_REQUIRES) {
         match text(raw.get()).map(|value| (check_label(&key, &value), value)) {
             Some((Ok(()), value)) => drop(provides.insert(key.into_owned(), value.into_owned())),
             Some((Err(why), _)) => f.invalid(&at, &key, why),
@@ -87,7 +90,7 @@ pub(super) fn extend(body: &Bytes) -> Result<Extend, Problem> {
     o.require("worker_id", f);
     let worker = o.name("worker_id", f, WorkerId::parse);
     let wait = o.integer("wait_ms", f, 0..=MOST_WAIT_MS).unwrap_or(0);
-    let lease = o.integer("lease_ms", f, LEASE_MS).unwrap_or(USUAL_LEASE_MS);
+    let lease = o.integer("lease_ms", f, LEASE_MS).map(Duration::from_millis);
     let items = items(&mut o, f, |o, f, job, fence| {
         let progress = o.object("progress", f).map(|given| read_progress(given, f));
         Some(Held { job, fence, progress })
@@ -95,7 +98,7 @@ pub(super) fn extend(body: &Bytes) -> Result<Extend, Problem> {
     o.finish(f);
     faults.into_result()?;
     let worker = worker.ok_or_else(lost)?;
-    Ok(Extend { worker, wait: Duration::from_millis(wait), lease: Duration::from_millis(lease), items })
+    Ok(Extend { worker, wait: Duration::from_millis(wait), lease, items })
 }
 
 fn read_progress(mut o: Object<'_>, f: &mut Faults) -> Progress {
@@ -223,7 +226,7 @@ mod tests {
         let body = br#"{"request_id":"r1","worker_id":"w-1","topics":["b","a","b"]}"#;
         let asked = lease(&Bytes::from_static(body)).unwrap();
         assert_eq!(asked.topics.iter().map(Topic::as_str).collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!((asked.max, asked.wait, asked.lease), (1, Duration::ZERO, Duration::from_secs(30)));
+        assert_eq!((asked.max, asked.wait, asked.lease), (1, Duration::ZERO, None));
         assert_eq!(pointers(lease, "{}"), ["/request_id", "/worker_id", "/topics", "/topics"]);
         let wrong =
             r#"{"request_id":"r","worker_id":"a b","topics":["A"],"max":101,"wait_ms":30001,"lease_ms":1,"x":1}"#;

@@ -1,8 +1,10 @@
 //! Carries out what the look says, in pipelines: publish again, wake, put back, offer again, end.
 //!
 //! Promises: every event compares the version that was read; whatever a job's standing is
-//! afterwards decides when it is looked at next; an end has its effects done, home last. Leaves to
-//! others: re-scoring the homes that stay.
+//! afterwards decides when it is looked at next; an end has its effects done, home last. What is
+//! done to a job stands in the audit log before anybody can see what follows from it, and what an
+//! earlier pass may have died before telling is told before the job moves on. Leaves to others:
+//! re-scoring the homes that stay.
 
 use std::{
     collections::BTreeMap,
@@ -10,15 +12,15 @@ use std::{
 };
 
 use muster_domain::{
-    Event, Head, JobId, Outcome, State,
+    Act, Event, Head, JobId, Outcome, State, audit,
     job::{Action, FailedAttempt},
 };
 use muster_flow::{End, Offering, offer_of};
-use muster_store::{Fields, Lease, Moved, QueueEntry, Record, Rescore, Step, StoreError};
+use muster_store::{Fields, Lease, Moved, QueueEntry, Record, Rescore, SlotRef, Step, StoreError};
 use muster_telemetry::{Counter, Emit, count, events::Replayed};
 
 use super::{AFTER_A_FAULT, Faulty, Item, Moment, SOON, wait_of};
-use crate::{desk::Desk, events, lanes::PerLane};
+use crate::{desk::Desk, events, lanes::PerLane, slots};
 
 /// What is to be done in one shard.
 #[derive(Default)]
@@ -88,6 +90,12 @@ impl Done {
         self.look_in(item, AFTER_A_FAULT);
     }
 
+    /// The same for one that is to be looked at already: sooner.
+    fn fault_of(&mut self, item: &Item) {
+        self.rescores.retain(|(rescore, _)| rescore.job != item.record.id);
+        self.fault(item);
+    }
+
     fn look_in(&mut self, item: &Item, after: Duration) {
         self.look_from(Instant::now(), item, after);
     }
@@ -126,9 +134,10 @@ impl Done {
 }
 
 /// Does it all; the lease is checked before each kind of write.
-pub(super) async fn carry_out(desk: &Desk, lease: &Lease, plan: Plan, read: Moment) -> anyhow::Result<Done> {
-    let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish } = plan;
+pub(super) async fn carry_out(desk: &Desk, lease: &Lease, mut plan: Plan, read: Moment) -> anyhow::Result<Done> {
     let mut done = Done { read, rescores: Vec::new(), counts: BTreeMap::new(), moved: false, faults: 0 };
+    tell_owed(desk, &mut plan, &mut done).await;
+    let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish } = plan;
     for item in &nothing {
         done.as_planned(item);
     }
@@ -160,6 +169,52 @@ pub(super) async fn carry_out(desk: &Desk, lease: &Lease, plan: Plan, read: Mome
     Ok(done)
 }
 
+/// What an earlier pass may have died before telling: the last transition, if it was a loop's doing; and every
+/// retry of a job that was called off, perhaps between a retry and the telling of it.
+fn owed(item: &Item) -> Vec<Act> {
+    let Record { id, spec, head, history, .. } = &item.record;
+    let mut acts: Vec<Act> = audit::owed(*id, spec, head, history).into_iter().collect();
+    if head.last_event == Some(Event::Cancel) && head.fence > 0 {
+        acts.extend(audit::retries(*id, spec, head, history));
+    }
+    acts
+}
+
+/// Tells what is owed before the jobs move on. Those for whom it cannot be told now wait.
+async fn tell_owed(desk: &Desk, plan: &mut Plan, done: &mut Done) {
+    let Plan { resubmit, wake, reoffer, apply, finish, .. } = plan;
+    let moving =
+        resubmit.iter().chain(&*wake).chain(&*reoffer).chain(&*finish).chain(apply.iter().map(|(item, _)| item));
+    let acts: Vec<Act> = moving.flat_map(owed).collect();
+    if tell(desk, &acts).await {
+        return;
+    }
+    let mut waits = |item: &Item| {
+        let waits = !owed(item).is_empty();
+        if waits {
+            done.fault(item);
+        }
+        waits
+    };
+    for items in [resubmit, wake, reoffer, finish] {
+        items.retain(|item| !waits(item));
+    }
+    apply.retain(|(item, _)| !waits(item));
+}
+
+/// False if the audit log could not be written.
+async fn tell(desk: &Desk, acts: &[Act]) -> bool {
+    match acts {
+        [] => true,
+        acts => desk.store().audit(acts).await.is_ok(),
+    }
+}
+
+/// What a transition of this job was, if it is worth telling.
+fn act_of(item: &Item, head: &Head) -> Option<Act> {
+    audit::of_transition(item.record.id, &item.record.spec, item.record.head.state(), head)
+}
+
 fn ids(items: &[Item]) -> Vec<JobId> {
     items.iter().map(|item| item.record.id).collect()
 }
@@ -177,6 +232,15 @@ async fn republish(desk: &Desk, items: Vec<Item>, done: &mut Done) {
             Ok(_) => done.look_in(item, SOON),
             Err(_) => done.fault(item),
         }
+    }
+    let help = |item: &&Item| {
+        let record = &item.record;
+        audit::of_help(record.id, &record.spec, &record.head, "resubmit", done.read.time)
+    };
+    let acts: Vec<Act> = lost.iter().map(help).collect();
+    if !tell(desk, &acts).await {
+        lost.into_iter().for_each(|item| done.fault(item));
+        return;
     }
     let n = todo.len() as u64;
     let unsent: Faulty = desk.flow.publish_submits(todo).await.into_iter().collect();
@@ -201,30 +265,32 @@ async fn awaken(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     let all = ids(&items);
     let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&all, Fields::PAYLOAD));
     muster_flow::failpoint!("wake.after_apply");
-    let mut todo = Vec::new();
+    let (mut todo, mut acts, mut retried) = (Vec::new(), Vec::new(), Vec::new());
     for ((item, moved), record) in items.iter().zip(&moved).zip(records) {
         let Some((_, head)) = done.applied(item, moved) else { continue };
         done.count("wake");
+        if let Some(act) = act_of(item, head) {
+            acts.push(act);
+            retried.push(item);
+        }
         if let Ok(Some(record)) = record {
             todo.push(Record { head: head.clone(), ..record });
         }
     }
+    if !tell(desk, &acts).await {
+        // Not published before it is told; the next look tells it.
+        retried.iter().for_each(|item| done.fault_of(item));
+        todo.retain(|record| retried.iter().all(|item| item.record.id != record.id));
+    }
+    muster_flow::failpoint!("wake.after_audit");
     desk.flow.publish_submits(todo).await;
 }
 
 /// Queued: its entry is put back if it is gone, and its lane made known here.
 async fn put_back(desk: &Desk, items: Vec<Item>, done: &mut Done) {
-    let entry = |item: &Item| QueueEntry {
-        tenant: item.record.spec.tenant.clone(),
-        topic: item.record.spec.topic.clone(),
-        priority: item.record.spec.priority,
-        job: item.record.id,
-        version: item.record.head.version,
-        since: item.record.head.created_at,
-    };
-    let entries: Vec<QueueEntry> = items.iter().map(entry).collect();
+    let entries: Vec<QueueEntry> = items.iter().map(|item| QueueEntry::of(&item.record)).collect();
     let stored = desk.store().enqueue(&entries).await;
-    for (item, entry) in items.iter().zip(&entries) {
+    for item in &items {
         if stored.is_err() {
             done.fault(item);
             continue;
@@ -232,7 +298,8 @@ async fn put_back(desk: &Desk, items: Vec<Item>, done: &mut Done) {
         done.count("requeue");
         done.as_planned(item);
         // Its use alone has it surveyed, and what waits there released. Names in records are good.
-        let _ = desk.lanes.lane(entry.tenant.as_str(), entry.topic.as_str());
+        let spec = &item.record.spec;
+        let _ = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
     }
 }
 
@@ -241,12 +308,21 @@ async fn offer_again(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     let steps = items.iter().map(|i| Step::new(i.record.id, Event::Reoffer, i.record.head.version.into())).collect();
     let all = ids(&items);
     let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&all, Fields::PAYLOAD));
+    muster_flow::failpoint!("reoffer.after_apply");
+    let heads = moved.iter().map(|moved| moved.as_ref().ok().and_then(|moved| moved.done()));
+    let acts: Vec<Act> = items.iter().zip(heads).filter_map(|(item, head)| act_of(item, head?)).collect();
+    let told = tell(desk, &acts).await;
     let (mut offers, mut stand) = (Vec::new(), PerLane::default());
     for ((item, moved), record) in items.iter().zip(&moved).zip(records) {
         let Some((_, head)) = done.applied(item, moved) else { continue };
+        if !told {
+            done.fault_of(item);
+            continue;
+        }
         done.count("reoffer");
         if let Ok(Some(record)) = record {
-            if let Ok(lane) = desk.lanes.lane(record.spec.tenant.as_str(), record.spec.topic.as_str()) {
+            let spec = &record.spec;
+            if let Ok(lane) = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires) {
                 stand.add(&lane);
             }
             offers.push(offer_of(&record, head));
@@ -254,7 +330,7 @@ async fn offer_again(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     }
     // One that the bus does not take is found again by the next look.
     desk.flow.offer(offers, Offering { many: false, again: true }).await;
-    desk.published(&stand, false);
+    desk.published(&stand, false).await;
 }
 
 /// Out of time, or its worker fell silent.
@@ -264,9 +340,17 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
         Step { wait: failed.wait, ..step }.with_error(failed.error.clone())
     };
     let moved = desk.store().apply(items.iter().map(step).collect()).await;
-    let (mut ends, mut ended, mut news) = (Vec::new(), Vec::new(), Vec::new());
+    muster_flow::failpoint!("end.after_apply");
+    let heads = moved.iter().map(|moved| moved.as_ref().ok().and_then(|moved| moved.done()));
+    let acts: Vec<Act> = items.iter().zip(heads).filter_map(|((item, _), head)| act_of(item, head?)).collect();
+    let told = tell(desk, &acts).await;
+    let (mut ends, mut ended, mut news, mut freed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for ((item, failed), moved) in items.iter().zip(&moved) {
         let Some((moved, head)) = done.applied(item, moved) else { continue };
+        if !told {
+            done.fault_of(item);
+            continue;
+        }
         done.count(failed.event.as_str());
         let worker = item.record.head.lease().map(|lease| lease.worker.clone());
         let first = moved.outcome == Outcome::Applied;
@@ -284,6 +368,7 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
                 error_code: Some(failed.error.code.clone()),
                 first,
                 tell: worker,
+                slot: SlotRef::of(record),
             });
             ended.push(record.id);
             continue;
@@ -293,13 +378,21 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
         if let Some(worker) = worker {
             desk.flow.stop_attempt(&worker, item.record.id, head).await;
         }
+        // Its worker was silent for a whole lease; one that was only too slow keeps its slot for now.
+        if failed.event == Event::Rescue {
+            freed.extend(SlotRef::of(&item.record));
+        }
     }
-    if desk.flow.finish(ends).await.is_ok() {
-        // Their homes are gone; re-scoring would find nothing.
-        done.rescores.retain(|(rescore, _)| !ended.contains(&rescore.job));
-    } else {
-        done.faults += ended.len() as u64;
+    match desk.flow.finish(ends).await {
+        Ok(finished) => {
+            // Their homes are gone; re-scoring would find nothing.
+            let kept = |job: &JobId| finished.held.iter().any(|(held, _)| held == job);
+            done.rescores.retain(|(rescore, _)| !ended.contains(&rescore.job) || kept(&rescore.job));
+            slots::hand_over(desk, finished.next).await;
+        }
+        Err(_) => done.faults += ended.len() as u64,
     }
+    slots::free(desk, freed).await;
     events::tell(desk.bus(), news).await;
 }
 
@@ -315,12 +408,18 @@ fn outcome_of(event: Event) -> &'static str {
 async fn finish_ends(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     let end = |item: &Item| End { tell: cut_off(&item.record.head), ..End::of(&item.record, false) };
     let finished = desk.flow.finish(items.iter().map(end).collect()).await;
+    let Ok(finished) = finished else {
+        items.iter().for_each(|item| done.fault(item));
+        return;
+    };
     for item in &items {
-        match finished {
-            Ok(()) => done.count("finish"),
-            Err(_) => done.fault(item),
+        match finished.held.iter().find(|(held, _)| *held == item.record.id) {
+            // Its worker may still be at it, and keeps the slot: the end is finished then.
+            Some((_, left)) => done.look_in(item, (*left).max(SOON)),
+            None => done.count("finish"),
         }
     }
+    slots::hand_over(desk, finished.next).await;
 }
 
 /// The worker whose attempt was ended from outside, and who may not have heard.

@@ -8,7 +8,7 @@ use std::{
 
 use muster_bus::subjects;
 use muster_domain::{
-    Phase, Tenant, Time, Topic,
+    Line, Phase, Tenant, Time,
     job::{BusView, DISPATCHED_LOOK, Known, PENDING_LOOK},
 };
 use muster_store::Record;
@@ -19,7 +19,7 @@ use crate::desk::Desk;
 pub(super) struct View<'a> {
     desk: &'a Desk,
     submits: Option<Known>,
-    offers: HashMap<(Tenant, Topic), Known>,
+    offers: HashMap<(Tenant, Line), Known>,
     asked_results: bool,
 }
 
@@ -35,7 +35,12 @@ impl<'a> View<'a> {
         match &head.phase {
             Phase::Pending { .. } if (head.since + PENDING_LOOK).reached(now) => view.submits = self.submits().await,
             Phase::Dispatched if (head.since + DISPATCHED_LOOK).reached(now) => {
-                view.offers = self.offers(&record.spec.tenant, &record.spec.topic).await;
+                view.offers = self.offers(&record.spec.tenant, record.spec.line()).await;
+                if !record.spec.requires.is_empty() {
+                    // A scheduler that has just come learns of its line, and tells the workers of it.
+                    let spec = &record.spec;
+                    let _ = self.desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
+                }
             }
             Phase::Running { lease, .. } if lease.until.reached(now) => {
                 // Longer than the lease if it was extended, never shorter.
@@ -54,12 +59,13 @@ impl<'a> View<'a> {
         }
     }
 
-    async fn offers(&mut self, tenant: &Tenant, topic: &Topic) -> Known {
-        let key = (tenant.clone(), topic.clone());
+    async fn offers(&mut self, tenant: &Tenant, line: Line) -> Known {
+        let subject = subjects::offer(tenant, &line);
+        let key = (tenant.clone(), line);
         if let Some(known) = self.offers.get(&key) {
             return *known;
         }
-        let known = self.desk.bus().oldest(&subjects::offer(tenant, topic)).await;
+        let known = self.desk.bus().oldest(&subject).await;
         self.offers.insert(key, known);
         known
     }

@@ -1,77 +1,129 @@
-//! The load of a bench: jobs submitted by many connections at once. Every request has its
-//! idempotency keys, so that one whose answer was lost is repeated and still makes its jobs once.
+//! The closed-loop load of a bench: so many connections, each with one request in flight, as fast
+//! as answers come. A gateway that asks to wait is waited for; any other refusal, or a connection
+//! that breaks, ends the bench, because then nobody knows what was accepted.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashSet,
+    net::SocketAddr,
+    time::Duration,
 };
 
 use anyhow::Context;
 use futures_util::future::try_join_all;
 use muster_domain::JobId;
-use serde_json::Value;
-use uuid::Uuid;
 
-use crate::{
-    api::{Api, Call},
-    outcome::Failure,
+use super::{
+    keep_alive::{Answer, KeepAlive},
+    requests::{Submits, job_ids},
 };
+use crate::{outcome::Failure, target::Door};
 
-/// What to submit.
-pub(super) struct Load<'a> {
-    pub(super) jobs: u64,
-    pub(super) batch: u64,
-    pub(super) connections: u16,
-    pub(super) topic: &'a str,
+/// What a gateway asks for that names no time.
+const PAUSE: Duration = Duration::from_millis(100);
+/// In the answer of a gateway whose store did not answer.
+const STORE_AWAY: &[u8] = br#""code":"store_unavailable""#;
+
+/// What was submitted.
+#[derive(Debug, Default)]
+pub(super) struct Submitted {
+    /// In the order of their answers.
+    pub(super) jobs: Vec<JobId>,
+    /// Answers that asked to come back later.
+    pub(super) put_off: u64,
 }
 
-impl Load<'_> {
-    /// Submits all of it and gives the ids of the accepted jobs. A refused job ends the bench.
-    pub(super) async fn submit(&self, api: &Api) -> anyhow::Result<HashSet<JobId>> {
-        let doors = api.each();
-        let run = Uuid::new_v4().simple().to_string();
-        let next = Cell::new(0);
-        let accepted = RefCell::new(HashSet::with_capacity(usize::try_from(self.jobs)?));
-        let (run, next, accepted_ref) = (&run, &next, &accepted);
-        let connection = |n: usize| {
-            let door = &doors[n % doors.len()];
-            async move {
-                while next.get() < self.jobs {
-                    let from = next.get();
-                    let to = (from + self.batch).min(self.jobs);
-                    next.set(to);
-                    let ids = if self.batch == 1 {
-                        self.one(door, run, from).await?
-                    } else {
-                        self.many(door, run, from, to).await?
-                    };
-                    accepted_ref.borrow_mut().extend(ids);
-                }
-                anyhow::Ok(())
+/// Where the gateways listen.
+pub(super) async fn addresses(door: &Door) -> anyhow::Result<Vec<SocketAddr>> {
+    let mut addrs = Vec::new();
+    for url in &door.urls {
+        let host = url.strip_prefix("http://").ok_or_else(|| {
+            Failure::usage(format!("a bench speaks plain HTTP only, and {url} is not")).hint("use a local stack")
+        })?;
+        let mut found = tokio::net::lookup_host(host).await.with_context(|| format!("{url} cannot be looked up"))?;
+        addrs.push(found.next().with_context(|| format!("{url} has no address"))?);
+    }
+    Ok(addrs)
+}
+
+/// Opens so many connections, spread over the gateways.
+pub(super) async fn connect(addrs: &[SocketAddr], connections: usize) -> anyhow::Result<Vec<KeepAlive>> {
+    let open = |addr: &SocketAddr| {
+        let addr = *addr;
+        async move { KeepAlive::open(addr).await.with_context(|| format!("cannot connect to {addr}")) }
+    };
+    try_join_all(addrs.iter().cycle().take(connections).map(open)).await
+}
+
+/// Submits by `count` requests over these connections; `seen` hears how many jobs were accepted.
+pub(super) async fn submit(
+    connections: &mut [KeepAlive],
+    submits: &Submits,
+    count: u64,
+    seen: impl Fn(u64),
+) -> anyhow::Result<Submitted> {
+    let jobs = usize::try_from(count * submits.batch)?;
+    let (next, put_off, accepted) = (Cell::new(0), Cell::new(0), RefCell::new(Vec::with_capacity(jobs)));
+    let (next, put_off_ref, accepted_ref, seen) = (&next, &put_off, &accepted, &seen);
+    let each = connections.iter_mut().map(|connection| async move {
+        loop {
+            let n = next.get();
+            if n >= count {
+                return anyhow::Ok(());
             }
-        };
-        try_join_all((0..usize::from(self.connections)).map(connection)).await?;
-        Ok(accepted.into_inner())
-    }
-
-    async fn one(&self, api: &Api, run: &str, n: u64) -> anyhow::Result<Vec<JobId>> {
-        let body = format!(r#"{{"topic":"{}"}}"#, self.topic);
-        let call = Call::post("/jobs", body).idempotency_key(format!("{run}-{n}"));
-        let answer = api.call(&call).await.map_err(Failure::from)?;
-        Ok(vec![id(&answer.value)?])
-    }
-
-    async fn many(&self, api: &Api, run: &str, from: u64, to: u64) -> anyhow::Result<Vec<JobId>> {
-        let item = |n: u64| format!(r#"{{"topic":"{}","idempotency_key":"{run}-{n}"}}"#, self.topic);
-        let items: Vec<String> = (from..to).map(item).collect();
-        let call = Call::post("/jobs/batch", format!(r#"{{"items":[{}]}}"#, items.join(","))).repeatable();
-        let answer = api.call(&call).await.map_err(Failure::from)?;
-        let said = answer.value["items"].as_array().context("the answer has no items")?;
-        said.iter().map(|item| id(&item["job"]).with_context(|| format!("refused: {item}"))).collect()
-    }
+            next.set(n + 1);
+            let request = submits.nth(n);
+            loop {
+                let answer = connection.exchange(request).await.context("a connection broke")?;
+                if let Some(pause) = asked_to_wait(&answer) {
+                    put_off_ref.set(put_off_ref.get() + 1);
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
+                let mut jobs = accepted_ref.borrow_mut();
+                let before = jobs.len();
+                if answer.status < 300 {
+                    jobs.extend(job_ids(answer.body));
+                }
+                if (jobs.len() - before) as u64 != submits.batch {
+                    return Err(refused(&answer).into());
+                }
+                seen(jobs.len() as u64);
+                break;
+            }
+        }
+    });
+    try_join_all(each).await?;
+    Ok(Submitted { jobs: accepted.into_inner(), put_off: put_off.get() })
 }
 
-fn id(job: &Value) -> anyhow::Result<JobId> {
-    let id = job["id"].as_str().context("the answer names no job")?;
-    id.parse().map_err(|fault| anyhow::anyhow!("{id:?}: {fault}"))
+/// How long to wait before the same request may be sent again, if that is what was said. A store that
+/// did not answer in time may have stored the jobs all the same, so after that nothing is repeated:
+/// requests of a bench have no key by which a repeat would find them.
+pub(super) fn asked_to_wait(answer: &Answer<'_>) -> Option<Duration> {
+    let unknown = || answer.body.windows(STORE_AWAY.len()).any(|window| window == STORE_AWAY);
+    (matches!(answer.status, 429 | 503) && !unknown()).then(|| answer.retry_after.unwrap_or(PAUSE))
+}
+
+fn refused(answer: &Answer<'_>) -> Failure {
+    let text = String::from_utf8_lossy(answer.body);
+    // In a bulk answer the first item that went wrong says why.
+    let text: String = text.find(r#""error":"#).map_or(&*text, |at| &text[at..]).chars().take(600).collect();
+    Failure::new(format!("not every job was accepted ({}): {text}", answer.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_surely_was_not_accepted_is_sent_again() {
+        let wait = |status, body: &'static str, seconds| {
+            let retry_after = Some(Duration::from_secs(seconds));
+            asked_to_wait(&Answer { status, retry_after, body: body.as_bytes() })
+        };
+        assert_eq!(wait(429, r#"{"code":"rate_limited"}"#, 3), Some(Duration::from_secs(3)));
+        assert_eq!(wait(503, r#"{"code":"overloaded"}"#, 1), Some(Duration::from_secs(1)));
+        assert_eq!(wait(503, r#"{"code":"store_unavailable"}"#, 1), None);
+        assert_eq!(wait(202, "{}", 1), None);
+    }
 }

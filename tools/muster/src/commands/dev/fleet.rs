@@ -63,6 +63,8 @@ struct Member {
     deaths: u32,
     restart_at: Option<Instant>,
     proven: bool,
+    /// Stays down when it dies, until it is let go.
+    held: bool,
 }
 
 type Exit = (usize, io::Result<ExitStatus>);
@@ -73,20 +75,58 @@ pub(crate) struct Fleet {
     exits: FuturesUnordered<LocalBoxFuture<'static, Exit>>,
     logs: PathBuf,
     setpriv: Option<PathBuf>,
+    /// Tells on standard error who died.
+    talks: bool,
 }
 
 impl Fleet {
     /// An empty fleet that logs into the given folder, a file per process.
     pub(crate) fn new(logs: PathBuf) -> Fleet {
-        Fleet { members: Vec::new(), exits: FuturesUnordered::new(), logs, setpriv: programs::find("setpriv") }
+        Fleet {
+            members: Vec::new(),
+            exits: FuturesUnordered::new(),
+            logs,
+            setpriv: programs::find("setpriv"),
+            talks: true,
+        }
     }
 
     /// Starts a process and watches over it from now on.
     pub(crate) fn start(&mut self, recipe: Recipe) -> anyhow::Result<()> {
-        let member = Member { recipe, pid: None, started: Instant::now(), deaths: 0, restart_at: None, proven: false };
+        let member = Member {
+            recipe,
+            pid: None,
+            started: Instant::now(),
+            deaths: 0,
+            restart_at: None,
+            proven: false,
+            held: false,
+        };
         self.members.push(member);
         let index = self.members.len() - 1;
         self.spawn(index).with_context(|| format!("cannot start {}", self.members[index].recipe.shown.name))
+    }
+
+    /// Keeps quiet about deaths: somebody else tells of them.
+    pub(crate) fn silent(mut self) -> Fleet {
+        self.talks = false;
+        self
+    }
+
+    /// From now on this process stays down when it dies.
+    pub(crate) fn hold(&mut self, name: &str) {
+        self.members.iter_mut().filter(|m| m.recipe.shown.name == name).for_each(|m| m.held = true);
+    }
+
+    /// Starts it again if it died meanwhile, and from now on whenever it dies.
+    pub(crate) fn let_go(&mut self, name: &str) {
+        for member in self.members.iter_mut().filter(|m| m.recipe.shown.name == name) {
+            member.held = false;
+            member.deaths = 0;
+            if member.pid.is_none() {
+                member.restart_at = Some(Instant::now());
+            }
+        }
     }
 
     /// All that run now have been ready once: from here on their deaths are only restarted.
@@ -181,7 +221,7 @@ impl Fleet {
         member.pid = None;
         member.deaths = if member.started.elapsed() >= SOUND { 1 } else { member.deaths + 1 };
         let wait = back_off(member.deaths);
-        member.restart_at = Some(Instant::now() + wait);
+        member.restart_at = (!member.held).then(|| Instant::now() + wait);
         let name = member.recipe.shown.name.clone();
         let how = match status {
             Ok(status) => status.to_string(),
@@ -192,7 +232,7 @@ impl Fleet {
             let failure = Failure::new(format!("{name} does not stay up ({how})\n{}", tail(&log, 1_500)));
             return Err(failure.hint(format!("its log is {}", log.display())).into());
         }
-        if member.proven {
+        if member.proven && self.talks {
             eprintln!("{name} died ({how}), starting it again in {wait:?}");
         }
         Ok(())

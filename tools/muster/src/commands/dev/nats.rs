@@ -64,6 +64,16 @@ impl Nats {
         urls.join(",")
     }
 
+    /// Where each node listens for its clients.
+    pub(crate) fn addrs(&self) -> Vec<String> {
+        self.nodes.iter().map(Node::addr).collect()
+    }
+
+    /// Where each node keeps its streams, by the node's name.
+    pub(crate) fn stores(&self) -> Vec<(String, PathBuf)> {
+        self.nodes.iter().map(|node| (node.name.clone(), node.dir.join("jetstream"))).collect()
+    }
+
     /// How many copies of a stream there can be.
     pub(crate) fn replicas(&self) -> usize {
         self.nodes.len()
@@ -78,6 +88,7 @@ impl Nats {
                 name: node.name.clone(),
                 service: "nats".into(),
                 addr: Some(node.addr()),
+                monitor: Some(format!("http://127.0.0.1:{}", node.monitor)),
                 ..Process::default()
             },
             program: program.clone(),
@@ -110,7 +121,7 @@ impl Nats {
             let routes: Vec<String> =
                 self.nodes.iter().map(|other| format!("\"nats-route://127.0.0.1:{}\"", other.route)).collect();
             text += &format!(
-                "cluster {{ name: muster, listen: \"127.0.0.1:{}\", routes: [{}] }}\n",
+                "cluster {{ name: muster, listen: \"127.0.0.1:{}\", routes: [{}], no_advertise: true }}\n",
                 node.route,
                 routes.join(", ")
             );

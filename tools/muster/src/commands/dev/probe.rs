@@ -36,9 +36,9 @@ where
     }
 }
 
-/// One GET; the body if the answer is 200.
+/// One GET; the body if the answer is 200. By HTTP/1.0, whose answers never come in chunks.
 pub(crate) async fn http_get(addr: &str, path: &str) -> anyhow::Result<String> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n");
     let answer = exchange(addr, request.as_bytes(), |_| false).await?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split_whitespace().nth(1).unwrap_or_default();

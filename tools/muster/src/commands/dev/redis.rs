@@ -75,6 +75,11 @@ impl Redis {
         urls.join(",")
     }
 
+    /// Name and address of each node.
+    pub(crate) fn addrs(&self) -> Vec<(String, String)> {
+        self.nodes.iter().map(|node| (node.name.clone(), node.addr())).collect()
+    }
+
     /// How to start the nodes.
     pub(crate) fn recipes(&self) -> anyhow::Result<Vec<Recipe>> {
         let program = programs::server("redis-server", "redis-server")?;

@@ -57,6 +57,14 @@ struct More {
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 
+    /// Only for workers that provide this
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    requires: Vec<(String, String)>,
+
+    /// Jobs with the same key run one at a time
+    #[arg(long, value_name = "KEY")]
+    concurrency_key: Option<String>,
+
     /// Not before so long from now
     #[arg(long, value_parser = spans::parse, value_name = "DURATION", conflicts_with = "run_at")]
     delay: Option<Duration>,
@@ -91,6 +99,10 @@ struct Body<'a> {
     priority: Option<&'a str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    requires: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     delay_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,6 +120,10 @@ struct Body<'a> {
 #[derive(Serialize)]
 struct Retries {
     max_attempts: u32,
+}
+
+fn pairs(given: &[(String, String)]) -> BTreeMap<&str, &str> {
+    given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 impl Submit {
@@ -135,7 +151,9 @@ impl Submit {
             topic: self.topic.as_deref().unwrap_or_default(),
             payload,
             priority: more.priority,
-            labels: more.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
+            labels: pairs(&more.labels),
+            requires: pairs(&more.requires),
+            concurrency_key: more.concurrency_key.as_deref(),
             delay_ms: more.delay.map(spans::millis),
             run_at: more.run_at.as_deref(),
             start_within_ms: more.start_within.map(spans::millis),

@@ -4,7 +4,7 @@
 //! One loop owns everything; at most one lease, one extension and one report are under way. A lost
 //! answer costs nothing: a lease is asked again with the same request id, a report is repeated.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -162,6 +162,7 @@ impl<'a> HttpWorker<'a> {
             "request_id": request,
             "worker_id": self.settings.id.as_str(),
             "topics": self.settings.topics.iter().map(|topic| topic.as_str()).collect::<Vec<_>>(),
+            "provides": self.settings.provides.iter().cloned().collect::<BTreeMap<_, _>>(),
             "max": free.clamp(1, MAX_ITEMS),
             "wait_ms": spans::millis(wait),
             "lease_ms": spans::millis(self.settings.lease),

@@ -190,7 +190,14 @@ pub(super) fn body(items: &[Item]) -> serde_json::Result<String> {
         let (result, error) = match report {
             Report::Complete(result) => (Some(serde_json::from_slice(result)?), None),
             Report::Fail(error) => {
-                (None, Some(json!({"code": error.code, "message": error.message, "retryable": error.retryable})))
+                let mut body = json!({"code": error.code, "message": error.message, "retryable": error.retryable});
+                if let Some(details) = error.details.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
+                    body["details"] = details;
+                }
+                if let Some(wait) = error.retry_in {
+                    body["retry_in_ms"] = crate::spans::millis(wait).into();
+                }
+                (None, Some(body))
             }
             Report::Release => (None, None),
         };
@@ -201,6 +208,8 @@ pub(super) fn body(items: &[Item]) -> serde_json::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn ok(text: &'static str) -> Result<Bytes, HandlerError> {
@@ -241,6 +250,15 @@ mod tests {
         assert_eq!(book.next_reports(MAX_ITEMS)[0].report, Report::Release);
         book.reported(&book.next_reports(MAX_ITEMS));
         assert_eq!(book.next_reports(MAX_ITEMS)[0].report, Report::Complete(Bytes::from_static(b"1")));
+    }
+
+    #[test]
+    fn a_failure_tells_all_that_the_handler_said() {
+        let error = HandlerError::retryable("no").details(&json!({"at": 7})).retry_in(Duration::from_millis(1_500));
+        let item = Item { job_id: "j".into(), fence: 5, report: Report::Fail(error) };
+        let said: Value = serde_json::from_str(&body(&[item]).unwrap()).unwrap();
+        let error = &said["items"][0]["error"];
+        assert_eq!((&error["details"], &error["retry_in_ms"]), (&json!({"at": 7}), &json!(1_500)));
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(super) async fn run(settings: Settings, url: &str, work: Arc<Work>, mut stop
         .drain(settings.drain)
         .grace(GRACE)
         .stream_replicas(settings.stream_replicas);
+    for (name, value) in &settings.provides {
+        builder = builder.provides(name, value);
+    }
     for topic in &settings.topics {
         let work = Arc::clone(&work);
         builder = builder.handle_raw(topic.as_str(), move |context: Context, payload: Bytes| {

@@ -6,8 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     builtin::{self, Tally},
+    drilled,
     exec::Exec,
 };
+use crate::record::Recorder;
 
 /// One attempt at a job.
 pub(super) struct Task {
@@ -27,6 +29,8 @@ pub(super) enum Work {
     Sleep,
     Fail,
     Count(Tally),
+    Record(Recorder),
+    Drill(Tally),
 }
 
 impl Work {
@@ -38,6 +42,11 @@ impl Work {
             Work::Sleep => builtin::sleep(&task).await,
             Work::Fail => Err(builtin::fail(&task.payload)),
             Work::Count(tally) => tally.count(&task),
+            Work::Record(recorder) => {
+                recorder.note(&task.job_id);
+                Ok(Bytes::from_static(b"1"))
+            }
+            Work::Drill(tally) => drilled::play(tally, &task).await,
         }
     }
 }

@@ -1,0 +1,71 @@
+//! Streams that exist and hold nothing on disk.
+//!
+//! nats-server 2.9 removes the files of a deleted stream out of band. Who makes the stream anew at
+//! that moment, as we do, may see the new files go with the old ones. Such a stream is there, its
+//! messages cannot be read or stored any more, and it never recovers. A purge gives it files again.
+//! That is safe: what should be on the bus is derived from Redis and put back.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use crate::{
+    Bus, BusError, Stream,
+    error::{NO_MESSAGE, STORE_FAILED},
+};
+
+/// How the server words it. A full disk is worded otherwise, and is for an operator.
+const NO_FILE: &str = "no such file or directory";
+
+#[derive(Deserialize)]
+struct Info {
+    state: Held,
+}
+
+/// What a stream says that it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+struct Held {
+    messages: u64,
+    first_seq: u64,
+}
+
+impl Bus {
+    /// Gives the stream files again if it says that its first message is there and cannot read it.
+    pub(crate) async fn mend_unreadable(&self, stream: Stream) -> Result<(), BusError> {
+        let first = self.held(stream).await?;
+        // A message that was acked meanwhile is no longer the first.
+        let dead = first.messages > 0 && self.lacks(stream, first.first_seq).await?;
+        let same = async || Ok::<_, BusError>(self.held(stream).await?.first_seq == first.first_seq);
+        if dead && same().await? && self.lacks(stream, first.first_seq).await? && same().await? {
+            self.give_files(stream, "its messages cannot be read").await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the stream files again if that is why it refused a message.
+    pub(crate) async fn mend_refusal(&self, stream: Stream, fault: &BusError) -> Result<(), BusError> {
+        match fault {
+            BusError::Refused { err_code: STORE_FAILED, description, .. } if description.contains(NO_FILE) => {
+                self.give_files(stream, description).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn held(&self, stream: Stream) -> Result<Held, BusError> {
+        let info: Info = self.api(&format!("STREAM.INFO.{}", stream.name()), &Value::Null).await?;
+        Ok(info.state)
+    }
+
+    async fn lacks(&self, stream: Stream, seq: u64) -> Result<bool, BusError> {
+        match self.api::<Value>(&format!("STREAM.MSG.GET.{}", stream.name()), &json!({ "seq": seq })).await {
+            Err(fault) if fault.is_missing(NO_MESSAGE) => Ok(true),
+            other => other.map(|_| false),
+        }
+    }
+
+    async fn give_files(&self, stream: Stream, why: &str) -> Result<(), BusError> {
+        warn!(stream = stream.name(), why, "the stream has lost its files; purged, so that it gets new ones");
+        self.api::<Value>(&format!("STREAM.PURGE.{}", stream.name()), &Value::Null).await.map(drop)
+    }
+}

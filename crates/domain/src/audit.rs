@@ -1,0 +1,250 @@
+//! What the audit log says: who did what to what, when.
+//!
+//! Knows: the words of an entry, and which transitions of a job are a loop's doing. Promises: the
+//! same act has the same id on every replica and at every repeat, so an act that is told twice is
+//! one entry. Leaves to others: keeping entries and linking them (`store`).
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Event, Head, JobId, JobSpec, State, Time, job::Transition};
+
+/// The name of whoever acts without being asked.
+pub const SYSTEM: &str = "system";
+
+/// What kind of actor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActorType {
+    /// A loop of Muster itself.
+    System,
+    /// Whoever holds an API key.
+    Key,
+}
+
+/// One thing that was done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Act {
+    /// The same for the same act, however often it is told.
+    pub id: String,
+    /// When, in Redis time: RFC 3339.
+    pub at: String,
+    /// Who: `system`, or the id of a key.
+    pub actor: String,
+    /// What kind of actor.
+    pub actor_type: ActorType,
+    /// Whose thing it was done to.
+    pub tenant: String,
+    /// What was done, in one word.
+    pub action: String,
+    /// To which job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<String>,
+    /// To what, if that is no job: `key/<id>`, `topic/<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// The job's state before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old_status: Option<String>,
+    /// The job's state after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_status: Option<String>,
+    /// Attempts begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u16>,
+    /// Attempts allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u16>,
+    /// Whatever else is worth knowing. Never a secret.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub detail: Map<String, Value>,
+}
+
+impl Act {
+    /// An act of somebody with a key.
+    pub fn by_key(id: String, at: Time, key: &str, tenant: &str, action: &str) -> Act {
+        Act { actor: key.to_owned(), actor_type: ActorType::Key, ..Act::by_system(id, at, tenant, action) }
+    }
+
+    /// An act of a loop.
+    pub fn by_system(id: String, at: Time, tenant: &str, action: &str) -> Act {
+        Act {
+            id,
+            at: at.rfc3339(),
+            actor: SYSTEM.to_owned(),
+            actor_type: ActorType::System,
+            tenant: tenant.to_owned(),
+            action: action.to_owned(),
+            job_id: None,
+            target: None,
+            old_status: None,
+            new_status: None,
+            attempt: None,
+            max_attempts: None,
+            detail: Map::new(),
+        }
+    }
+
+    /// Done to this job.
+    #[must_use]
+    pub fn job(mut self, id: JobId) -> Act {
+        self.job_id = Some(id.to_string());
+        self
+    }
+
+    /// Done to this thing.
+    #[must_use]
+    pub fn target(mut self, target: impl Into<String>) -> Act {
+        self.target = Some(target.into());
+        self
+    }
+
+    /// With this said too.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Act {
+        self.detail.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Done to a job that stands there.
+    fn standing(mut self, id: JobId, spec: &JobSpec, head: &Head) -> Act {
+        self.attempt = Some(head.attempt);
+        self.max_attempts = Some(head.max_attempts);
+        self.job(id).with("topic", spec.topic.as_str())
+    }
+}
+
+/// What a transition is called if it is a loop's doing.
+fn name_of(event: Event, from: State) -> Option<&'static str> {
+    Some(match event {
+        Event::Wake if from == State::Retrying => "job_retry",
+        Event::Reoffer => "job_reoffer",
+        Event::Rescue => "job_rescue",
+        Event::Abandon => "job_abandon",
+        Event::Poison => "job_quarantine",
+        Event::CutShort | Event::TimeOut => "job_time_out",
+        Event::Expire => "job_expire",
+        _ => return None,
+    })
+}
+
+/// The act that a transition was, if it is a loop's doing. Its id is the job and the version that it led to.
+pub fn of_transition(id: JobId, spec: &JobSpec, from: State, head: &Head) -> Option<Act> {
+    let action = name_of(head.last_event?, from)?;
+    let act = Act::by_system(format!("job:{id}:{}", head.version), head.since, spec.tenant.as_str(), action);
+    let act = Act { old_status: Some(from.to_string()), new_status: Some(head.state().to_string()), ..act };
+    Some(act.standing(id, spec, head))
+}
+
+/// The act that the last transition of a job was, if it is a loop's doing: whoever moves the job on
+/// tells it again, because the loop may have died before it could.
+pub fn owed(id: JobId, spec: &JobSpec, head: &Head, history: &[Transition]) -> Option<Act> {
+    let from = history.iter().rev().nth(1)?.to;
+    of_transition(id, spec, from, head)
+}
+
+/// All retries of a job that its story still tells, the same as when they happened.
+pub fn retries(id: JobId, spec: &JobSpec, head: &Head, history: &[Transition]) -> Vec<Act> {
+    let steps = history.windows(2).rev().zip((0..=head.version).rev());
+    let is_retry = |(pair, version): (&[Transition], u32)| {
+        let (before, line) = (&pair[0], &pair[1]);
+        if line.event != Some(Event::Wake) || before.to != State::Retrying {
+            return None;
+        }
+        let id_of = format!("job:{id}:{version}");
+        let act = Act::by_system(id_of, line.at, spec.tenant.as_str(), "job_retry");
+        let act = Act { old_status: Some(before.to.to_string()), new_status: Some(line.to.to_string()), ..act };
+        Some(Act { attempt: Some(line.attempt), ..act.standing(id, spec, head) })
+    };
+    steps.filter_map(is_retry).collect()
+}
+
+/// What a loop did for a job without moving it; one entry for each standing of the job.
+pub fn of_help(id: JobId, spec: &JobSpec, head: &Head, what: &str, at: Time) -> Act {
+    let act =
+        Act::by_system(format!("job:{id}:{}:{what}", head.version), at, spec.tenant.as_str(), &format!("job_{what}"));
+    Act { old_status: Some(head.state().to_string()), ..act }.standing(id, spec, head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Phase, Tenant, Topic};
+
+    fn spec() -> JobSpec {
+        JobSpec::new(Tenant::parse("acme").unwrap(), Topic::parse("t").unwrap())
+    }
+
+    fn head(version: u32, event: Event, since: Time) -> Head {
+        Head {
+            version,
+            attempt: 2,
+            max_attempts: 5,
+            lost: 0,
+            released: 0,
+            timeout: None,
+            fence: 9,
+            since,
+            deadline: None,
+            start_by: None,
+            started_at: None,
+            created_at: Time(1),
+            last_event: Some(event),
+            attempt_ended_by: None,
+            last_worker: None,
+            phase: Phase::Pending { run_at: Time::NONE },
+        }
+    }
+
+    fn line(event: Option<Event>, to: State, at: u64, attempt: u16) -> Transition {
+        Transition { event, to, at: Time(at), attempt, note: String::new() }
+    }
+
+    fn story() -> Vec<Transition> {
+        vec![
+            line(None, State::Pending, 1, 0),
+            line(Some(Event::Dispatch), State::Dispatched, 2, 0),
+            line(Some(Event::Start), State::Running, 3, 1),
+            line(Some(Event::Retry), State::Retrying, 4, 1),
+            line(Some(Event::Wake), State::Pending, 5, 1),
+            line(Some(Event::Dispatch), State::Dispatched, 6, 1),
+            line(Some(Event::Start), State::Running, 7, 2),
+            line(Some(Event::Retry), State::Retrying, 8, 2),
+            line(Some(Event::Wake), State::Pending, 9, 2),
+        ]
+    }
+
+    #[test]
+    fn a_retry_is_told_the_same_by_whoever_tells_it() {
+        let (id, now) = (JobId::mint(3), head(9, Event::Wake, Time(9)));
+        let told = of_transition(id, &spec(), State::Retrying, &now).unwrap();
+        assert_eq!(told.id, format!("job:{id}:9"));
+        assert_eq!(
+            (told.actor.as_str(), told.actor_type, told.action.as_str()),
+            (SYSTEM, ActorType::System, "job_retry")
+        );
+        assert_eq!((told.old_status.as_deref(), told.new_status.as_deref()), (Some("retrying"), Some("pending")));
+        assert_eq!((told.attempt, told.max_attempts), (Some(2), Some(5)));
+        assert_eq!(owed(id, &spec(), &now, &story()), Some(told.clone()));
+        let all = retries(id, &spec(), &now, &story());
+        assert_eq!(all[0], told);
+        assert_eq!((all.len(), all[1].id.as_str(), all[1].attempt), (2, format!("job:{id}:5").as_str(), Some(1)));
+    }
+
+    #[test]
+    fn a_story_that_lost_its_middle_still_names_the_right_versions() {
+        let (id, now) = (JobId::mint(3), head(209, Event::Wake, Time(9)));
+        let ids: Vec<String> = retries(id, &spec(), &now, &story()).into_iter().map(|act| act.id).collect();
+        assert_eq!(ids, [format!("job:{id}:209"), format!("job:{id}:205")]);
+    }
+
+    #[test]
+    fn what_the_path_of_a_healthy_job_does_is_not_told() {
+        let id = JobId::mint(3);
+        for (event, from) in
+            [(Event::Wake, State::Scheduled), (Event::Dispatch, State::Pending), (Event::Hold, State::Pending)]
+        {
+            assert_eq!(of_transition(id, &spec(), from, &head(2, event, Time(2))), None, "{event}");
+        }
+    }
+}

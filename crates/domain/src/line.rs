@@ -1,0 +1,168 @@
+//! Which workers a job is offered to: all that take its topic, or those that provide what it requires.
+//!
+//! Jobs of a topic that require the same stand in one *line*: one backlog, one subject, one window.
+//! A line is named by its topic and, if its jobs require anything, by a hash of what that is: its
+//! *pool*. No topic can have such a name, so lines never collide. Matching is by equality, pair by
+//! pair; `worker` stands for the worker's own name, which nobody has to declare.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::topic::{Labels, NameFault, Topic};
+
+/// Most pairs that a job may require and a worker provide.
+pub const MAX_REQUIRES: usize = 16;
+/// What every worker provides: its own name.
+pub const WORKER: &str = "worker";
+/// Between topic and pool. No topic has it in its name.
+const MARK: char = '~';
+/// Hex digits of a pool: enough for two sets never to share one.
+const DIGITS: usize = 16;
+
+/// A topic's jobs that require the same.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Line {
+    topic: Topic,
+    /// The topic, or topic, mark and pool.
+    text: String,
+}
+
+impl Line {
+    /// The line of jobs of this topic that require this.
+    pub fn of(topic: &Topic, requires: &Labels) -> Line {
+        match pool_of(requires) {
+            None => Line::from(topic),
+            Some(pool) => Line { topic: topic.clone(), text: format!("{topic}{MARK}{pool}") },
+        }
+    }
+
+    /// The line that a message names by topic and pool; no pool is empty.
+    pub fn named(topic: &str, pool: &str) -> Result<Line, NameFault> {
+        let topic = Topic::parse(topic)?;
+        if pool.is_empty() {
+            return Ok(Line::from(topic));
+        }
+        let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        if pool.len() != DIGITS || !pool.bytes().all(hex) {
+            return Err(NameFault::new("a pool is 16 hex digits"));
+        }
+        Ok(Line { text: format!("{topic}{MARK}{pool}"), topic })
+    }
+
+    /// Whose jobs.
+    pub fn topic(&self) -> &Topic {
+        &self.topic
+    }
+
+    /// Its pool; empty if its jobs require nothing.
+    pub fn pool(&self) -> &str {
+        self.text.split_once(MARK).map_or("", |(_, pool)| pool)
+    }
+
+    /// Topic and pool as one word, for keys and subjects.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl From<Topic> for Line {
+    fn from(topic: Topic) -> Line {
+        Line { text: topic.to_string(), topic }
+    }
+}
+
+impl From<&Topic> for Line {
+    fn from(topic: &Topic) -> Line {
+        Line::from(topic.clone())
+    }
+}
+
+impl From<&Line> for Line {
+    fn from(line: &Line) -> Line {
+        line.clone()
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The pool of jobs that require this; none if they require nothing.
+pub fn pool_of(requires: &Labels) -> Option<String> {
+    if requires.is_empty() {
+        return None;
+    }
+    let mut hash = Sha256::new();
+    for part in requires.iter().flat_map(|(key, value)| [key, value]) {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    Some(digest[..DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether a worker of this name, providing this, may run a job that requires that.
+pub fn provides(worker: &str, provided: &Labels, required: &Labels) -> bool {
+    required.iter().all(|(key, value)| match key.as_str() {
+        WORKER => value == worker,
+        _ => provided.get(key) == Some(value),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn jobs_that_require_the_same_stand_in_one_line() {
+        let topic = Topic::parse("render").unwrap();
+        let gpu = Line::of(&topic, &labels(&[("gpu", "a100"), ("zone", "eu")]));
+        assert_eq!(gpu, Line::of(&topic, &labels(&[("zone", "eu"), ("gpu", "a100")])));
+        assert_ne!(gpu, Line::of(&topic, &labels(&[("gpu", "a100")])));
+        assert_ne!(pool_of(&labels(&[("a", "bc")])), pool_of(&labels(&[("ab", "c")])), "no pair runs into the next");
+        assert_eq!(Line::of(&topic, &Labels::new()).as_str(), "render");
+        assert_eq!(Line::of(&topic, &Labels::new()).pool(), "");
+    }
+
+    #[test]
+    fn a_line_is_named_by_topic_and_pool_and_no_topic_has_its_name() {
+        let topic = Topic::parse("render").unwrap();
+        let line = Line::of(&topic, &labels(&[("gpu", "a100")]));
+        assert_eq!(Line::named("render", line.pool()).unwrap(), line);
+        assert_eq!(Line::named("render", "").unwrap(), Line::from(&topic));
+        assert_eq!((line.topic(), line.pool().len()), (&topic, DIGITS));
+        assert!(Topic::parse(line.as_str()).is_err());
+        for bad in ["x", "ABCDEF0123456789", "0123456789abcde", "0123456789abcdeg", ">"] {
+            assert!(Line::named("render", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_worker_must_provide_every_pair() {
+        let has = labels(&[("gpu", "a100"), ("zone", "eu")]);
+        for (required, fits) in [
+            (labels(&[]), true),
+            (labels(&[("gpu", "a100")]), true),
+            (labels(&[("gpu", "h100")]), false),
+            (labels(&[("gpu", "a100"), ("disk", "ssd")]), false),
+            (labels(&[("worker", "w1"), ("zone", "eu")]), true),
+            (labels(&[("worker", "w2")]), false),
+        ] {
+            assert_eq!(provides("w1", &has, &required), fits, "{required:?}");
+        }
+        assert!(!provides("w1", &labels(&[("worker", "w2")]), &labels(&[("worker", "w2")])), "a name is not declared");
+    }
+}

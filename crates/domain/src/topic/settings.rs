@@ -1,0 +1,169 @@
+//! What an operator says about a topic: limits, defaults for its jobs, a pause.
+//!
+//! Knows: the fields and what each means when nobody says anything. Promises: a value of these
+//! types may be read back from its own JSON by any later version, because what is unknown there is
+//! skipped and what is absent has its default. Leaves to others: judging what people write (the
+//! gateway), storing it (`store`), and obeying it (gateway and scheduler).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Backoff, RetryPolicy, Time};
+
+/// A topic's settings. What is absent is not limited, or has the system's default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopicSettings {
+    /// How many jobs run at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
+    /// How many jobs begin per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<TopicRate>,
+    /// So many jobs may wait; past it a submit is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_backlog: Option<u64>,
+    /// How failures are retried, where the submit says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<TopicRetry>,
+    /// Longest time of one attempt, where the submit says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u32>,
+    /// How long a worker may be silent, where the worker says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u32>,
+    /// How long ended jobs are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<TopicRetention>,
+    /// A JSON Schema that payloads must fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<serde_json::Value>,
+    /// One queue of workers for all tenants.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+}
+
+/// How many jobs of a topic run at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Concurrency {
+    /// In all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// With the same `concurrency_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_key: Option<u32>,
+}
+
+/// How many jobs of a topic are released to its workers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopicRate {
+    /// Per second, over all replicas; above zero.
+    pub per_s: f64,
+    /// At once; at least one.
+    pub burst: u32,
+}
+
+/// How failures are retried, as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopicRetry {
+    /// Starts in all.
+    pub max_attempts: u16,
+    /// Before the second attempt.
+    pub initial_ms: u64,
+    /// Times this for each one after.
+    pub factor: f64,
+    /// But never longer.
+    pub max_ms: u64,
+    /// Spread by this share.
+    pub jitter: f64,
+}
+
+/// How long ended jobs of a topic are kept after their end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopicRetention {
+    /// Those that succeeded or were cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub succeeded_ms: Option<u64>,
+    /// Those that ended badly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_ms: Option<u64>,
+}
+
+/// A topic whose jobs wait until somebody says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    /// Since when, in microseconds of Redis time.
+    pub since: u64,
+    /// The id of the key that asked for it.
+    pub by: String,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+impl Paused {
+    /// Since when.
+    pub fn since(&self) -> Time {
+        Time(self.since)
+    }
+}
+
+impl From<TopicRetry> for RetryPolicy {
+    fn from(retry: TopicRetry) -> RetryPolicy {
+        RetryPolicy {
+            max_attempts: retry.max_attempts.max(1),
+            backoff: Backoff {
+                initial: Duration::from_millis(retry.initial_ms),
+                factor: retry.factor,
+                max: Duration::from_millis(retry.max_ms),
+                jitter: retry.jitter,
+            },
+        }
+    }
+}
+
+impl From<RetryPolicy> for TopicRetry {
+    fn from(policy: RetryPolicy) -> TopicRetry {
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        TopicRetry {
+            max_attempts: policy.max_attempts,
+            initial_ms: millis(policy.backoff.initial),
+            factor: policy.backoff.factor,
+            max_ms: millis(policy.backoff.max),
+            jitter: policy.backoff.jitter,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_back_as_written_and_defaults_are_left_out() {
+        assert_eq!(serde_json::to_string(&TopicSettings::default()).unwrap(), "{}");
+        let all = TopicSettings {
+            concurrency: Some(Concurrency { max: Some(3), per_key: Some(1) }),
+            rate: Some(TopicRate { per_s: 0.5, burst: 2 }),
+            max_backlog: Some(7),
+            retry: Some(RetryPolicy::default().into()),
+            timeout_ms: Some(1),
+            lease_ms: Some(5_000),
+            retention: Some(TopicRetention { succeeded_ms: Some(1), failed_ms: None }),
+            schema: Some(serde_json::json!({"type": "object", "maximum": 1.50})),
+            shared: true,
+        };
+        let text = serde_json::to_string(&all).unwrap();
+        assert_eq!(serde_json::from_str::<TopicSettings>(&text).unwrap(), all);
+        assert_eq!(RetryPolicy::from(all.retry.unwrap()), RetryPolicy::default());
+    }
+
+    #[test]
+    fn what_a_later_version_wrote_is_read_as_far_as_it_is_known() {
+        let read: TopicSettings = serde_json::from_str(r#"{"max_backlog":1,"colour":"red"}"#).unwrap();
+        assert_eq!(read, TopicSettings { max_backlog: Some(1), ..TopicSettings::default() });
+    }
+}

@@ -1,0 +1,269 @@
+//! Settings that change at run time, as one replica knows them.
+//!
+//! Knows: a snapshot of what every topic and the cluster were told, in memory, and the two ways in
+//! which it follows Redis: told at once by `sys.config.changed`, and by a poll in case that was
+//! missed. Promises: whoever asks on the way of a job looks into a map, never into Redis; a
+//! snapshot is never half a change; what Redis says stands, even if it says something older than
+//! what was known (a failover forgets). Leaves to others: when to poll (a loop of each service),
+//! what the settings mean (gateway and scheduler).
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use muster_bus::subjects;
+use muster_domain::{Tenant, Time, Topic, topic::TopicRetention};
+use muster_store::{ConfigRecord, Put, SeenVersion, StoreError, TopicChange, TopicRecord};
+use muster_telemetry::{Emit, events::UnreadableSettings};
+use muster_wire::{Body, v1::ConfigChanged};
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::Flow;
+
+/// A poll asks again for what changed so long before the last one: a writer enters its topic's
+/// name before it writes, and estimates of the time differ a little.
+const OVERLAP: Duration = Duration::from_secs(120);
+/// Topics that one poll reads besides those that changed.
+const SLICE: usize = 500;
+
+type Topics = HashMap<String, HashMap<String, Arc<TopicRecord>>>;
+
+/// What this replica knows. Everything here is cheap to ask and safe to ask from anywhere.
+#[derive(Debug)]
+pub struct Settings {
+    topics: ArcSwap<Topics>,
+    config: ArcSwap<ConfigRecord>,
+    /// Counts the changes; the first poll is one.
+    changes: watch::Sender<u64>,
+    /// Since when the next poll asks. Also makes polls and news take turns, so that a reader who
+    /// read early cannot store late.
+    since: Mutex<Time>,
+    /// Where the slice of the next poll begins.
+    place: AtomicUsize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            topics: ArcSwap::default(),
+            config: ArcSwap::default(),
+            changes: watch::Sender::new(0),
+            since: Mutex::new(Time::NONE),
+            place: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// What a poll found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// Topics and scopes that were read.
+    pub read: u64,
+    /// Those that were news.
+    pub changed: u64,
+    /// Topics that are known now.
+    pub topics: u64,
+    /// Those that could not be read, and stay as they were known.
+    pub unreadable: u64,
+}
+
+impl Settings {
+    /// What a topic was told; none if nothing.
+    pub fn topic(&self, tenant: &str, topic: &str) -> Option<Arc<TopicRecord>> {
+        let topics = self.topics.load();
+        if topics.is_empty() {
+            return None;
+        }
+        topics.get(tenant)?.get(topic).cloned()
+    }
+
+    /// The names of a tenant's topics that were told something, with what, in the order of the names.
+    pub fn topics_of(&self, tenant: &str) -> Vec<(String, Arc<TopicRecord>)> {
+        let topics = self.topics.load();
+        let own = topics.get(tenant).into_iter().flatten();
+        let mut named: Vec<_> = own.map(|(name, record)| (name.clone(), record.clone())).collect();
+        named.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        named
+    }
+
+    /// Every topic that was told how long to keep its ended jobs.
+    pub fn retentions(&self) -> BTreeMap<(Tenant, Topic), TopicRetention> {
+        let topics = self.topics.load();
+        let all = topics.iter().flat_map(|(tenant, own)| own.iter().map(move |(topic, told)| (tenant, topic, told)));
+        let named = all.filter_map(|(tenant, topic, told)| {
+            Some(((Tenant::parse(tenant).ok()?, Topic::parse(topic).ok()?), told.settings.retention?))
+        });
+        named.collect()
+    }
+
+    /// What the cluster was told.
+    pub fn config(&self) -> Arc<ConfigRecord> {
+        self.config.load_full()
+    }
+
+    /// Tells of every change from now on.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Whether Redis was ever asked: before that nobody knows what may be paused.
+    pub fn is_known(&self) -> bool {
+        *self.changes.borrow() > 0
+    }
+
+    /// Waits until Redis was asked once.
+    pub async fn known(&self) {
+        // The sender lives as long as this, so the wait ends by a poll only.
+        let _ = self.changes.subscribe().wait_for(|n| *n > 0).await;
+    }
+
+    /// Takes these over. How many were news.
+    fn take(&self, read: Vec<((Tenant, Topic), Option<TopicRecord>)>, config: Option<ConfigRecord>) -> u64 {
+        let mut news = 0;
+        let known = self.topics.load();
+        let differs = |((tenant, topic), record): &((Tenant, Topic), Option<TopicRecord>)| {
+            let known = known.get(tenant.as_str()).and_then(|topics| topics.get(topic.as_str()));
+            known.map(|known| known.version) != record.as_ref().map(|record| record.version)
+        };
+        let fresh: Vec<_> = read.into_iter().filter(differs).collect();
+        if !fresh.is_empty() {
+            news += fresh.len() as u64;
+            let mut topics = Topics::clone(&known);
+            for ((tenant, topic), record) in fresh {
+                let own = topics.entry(tenant.to_string()).or_default();
+                match record {
+                    Some(record) => _ = own.insert(topic.to_string(), Arc::new(record)),
+                    None => _ = own.remove(topic.as_str()),
+                }
+            }
+            topics.retain(|_, own| !own.is_empty());
+            self.topics.store(Arc::new(topics));
+        }
+        if let Some(config) = config.filter(|config| config.version != self.config.load().version) {
+            news += 1;
+            self.config.store(Arc::new(config));
+        }
+        if news > 0 {
+            self.changes.send_modify(|n| *n += 1);
+        }
+        news
+    }
+}
+
+impl Flow {
+    /// Reads what changed since the last poll, and a slice of the rest. Repeating is harmless.
+    pub async fn poll_settings(&self) -> Result<Polled, StoreError> {
+        let mut since = self.settings.since.lock().await;
+        let asked_at = self.store.now();
+        let mut names = self.store.topics_changed(*since).await?;
+        let place = self.settings.place.load(Ordering::Relaxed);
+        let slice = self.store.topics_from(place, SLICE).await?;
+        let next = if slice.len() < SLICE { 0 } else { place + SLICE };
+        names.extend(slice);
+        names.sort_unstable();
+        names.dedup();
+        let mut polled = Polled { read: names.len() as u64 + 1, ..Polled::default() };
+        let records = self.store.read_topics(&names).await;
+        let mut read = Vec::with_capacity(names.len());
+        for (name, record) in names.into_iter().zip(records) {
+            match record {
+                Ok(record) => read.push((name, record)),
+                Err(fault) if fault.is_retryable() => return Err(fault),
+                Err(fault) => {
+                    polled.unreadable += 1;
+                    UnreadableSettings { tenant: name.0.as_str(), topic: name.1.as_str(), detail: &fault }.emit();
+                }
+            }
+        }
+        let config = self.store.read_config().await?;
+        polled.changed = self.settings.take(read, Some(config));
+        polled.topics = self.settings.topics.load().values().map(|own| own.len() as u64).sum();
+        if !self.settings.is_known() {
+            self.settings.changes.send_modify(|n| *n += 1);
+        }
+        *since = asked_at.before(OVERLAP);
+        self.settings.place.store(next, Ordering::Relaxed);
+        Ok(polled)
+    }
+
+    /// Reads one topic, or the cluster's settings, anew.
+    async fn refresh(&self, changed: &ConfigChanged) -> Result<(), StoreError> {
+        let _turn = self.settings.since.lock().await;
+        if changed.topic.is_empty() {
+            self.settings.take(Vec::new(), Some(self.store.read_config().await?));
+            return Ok(());
+        }
+        let (Ok(tenant), Ok(topic)) = (Tenant::parse(&changed.tenant), Topic::parse(&changed.topic)) else {
+            return Ok(());
+        };
+        let names = [(tenant, topic)];
+        let record = self.store.read_topics(&names).await.pop().unwrap_or(Ok(None))?;
+        self.settings.take(names.into_iter().map(|name| (name, record.clone())).collect(), None);
+        Ok(())
+    }
+
+    /// Changes a topic, and tells every replica. Redis holds it once this answers; a replica that
+    /// was not reached has it after its next poll.
+    pub async fn put_topic(
+        &self,
+        tenant: &Tenant,
+        topic: &Topic,
+        seen: SeenVersion,
+        change: &TopicChange,
+    ) -> Result<Put<TopicRecord>, StoreError> {
+        let put = self.store.put_topic(tenant, topic, seen, change).await?;
+        crate::failpoint!("settings.after_put");
+        if let Put::Stored(record) = &put {
+            let (tenant, topic) = (tenant.to_string(), topic.to_string());
+            self.tell_change(ConfigChanged { tenant, topic, version: record.version }).await;
+        }
+        Ok(put)
+    }
+
+    /// Replaces the cluster's settings, and tells every replica.
+    pub async fn put_config(
+        &self,
+        seen: SeenVersion,
+        values: &BTreeMap<String, String>,
+    ) -> Result<Put<ConfigRecord>, StoreError> {
+        let put = self.store.put_config(seen, values).await?;
+        crate::failpoint!("settings.after_put");
+        if let Put::Stored(record) = &put {
+            self.tell_change(ConfigChanged { version: record.version, ..ConfigChanged::default() }).await;
+        }
+        Ok(put)
+    }
+
+    async fn tell_change(&self, changed: ConfigChanged) {
+        // Its own replica must not wait for its own message; if this fails the poll finds it.
+        let _ = self.refresh(&changed).await;
+        // A bus that is away is told of elsewhere; the poll heals it.
+        let _ = self.bus.broadcast(&subjects::config_changed(), Body::ConfigChanged(changed)).await;
+    }
+
+    /// Follows what others change until stopped. What cannot be read at once is left to a poll,
+    /// which is asked for by waking the loop of this name.
+    pub async fn follow_settings(&self, stop: &CancellationToken, poll: impl Fn() + Send) -> anyhow::Result<()> {
+        let mut news = self.bus.subscribe(&subjects::config_changed(), None).await?;
+        // What changed while nobody listened here.
+        poll();
+        loop {
+            let received = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                received = news.next() => received,
+            };
+            let Some(received) = received else { anyhow::bail!("the subscription to changed settings ended") };
+            let Body::ConfigChanged(changed) = received.body else { continue };
+            if self.refresh(&changed).await.is_err() {
+                poll();
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The audit log: one stream, each entry linked to the one before by its hash.
+//!
+//! Knows: how entries are linked, added, found, trimmed and handed out for export. Promises: an act
+//! is one entry, however often and by however many replicas it is told, because its id is asked for
+//! and noted in the step that adds it; entries are added at the end only, and whoever changes,
+//! removes or inserts one breaks the chain at that place; old entries leave only together with an
+//! entry that says so and holds the hash that the rest hangs on. All of it in scripts on one key.
+//! Leaves to others: what is worth telling (`domain::audit`), when to trim and to export.
+//!
+//! Redis has no SHA-256 for scripts, so the hashes come from the caller: it links its entries to the
+//! end of the log as it knows it, and the script adds them only if the log still ends there. Whoever
+//! was overtaken is told the new end and links again. A process adds one batch at a time.
+
+mod export;
+mod read;
+mod trim;
+mod verify;
+
+use std::collections::HashSet;
+
+use muster_domain::{Act, Time};
+use sha2::{Digest, Sha256};
+
+use crate::{Store, StoreError, keys, scripts};
+
+pub use self::{
+    read::{AuditEntry, AuditFilter},
+    trim::AuditRetention,
+    verify::{AuditBreak, AuditReport},
+};
+
+/// What the first entry of all is linked to.
+const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// Entries added in one step.
+const BATCH: usize = 200;
+/// How often a batch is linked anew before it is given up: somebody else has got through each time.
+const TRIES: usize = 64;
+
+/// How the log ends, as this process last heard.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    number: u64,
+    hash: String,
+}
+
+impl Default for Tail {
+    fn default() -> Tail {
+        Tail { number: 0, hash: GENESIS.to_owned() }
+    }
+}
+
+/// An entry's hash: over its number, what it says, and the hash before.
+fn link(previous: &str, number: &str, body: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in [previous, number, body] {
+        hash.update(part.len().to_be_bytes());
+        hash.update(part);
+    }
+    hex::encode(hash.finalize())
+}
+
+/// An act as it will stand in the log.
+struct Told<'a> {
+    act: &'a Act,
+    body: String,
+}
+
+impl<'a> Told<'a> {
+    fn new(act: &'a Act) -> Result<Told<'a>, StoreError> {
+        let body = serde_json::to_string(act).map_err(|e| StoreError::Decode(e.to_string()))?;
+        Ok(Told { act, body })
+    }
+
+    fn millis(&self) -> u64 {
+        Time::parse_rfc3339(&self.act.at).unwrap_or_default().0 / 1000
+    }
+}
+
+impl Store {
+    /// Adds acts to the audit log; how many are new. Each batch at once or not at all. Repeating is
+    /// harmless: an act that is there stays as it is. On an error some of them may be there.
+    pub async fn audit(&self, acts: &[Act]) -> Result<u64, StoreError> {
+        let mut seen = HashSet::new();
+        let told = acts.iter().filter(|act| seen.insert(act.id.as_str())).map(Told::new);
+        let told = told.collect::<Result<Vec<_>, _>>()?;
+        let mut tail = self.audit_tail.lock().await;
+        let mut added = 0;
+        for batch in told.chunks(BATCH) {
+            added += self.append(batch.iter().collect(), "", &mut tail).await?;
+        }
+        Ok(added)
+    }
+
+    /// Adds one batch, less what is known; what stands before `keep_from` leaves with it.
+    async fn append(&self, mut batch: Vec<&Told<'_>>, keep_from: &str, tail: &mut Tail) -> Result<u64, StoreError> {
+        for _ in 0..TRIES {
+            if batch.is_empty() {
+                return Ok(0);
+            }
+            let mut entries = Vec::with_capacity(batch.len() * 5);
+            let mut end = tail.clone();
+            for told in &batch {
+                let number = (end.number + 1).to_string();
+                end = Tail { number: end.number + 1, hash: link(&end.hash, &number, &told.body) };
+                entries.push(told.act.id.clone().into_bytes());
+                entries.push(told.millis().to_string().into_bytes());
+                entries.push(number.into_bytes());
+                entries.push(told.body.clone().into_bytes());
+                entries.push(end.hash.clone().into_bytes());
+            }
+            let (key, hash) = (keys::audit(), tail.hash.clone().into_bytes());
+            let call = scripts::audit::Append { key, tail: hash, keep_from: keep_from.as_bytes().to_vec(), entries };
+            let reply = self.run(call).await?;
+            *tail = Tail { number: reply.number, hash: String::from_utf8_lossy(&reply.hash).into_owned() };
+            if reply.added == 1 {
+                return Ok(batch.len() as u64);
+            }
+            let known: HashSet<&[u8]> = reply.known.iter().map(Vec::as_slice).collect();
+            batch.retain(|told| !known.contains(told.act.id.as_bytes()));
+        }
+        Err(StoreError::unavailable("the audit log is written by too many at once"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_tells_apart_what_only_looks_the_same_in_a_row() {
+        assert_ne!(link(GENESIS, "1", "23"), link(GENESIS, "12", "3"));
+        assert_ne!(link(GENESIS, "1", "a"), link(&"0".repeat(63), "01", "a"));
+        assert_eq!(link(GENESIS, "1", "a").len(), 64);
+    }
+}

@@ -1,0 +1,164 @@
+//! Settings of this gateway that the cluster changes while it runs.
+//!
+//! Knows: what this process was started with, and what all replicas were told since; the second
+//! wins. Promises: a change holds here as soon as this replica knows it, and without a restart;
+//! what cannot be used (another version wrote it) is told in the log and changes nothing. Leaves
+//! to others: spreading it (`flow`), and what each value means.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use muster_chassis::{Values, settings::Fault};
+use muster_domain::ProblemCode;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Gateway,
+    json::{Fault as FieldFault, Object, integer, text},
+    problem::Problem,
+    settings,
+};
+
+/// What holds now.
+pub(crate) struct Config {
+    /// As this process was started.
+    started: Arc<Values>,
+    now: ArcSwap<Values>,
+}
+
+impl Config {
+    pub(crate) fn new(started: Arc<Values>) -> Config {
+        Config { now: ArcSwap::new(started.clone()), started }
+    }
+
+    /// The values that hold now.
+    pub(crate) fn now(&self) -> Arc<Values> {
+        self.now.load_full()
+    }
+
+    /// The values with these on top, if every one of them can be used.
+    fn judged(&self, told: &BTreeMap<String, String>) -> Result<Values, Vec<Fault>> {
+        let values = self.started.with_run_time(told)?;
+        let place = "rate_limit_rps".to_owned();
+        let wrong = |why: anyhow::Error| vec![Fault { place, problem: why.to_string(), suggestion: None }];
+        settings::rate(&values).map_err(wrong)?;
+        Ok(values)
+    }
+}
+
+/// Applies what the cluster is told, now and whenever it changes, until stopped.
+pub(crate) async fn obey(gateway: &Gateway, stop: &CancellationToken) {
+    let mut changes = gateway.flow.settings.changes();
+    let mut applied = 0;
+    loop {
+        changes.mark_unchanged();
+        let told = gateway.flow.settings.config();
+        if told.version != applied {
+            applied = told.version;
+            match gateway.config.judged(&told.values) {
+                Ok(values) => apply(gateway, values, told.version),
+                Err(faults) => {
+                    let detail = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                    tracing::warn!(
+                        event = "config_unusable",
+                        version = told.version,
+                        detail,
+                        "settings stay as they were"
+                    );
+                }
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn apply(gateway: &Gateway, values: Values, version: u64) {
+    if let Ok(rate) = settings::rate(&values) {
+        gateway.limits.set(rate, settings::burst(&values));
+    }
+    gateway.topics.set_declared(settings::topics_are_declared(&values));
+    gateway.config.now.store(Arc::new(values));
+    tracing::info!(event = "config_changed", version, "settings changed at run time");
+}
+
+/// Reads a body of settings by name; a number or a yes is the same as its text.
+pub(crate) fn read_values(config: &Config, body: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
+    let (mut told, mut faults) = (BTreeMap::new(), crate::json::Faults::default());
+    for (name, raw) in Object::from_body(body)?.into_fields() {
+        let raw = raw.get();
+        let plain = raw == "true" || raw == "false" || integer(raw).is_some() || raw.parse::<f64>().is_ok();
+        match text(raw).map(std::borrow::Cow::into_owned).or_else(|| plain.then(|| raw.to_owned())) {
+            _ if raw == "null" => {}
+            None => faults.invalid("", &name, "must be a text, a number, true or false"),
+            Some(value) => {
+                if told.insert(name.to_string(), value).is_some() {
+                    faults.invalid("", &name, "is given twice");
+                }
+            }
+        }
+    }
+    faults.into_result()?;
+    let named = |fault: Fault| {
+        let unknown = fault.problem.starts_with("is not a setting");
+        let code = if unknown { ProblemCode::UnknownField } else { ProblemCode::InvalidRequest };
+        let hint = fault.suggestion.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+        let detail = format!("{}{hint}", fault.problem);
+        FieldFault { code, pointer: crate::json::join("", &fault.place), detail }
+    };
+    match config.judged(&told) {
+        Ok(_) => Ok(told),
+        Err(faults) => Err(Problem::fields(faults.into_iter().map(named).collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_chassis::settings::load;
+
+    use super::*;
+
+    fn config() -> Config {
+        let env = [("API_RATE_LIMIT_RPS".to_owned(), "5".to_owned())].into();
+        Config::new(Arc::new(load("muster-gateway", settings::SETTINGS, &[], &env).unwrap().values))
+    }
+
+    #[test]
+    fn values_are_read_as_text_whatever_they_were() {
+        let body = br#"{"rate_limit_rps":0.5,"rate_limit_burst":7,"topics":"declared","retention_failed":null}"#;
+        let told = read_values(&config(), body).unwrap();
+        let pairs: Vec<_> = told.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(pairs, [("rate_limit_burst", "7"), ("rate_limit_rps", "0.5"), ("topics", "declared")]);
+        let values = config().judged(&told).unwrap();
+        assert_eq!((settings::rate(&values).unwrap(), values.text("topics")), (0.5, "declared"));
+        let shown = values.shown();
+        let origin = |key: &str| shown.iter().find(|s| s.key == key).unwrap().origin.as_str();
+        assert_eq!((origin("rate_limit_rps"), origin("retention_failed")), ("run time", "default"));
+        assert_eq!(
+            config().now().shown().iter().find(|s| s.key == "rate_limit_rps").unwrap().origin.as_str(),
+            "environment"
+        );
+    }
+
+    #[test]
+    fn every_wrong_value_is_named() {
+        for (body, pointer, code) in [
+            (r#"{"rate_limit_rps":"fast"}"#, "/rate_limit_rps", ProblemCode::InvalidRequest),
+            (r#"{"rate_limit_burst":0}"#, "/rate_limit_burst", ProblemCode::InvalidRequest),
+            (r#"{"rate_limit_burst":[1]}"#, "/rate_limit_burst", ProblemCode::InvalidRequest),
+            (r#"{"topics":"shut"}"#, "/topics", ProblemCode::InvalidRequest),
+            (r#"{"retention_failed":"1s"}"#, "/retention_failed", ProblemCode::InvalidRequest),
+            (r#"{"redis_url":"redis://x"}"#, "/redis_url", ProblemCode::InvalidRequest),
+            (r#"{"api_key":"01234567890"}"#, "/api_key", ProblemCode::InvalidRequest),
+            (r#"{"rate_limit_rp":1}"#, "/rate_limit_rp", ProblemCode::UnknownField),
+            (r#"{"topics":"open","topics":"open"}"#, "/topics", ProblemCode::InvalidRequest),
+        ] {
+            let fault = &read_values(&config(), body.as_bytes()).expect_err(body).errors[0];
+            assert_eq!((fault.pointer.as_str(), fault.code), (pointer, code), "{body}");
+        }
+        let near = read_values(&config(), br#"{"rate_limit_rp":1}"#).unwrap_err();
+        assert!(near.errors[0].detail.contains("rate_limit_rps"), "{}", near.errors[0].detail);
+    }
+}

@@ -1,0 +1,314 @@
+//! Topics: what each was told, how it is doing, and the switch that stops it.
+//!
+//! Promises: what a read shows of settings is what Redis holds; the numbers beside it are asked
+//! in a fixed number of calls, however much waits. A write that names a version it has seen
+//! (`If-Match`) never replaces another.
+
+use axum::{extract::State, response::Response};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use muster_bus::subjects;
+use muster_domain::{ProblemCode, Tenant, Topic, topic::Paused};
+use muster_store::{Put, SeenVersion, TopicChange, TopicRecord, WorkerSnapshot};
+
+use super::{Named, json};
+use crate::{
+    Gateway,
+    auth::Caller,
+    body::{Posted, SINGLE},
+    json::Faults,
+    problem::Problem,
+    query::Params,
+    schema,
+    submit::read_reason,
+    topics::read_settings,
+    view::{self, Json},
+};
+
+/// List the tenant's topics: those that were told something, and those that live workers take.
+#[utoipa::path(
+    get, path = "/api/v1/topics", tag = "topics",
+    responses((status = 200, description = "The topics, in the order of their names", body = schema::TopicList))
+)]
+pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    gateway.topics.know().await?;
+    // Nice to know: a list without it is still one.
+    let snapshot = gateway.flow.store.read_workers().await.ok().flatten();
+    let names = gateway.topics.names(&caller, snapshot.as_ref());
+    let body = view::document(|json| {
+        json.list("items", |json| {
+            for (topic, told) in &names {
+                json.object(None, |json| {
+                    write_settings(json, &caller.tenant, topic, told.as_deref());
+                    json.integer("workers", workers_of(snapshot.as_ref(), &caller.tenant, topic));
+                });
+            }
+        });
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+/// Read a topic: its settings, and how it is doing. The `ETag` is the version of its settings.
+#[utoipa::path(
+    get, path = "/api/v1/topics/{topic}", tag = "topics",
+    params(("topic" = String, Path, description = "The topic")),
+    responses(
+        (status = 200, description = "The topic", body = schema::Topic),
+        (status = 404, description = "No such topic can be, or it is not yours", body = schema::Problem),
+    )
+)]
+pub(super) async fn get(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(name): Named,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    let topic = named(&caller, &name)?;
+    let names = [(caller.tenant.clone(), topic.clone())];
+    let told = gateway.flow.store.read_topics(&names).await.pop().unwrap_or(Ok(None))?;
+    shown(&gateway, &caller, &topic, told.as_ref()).await
+}
+
+/// Replace a topic's settings. What is not given is no longer set; a pause stays.
+#[utoipa::path(
+    put, path = "/api/v1/topics/{topic}", tag = "topics",
+    params(
+        ("topic" = String, Path, description = "The topic"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` that was read: another one is refused"),
+    ),
+    request_body = schema::TopicSettings,
+    responses(
+        (status = 200, description = "As it is now", body = schema::Topic),
+        (status = 412, description = "Somebody else wrote meanwhile", body = schema::Problem),
+        (status = 422, description = "A field was refused", body = schema::Problem),
+    )
+)]
+pub(super) async fn put(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(name): Named,
+    params: Params,
+    headers: HeaderMap,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let topic = named(&caller, &name)?;
+    let seen = if_match(&headers)?;
+    let settings = read_settings(&body.bytes)?;
+    change(&gateway, &caller, &topic, seen, TopicChange::Settings(settings)).await
+}
+
+/// Pause a topic: its jobs wait as `queued` from now on. What runs goes on.
+#[utoipa::path(
+    post, path = "/api/v1/topics/{topic}/pause", tag = "topics",
+    params(("topic" = String, Path, description = "The topic")),
+    request_body = schema::CancelRequest,
+    responses((status = 200, description = "As it is now", body = schema::Topic))
+)]
+pub(super) async fn pause(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(name): Named,
+    params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let topic = named(&caller, &name)?;
+    let mut faults = Faults::default();
+    let reason = read_reason(&body.bytes, &mut faults)?;
+    faults.into_result()?;
+    let since = gateway.flow.store.ping().await?.0;
+    let paused = Paused { since, by: caller.key.id.clone(), reason };
+    change(&gateway, &caller, &topic, SeenVersion::Any, TopicChange::Pause(paused)).await
+}
+
+/// Resume a topic: what waits is released at once, in its order.
+#[utoipa::path(
+    post, path = "/api/v1/topics/{topic}/resume", tag = "topics",
+    params(("topic" = String, Path, description = "The topic")),
+    responses((status = 200, description = "As it is now", body = schema::Topic))
+)]
+pub(super) async fn resume(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(name): Named,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let topic = named(&caller, &name)?;
+    change(&gateway, &caller, &topic, SeenVersion::Any, TopicChange::Resume).await
+}
+
+async fn change(
+    gateway: &Gateway,
+    caller: &Caller,
+    topic: &Topic,
+    seen: SeenVersion,
+    change: TopicChange,
+) -> Result<Response, Problem> {
+    let what = match &change {
+        TopicChange::Settings(_) => "topic_set",
+        TopicChange::Pause(_) => "topic_paused",
+        TopicChange::Resume => "topic_resumed",
+    };
+    let action = match &change {
+        TopicChange::Settings(_) => "topic_set",
+        TopicChange::Pause(_) => "topic_pause",
+        TopicChange::Resume => "topic_resume",
+    };
+    gateway.tell(gateway.act(caller, action).target(format!("topic/{topic}"))).await?;
+    match gateway.flow.put_topic(&caller.tenant, topic, seen, &change).await? {
+        Put::Stored(told) => {
+            let (tenant, by, version) = (&caller.tenant, &caller.key.id, told.version);
+            tracing::info!(event = what, %tenant, %topic, by, version, "a topic was told something");
+            shown(gateway, caller, topic, Some(&told)).await
+        }
+        Put::Mismatch(told) => Err(changed_meanwhile(told.version)),
+    }
+}
+
+/// The topic that a path names, if the caller may touch it. What cannot be a topic names nothing.
+fn named(caller: &Caller, name: &str) -> Result<Topic, Problem> {
+    let none = |why: String| Problem::new(ProblemCode::NotFound, format!("there is no such topic: {why}"));
+    let topic = Topic::parse(name).map_err(|why| none(why.to_string()))?;
+    caller.may_touch(&topic)?;
+    Ok(topic)
+}
+
+/// The version that a writer has seen.
+pub(super) fn if_match(headers: &HeaderMap) -> Result<SeenVersion, Problem> {
+    let wrong = || {
+        let why = "must be the ETag of a read: a number in quotes";
+        Problem::field(ProblemCode::InvalidRequest, "/header/If-Match", why)
+    };
+    let mut given = headers.get_all(header::IF_MATCH).iter();
+    let Some(first) = given.next() else { return Ok(SeenVersion::Any) };
+    let text = first.to_str().map_err(|_| wrong())?.trim();
+    if given.next().is_some() {
+        return Err(wrong());
+    }
+    let bare = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(wrong)?;
+    crate::json::integer(bare).filter(|_| !bare.is_empty()).map(SeenVersion::Exactly).ok_or_else(wrong)
+}
+
+/// Somebody was faster.
+pub(super) fn changed_meanwhile(version: u64) -> Problem {
+    let why = format!("version \"{version}\" stands; read it, and decide again");
+    Problem::new(ProblemCode::PreconditionFailed, why)
+}
+
+/// Adds the version to an answer.
+pub(super) fn tagged(mut response: Response, version: u64) -> Response {
+    if let Ok(tag) = HeaderValue::try_from(format!("\"{version}\"")) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// The whole topic, with its numbers.
+async fn shown(
+    gateway: &Gateway,
+    caller: &Caller,
+    topic: &Topic,
+    told: Option<&TopicRecord>,
+) -> Result<Response, Problem> {
+    let (store, bus) = (&gateway.flow.store, &gateway.flow.bus);
+    let subject = subjects::offer(&caller.tenant, topic);
+    let (waiting, offered, workers) =
+        tokio::join!(store.waiting_in(&caller.tenant, topic), bus.subject_count(&subject), store.read_workers());
+    let waiting = waiting?;
+    // A bus that does not answer, or a list that nobody writes, leaves its number out.
+    let (offered, workers) = (offered.ok(), workers.ok().flatten());
+    let backlog = waiting.queued + offered.unwrap_or(0);
+    let body = view::document(|json| {
+        write_settings(json, &caller.tenant, topic, told);
+        json.integer("backlog", backlog);
+        json.integer("runnable", runnable(told, waiting.queued, offered.unwrap_or(0)));
+        if let Some(oldest) = waiting.oldest {
+            let age = store.now().since(oldest).as_millis();
+            json.integer("oldest_age_ms", u64::try_from(age).unwrap_or(u64::MAX));
+        }
+        json.object(Some("counts"), |json| {
+            json.integer("queued", waiting.queued);
+            if let Some(offered) = offered {
+                json.integer("dispatched", offered);
+            }
+        });
+        json.integer("workers", workers_of(workers.as_ref(), &caller.tenant, topic));
+    });
+    Ok(tagged(json(StatusCode::OK, body), told.map_or(0, |told| told.version)))
+}
+
+/// What more workers would run: all that waits, less what a pause or a rate holds back.
+fn runnable(told: Option<&TopicRecord>, queued: u64, offered: u64) -> u64 {
+    match told {
+        Some(told) if told.paused.is_some() => 0,
+        Some(TopicRecord { settings, .. }) => match settings.rate {
+            Some(rate) => offered + queued.min(rate.burst.into()),
+            None => offered + queued,
+        },
+        None => offered + queued,
+    }
+}
+
+fn workers_of(snapshot: Option<&WorkerSnapshot>, tenant: &Tenant, topic: &Topic) -> u64 {
+    let all = snapshot.iter().flat_map(|snapshot| &snapshot.workers);
+    let takes = |topics: &[String]| topics.iter().any(|taken| taken == topic.as_str());
+    all.filter(|worker| worker.tenant == tenant.as_str() && takes(&worker.topics)).count() as u64
+}
+
+fn write_settings(json: &mut Json, tenant: &Tenant, topic: &Topic, told: Option<&TopicRecord>) {
+    json.text("topic", topic.as_str());
+    json.text("tenant", tenant.as_str());
+    json.boolean("declared", told.is_some());
+    json.integer("version", told.map_or(0, |told| told.version));
+    json.moment("updated_at", told.and_then(|told| told.updated_at.some()));
+    let paused = told.and_then(|told| told.paused.as_ref());
+    json.boolean("paused", paused.is_some());
+    if let Some(paused) = paused {
+        json.object(Some("pause"), |json| {
+            json.moment("since", paused.since().some());
+            json.text("by", &paused.by);
+            if !paused.reason.is_empty() {
+                json.text("reason", &paused.reason);
+            }
+        });
+    }
+    let settings = told.map(|told| &told.settings);
+    if let Some(limits) = settings.and_then(|settings| settings.concurrency) {
+        json.object(Some("concurrency"), |json| {
+            limits.max.into_iter().for_each(|n| json.integer("max", n.into()));
+            limits.per_key.into_iter().for_each(|n| json.integer("per_key", n.into()));
+        });
+    }
+    if let Some(rate) = settings.and_then(|settings| settings.rate) {
+        json.object(Some("rate"), |json| {
+            json.number("per_s", rate.per_s);
+            json.integer("burst", rate.burst.into());
+        });
+    }
+    let Some(settings) = settings else { return };
+    settings.max_backlog.into_iter().for_each(|n| json.integer("max_backlog", n));
+    if let Some(retry) = settings.retry {
+        json.object(Some("retry"), |json| {
+            json.integer("max_attempts", retry.max_attempts.into());
+            json.object(Some("backoff"), |json| {
+                json.integer("initial_ms", retry.initial_ms);
+                json.number("factor", retry.factor);
+                json.integer("max_ms", retry.max_ms);
+                json.number("jitter", retry.jitter);
+            });
+        });
+    }
+    settings.timeout_ms.into_iter().for_each(|ms| json.integer("timeout_ms", ms.into()));
+    settings.lease_ms.into_iter().for_each(|ms| json.integer("lease_ms", ms.into()));
+    if let Some(kept) = settings.retention {
+        json.object(Some("retention"), |json| {
+            kept.succeeded_ms.into_iter().for_each(|ms| json.integer("succeeded_ms", ms));
+            kept.failed_ms.into_iter().for_each(|ms| json.integer("failed_ms", ms));
+        });
+    }
+}

@@ -1,0 +1,44 @@
+//! The shapes of settings that change at run time.
+
+use std::collections::BTreeMap;
+
+use utoipa::ToSchema;
+
+/// What the cluster was told at run time.
+#[derive(ToSchema)]
+pub(crate) struct Config {
+    /// As in the `ETag`; 0 if nobody ever told it anything.
+    version: u64,
+    /// When it was last told.
+    updated_at: Option<String>,
+    /// By name.
+    settings: BTreeMap<String, String>,
+}
+
+/// Every setting of one gateway.
+#[derive(ToSchema)]
+pub(crate) struct EffectiveConfig {
+    /// `muster-gateway`.
+    service: String,
+    /// This replica's name.
+    instance: String,
+    /// Of what the cluster was told, as far as this replica knows.
+    version: u64,
+    /// In the order of their names.
+    items: Vec<EffectiveSetting>,
+}
+
+/// One setting.
+#[derive(ToSchema)]
+pub(crate) struct EffectiveSetting {
+    /// In files and in `PUT /config`.
+    name: String,
+    /// Its environment variable.
+    variable: String,
+    /// Secrets are masked; absent if it has none.
+    value: Option<String>,
+    /// `default`, `file`, `environment`, `flag` or `run time`.
+    source: String,
+    /// Whether `PUT /config` may change it.
+    live: bool,
+}

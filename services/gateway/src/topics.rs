@@ -1,0 +1,150 @@
+//! What topics were told, as it bears on submits: defaults, a full backlog, unknown names.
+//!
+//! Knows: the snapshot of settings, and how many jobs of a bounded topic wait. Promises: a topic
+//! that was told nothing costs one look into a map; the backlog of one that is bounded is measured
+//! at most every [`FRESH`], and what this gateway admits in between is counted. So with n gateways
+//! the bound may be passed by what n − 1 of them admit in that time. Leaves to others: storing and
+//! spreading settings (`flow`), reading what people write (`topics/read`).
+
+mod read;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use muster_bus::subjects;
+use muster_domain::{ProblemCode, Tenant, Topic};
+use muster_flow::Flow;
+use muster_store::{Retention, StoreError, TopicRecord, WorkerSnapshot};
+
+use crate::{auth::Caller, problem::Problem};
+
+pub(crate) use read::read_settings;
+
+/// How long the measure of a backlog is believed.
+const FRESH: Duration = Duration::from_millis(250);
+/// Measures that are kept at most.
+const MOST_MEASURED: usize = 10_000;
+/// How long a request waits for the first reading of settings: a store that is away has to be
+/// answered for within two seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// When somebody who met a full backlog should come back.
+const COME_BACK: Duration = Duration::from_secs(2);
+
+/// The topics of this gateway.
+pub(crate) struct Topics {
+    flow: Flow,
+    /// Only topics that were told something may be used.
+    declared: AtomicBool,
+    measured: Mutex<HashMap<(Tenant, Topic), Measure>>,
+}
+
+/// How many jobs waited, and how many were let in since.
+#[derive(Clone, Copy, Debug)]
+struct Measure {
+    waiting: u64,
+    admitted: u64,
+    at: Instant,
+}
+
+impl Topics {
+    pub(crate) fn new(flow: Flow, declared: bool) -> Topics {
+        Topics { flow, declared: AtomicBool::new(declared), measured: Mutex::default() }
+    }
+
+    /// Whether only topics that were told something may be used, from now on.
+    pub(crate) fn set_declared(&self, declared: bool) {
+        self.declared.store(declared, Ordering::Relaxed);
+    }
+
+    /// Makes sure that Redis was asked once: before that nobody knows what topics were told.
+    pub(crate) async fn know(&self) -> Result<(), StoreError> {
+        if self.flow.settings.is_known() {
+            return Ok(());
+        }
+        match tokio::time::timeout(PATIENCE, self.flow.poll_settings()).await {
+            Ok(polled) => polled.map(|_| ()),
+            Err(_) => Err(StoreError::Unavailable { detail: "settings were not read in time".to_owned() }),
+        }
+    }
+
+    /// What the topic was told, if it may be used.
+    pub(crate) fn told(&self, tenant: &Tenant, topic: &Topic) -> Result<Option<Arc<TopicRecord>>, &'static str> {
+        let told = self.flow.settings.topic(tenant.as_str(), topic.as_str());
+        if told.is_none() && self.declared.load(Ordering::Relaxed) {
+            return Err("is not declared, and MUSTER_TOPICS=declared refuses topics that are not");
+        }
+        Ok(told)
+    }
+
+    /// How long ended jobs are kept: as usual, or as their topic was told.
+    pub(crate) fn retention(&self, usual: &Retention) -> Retention {
+        Retention { topics: self.flow.settings.retentions(), ..*usual }
+    }
+
+    /// The topics of the caller's tenant that it may touch: those that were told something, and
+    /// those that live workers take; in the order of their names.
+    pub(crate) fn names(
+        &self,
+        caller: &Caller,
+        snapshot: Option<&WorkerSnapshot>,
+    ) -> BTreeMap<Topic, Option<Arc<TopicRecord>>> {
+        let mine = snapshot.iter().flat_map(|s| &s.workers).filter(|w| w.tenant == caller.tenant.as_str());
+        let served = mine.flat_map(|worker| &worker.topics).map(|topic| (topic.clone(), None));
+        let told = self.flow.settings.topics_of(caller.tenant.as_str());
+        let told = told.into_iter().map(|(topic, told)| (topic, Some(told)));
+        let all = served.chain(told).filter_map(|(name, told)| Some((Topic::parse(&name).ok()?, told)));
+        all.filter(|(topic, _)| caller.may_touch(topic).is_ok()).collect()
+    }
+
+    /// Lets one more job in, or refuses it because too many wait.
+    pub(crate) async fn admit(&self, tenant: &Tenant, topic: &Topic) -> Result<(), Problem> {
+        let told = self.flow.settings.topic(tenant.as_str(), topic.as_str());
+        let Some(most) = told.and_then(|told| told.settings.max_backlog) else { return Ok(()) };
+        let name = (tenant.clone(), topic.clone());
+        let full = match self.enter(&name, most) {
+            Some(full) => full,
+            None => {
+                let waiting = self.measure(tenant, topic).await?;
+                let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+                if measured.len() >= MOST_MEASURED {
+                    measured.clear();
+                }
+                measured.insert(name.clone(), Measure { waiting, admitted: 0, at: Instant::now() });
+                drop(measured);
+                self.enter(&name, most).unwrap_or(waiting >= most)
+            }
+        };
+        match full {
+            false => Ok(()),
+            true => Err(Problem {
+                retry_after: Some(COME_BACK),
+                ..Problem::new(
+                    ProblemCode::BacklogFull,
+                    format!("{most} jobs of topic {topic} wait already; nothing was stored"),
+                )
+            }),
+        }
+    }
+
+    /// Whether a fresh measure says that it is full; counts the job if not. None without one.
+    fn enter(&self, name: &(Tenant, Topic), most: u64) -> Option<bool> {
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let measure = measured.get_mut(name).filter(|measure| measure.at.elapsed() < FRESH)?;
+        let full = measure.waiting + measure.admitted >= most;
+        measure.admitted += u64::from(!full);
+        Some(full)
+    }
+
+    /// How many jobs wait: in the backlog, and on the bus as far as it answers.
+    async fn measure(&self, tenant: &Tenant, topic: &Topic) -> Result<u64, StoreError> {
+        let (names, subject) = ([(tenant.clone(), topic.into())], subjects::offer(tenant, topic));
+        let (queued, offered) = tokio::join!(self.flow.store.queue_lens(&names), self.flow.bus.subject_count(&subject));
+        Ok(queued?.iter().sum::<u64>() + offered.unwrap_or(0))
+    }
+}

@@ -1,0 +1,140 @@
+//! A topic's settings as people write them, each judged.
+
+use bytes::Bytes;
+use muster_domain::{
+    ProblemCode, RetryPolicy, TopicSettings,
+    topic::{Concurrency, TopicRate, TopicRetention},
+};
+
+use crate::{
+    json::{Faults, Object},
+    problem::Problem,
+    submit::read_retry,
+};
+
+/// Ten years in milliseconds: beyond that a number is a slip.
+const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+/// As for HTTP workers.
+const LEASE_MS: std::ops::RangeInclusive<u64> = 5_000..=900_000;
+/// No ended record is deleted sooner than twice as long as the streams remember.
+const RETENTION_MS: std::ops::RangeInclusive<u64> = 20 * 60 * 1000..=TEN_YEARS_MS;
+
+/// Reads a whole body. What is not given is not set; everything that is wrong is named at once.
+pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
+    let mut faults = Faults::default();
+    let f = &mut faults;
+    let mut o = Object::from_body(body)?;
+    let whole = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let settings = TopicSettings {
+        concurrency: o.object("concurrency", f).map(|mut o| {
+            let max = o.integer("max", f, 1..=1_000_000);
+            if max.is_some() {
+                f.add(ProblemCode::UnsupportedField, o.at(), "max", "is not honoured by this version");
+            }
+            let read = Concurrency { max: max.map(whole), per_key: o.integer("per_key", f, 1..=1_000_000).map(whole) };
+            o.finish(f);
+            read
+        }),
+        rate: o.object("rate", f).and_then(|o| read_rate(o, f)),
+        max_backlog: o.integer("max_backlog", f, 1..=1_000_000_000),
+        retry: o.object("retry", f).map(|o| read_retry(o, RetryPolicy::default(), f).into()),
+        timeout_ms: o.integer("timeout_ms", f, 1..=u32::MAX.into()).map(whole),
+        lease_ms: o.integer("lease_ms", f, LEASE_MS).map(whole),
+        retention: o.object("retention", f).map(|mut o| {
+            let read = TopicRetention {
+                succeeded_ms: o.integer("succeeded_ms", f, RETENTION_MS),
+                failed_ms: o.integer("failed_ms", f, RETENTION_MS),
+            };
+            o.finish(f);
+            read
+        }),
+        schema: None,
+        shared: false,
+    };
+    for name in ["schema"] {
+        if o.take(name).is_some() {
+            f.add(ProblemCode::UnsupportedField, o.at(), name, "is not honoured by this version");
+        }
+    }
+    if o.boolean("shared", f) == Some(true) {
+        f.add(ProblemCode::UnsupportedField, o.at(), "shared", "is not honoured by this version");
+    }
+    o.finish(f);
+    faults.into_result()?;
+    Ok(settings)
+}
+
+fn read_rate(mut o: Object<'_>, f: &mut Faults) -> Option<TopicRate> {
+    o.require("per_s", f);
+    let per_s = o.number("per_s", f, 0.001..=1_000_000.0);
+    let burst = o.integer("burst", f, 1..=1_000_000);
+    o.finish(f);
+    let per_s = per_s?;
+    // A second's worth, unless given.
+    let burst = burst.unwrap_or_else(|| (per_s.ceil() as u64).max(1));
+    Some(TopicRate { per_s, burst: u32::try_from(burst).unwrap_or(u32::MAX) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<TopicSettings, Problem> {
+        read_settings(&Bytes::from(body.to_owned()))
+    }
+
+    #[test]
+    fn every_field_is_read_and_nothing_is_all_defaults() {
+        assert_eq!(read("{}").unwrap(), TopicSettings::default());
+        assert_eq!(read(r#"{"rate":null,"shared":false}"#).unwrap(), TopicSettings::default());
+        let all = read(
+            r#"{"concurrency":{"per_key":1},"rate":{"per_s":0.5},"max_backlog":10,
+                "retry":{"max_attempts":2,"backoff":{"initial_ms":5}},"timeout_ms":1,"lease_ms":5000,
+                "retention":{"succeeded_ms":1200000}}"#,
+        )
+        .unwrap();
+        assert_eq!(all.concurrency, Some(Concurrency { max: None, per_key: Some(1) }));
+        assert_eq!(all.rate, Some(TopicRate { per_s: 0.5, burst: 1 }));
+        assert_eq!((all.max_backlog, all.timeout_ms, all.lease_ms), (Some(10), Some(1), Some(5_000)));
+        let retry = RetryPolicy::from(all.retry.unwrap());
+        assert_eq!((retry.max_attempts, retry.backoff.initial.as_millis()), (2, 5));
+        assert_eq!(retry.backoff.factor, RetryPolicy::default().backoff.factor, "what is not said has its default");
+        assert_eq!(all.retention.unwrap().succeeded_ms, Some(1_200_000));
+        assert_eq!(read(r#"{"rate":{"per_s":7.2}}"#).unwrap().rate.unwrap().burst, 8);
+    }
+
+    #[test]
+    fn every_wrong_value_is_refused_at_its_place() {
+        for (body, pointer, code) in [
+            (r#"{"concurrency":3}"#, "/concurrency", ProblemCode::InvalidRequest),
+            (r#"{"concurrency":{"max":0}}"#, "/concurrency/max", ProblemCode::InvalidRequest),
+            (r#"{"concurrency":{"max":3}}"#, "/concurrency/max", ProblemCode::UnsupportedField),
+            (r#"{"concurrency":{"maximum":1}}"#, "/concurrency/maximum", ProblemCode::UnknownField),
+            (r#"{"rate":{}}"#, "/rate/per_s", ProblemCode::InvalidRequest),
+            (r#"{"rate":{"per_s":0}}"#, "/rate/per_s", ProblemCode::InvalidRequest),
+            (r#"{"rate":{"per_s":"5"}}"#, "/rate/per_s", ProblemCode::InvalidRequest),
+            (r#"{"rate":{"per_s":1e999}}"#, "/rate/per_s", ProblemCode::InvalidRequest),
+            (r#"{"rate":{"per_s":1,"burst":0}}"#, "/rate/burst", ProblemCode::InvalidRequest),
+            (r#"{"max_backlog":-1}"#, "/max_backlog", ProblemCode::InvalidRequest),
+            (r#"{"max_backlog":1.5}"#, "/max_backlog", ProblemCode::InvalidRequest),
+            (r#"{"retry":{"max_attempts":0}}"#, "/retry/max_attempts", ProblemCode::InvalidRequest),
+            (r#"{"retry":{"backoff":{"factor":0.5}}}"#, "/retry/backoff/factor", ProblemCode::InvalidRequest),
+            (r#"{"timeout_ms":0}"#, "/timeout_ms", ProblemCode::InvalidRequest),
+            (r#"{"lease_ms":4999}"#, "/lease_ms", ProblemCode::InvalidRequest),
+            (r#"{"lease_ms":900001}"#, "/lease_ms", ProblemCode::InvalidRequest),
+            (r#"{"retention":{"failed_ms":1000}}"#, "/retention/failed_ms", ProblemCode::InvalidRequest),
+            (r#"{"retention":7}"#, "/retention", ProblemCode::InvalidRequest),
+            (r#"{"shared":1}"#, "/shared", ProblemCode::InvalidRequest),
+            (r#"{"shared":true}"#, "/shared", ProblemCode::UnsupportedField),
+            (r#"{"paused":true}"#, "/paused", ProblemCode::UnknownField),
+            (r#"{"lease_ms":5000,"lease_ms":6000}"#, "/lease_ms", ProblemCode::UnknownField),
+        ] {
+            let fault = &read(body).expect_err(body).errors[0];
+            assert_eq!((fault.pointer.as_str(), fault.code), (pointer, code), "{body}");
+        }
+        assert_eq!(read("[]").unwrap_err().code, ProblemCode::InvalidRequest);
+        assert_eq!(read("{").unwrap_err().code, ProblemCode::InvalidJson);
+        let many = read(r#"{"lease_ms":1,"timeout_ms":0,"x":1}"#).unwrap_err();
+        assert_eq!(many.errors.len(), 3, "all at once");
+    }
+}

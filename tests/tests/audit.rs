@@ -1,0 +1,246 @@
+//! The audit log as people and auditors have it: each retry once, whoever dies and however many
+//! sweep; every administrative act; a tenant's own only; a chain that names where it was changed;
+//! an export that loses nothing.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_bus::ConsumerSpec;
+use muster_sdk::HandlerError;
+use muster_testkit::{bin, until};
+use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::bus_of};
+use muster_wire::Body;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+const SOON: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(150);
+
+async fn redis(stack: &Stack, args: &[&str]) -> String {
+    let output = Command::new("redis-cli").arg("-u").arg(stack.state().redis_url).args(args).output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Every entry that a query gives, newest first.
+async fn audit(gateway: &Probe, query: &str) -> Vec<Value> {
+    let (mut entries, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = gateway.get(&format!("/audit?limit=100&{query}{cursor}")).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        entries.extend(page.body["items"].as_array().unwrap().iter().cloned());
+        match page.body["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return entries,
+        }
+    }
+}
+
+async fn is_valid(gateway: &Probe) -> Value {
+    let verdict = gateway.get("/audit/verify").await;
+    assert_eq!(verdict.status, 200, "{}", verdict.text);
+    assert_eq!((&verdict.body["valid"], &verdict.body["complete"]), (&json!(true), &json!(true)), "{}", verdict.text);
+    verdict.body
+}
+
+#[tokio::test]
+async fn each_retry_is_one_entry_though_three_sweep_and_some_die() {
+    let folder = tempfile::tempdir().unwrap();
+    let once = |name: &str| format!("{name}=kill:{}", folder.path().join(name).display());
+    let deaths = [once("wake.after_apply"), once("wake.after_audit")].join(";");
+    let options = Options { replicas: 3, ..Options::default() };
+    let stack = Stack::with(options.env("MUSTER_FAILPOINTS", deaths).env("MUSTER_OUTAGE_WAIT", "1s")).await;
+    let (gateway, runs) = (stack.gateway(1), Executions::default());
+    let _worker = runs.worker(&stack, Setup::new("w1", "flaky"), |_, _: Value| async move {
+        Err::<Value, _>(HandlerError::retryable("not yet"))
+    });
+    let retry = json!({"max_attempts": 3, "backoff": {"initial_ms": 200, "jitter": 0}});
+    let job = json!({"topic": "flaky", "retry": retry});
+    let jobs = gateway.submit_many(30, &job).await;
+    // Whoever leads loses the lock again and again, and goes on for a while: the others lead too.
+    let robbed = async {
+        loop {
+            redis(&stack, &["DEL", "muster:reconciler:default"]).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    let ended = async {
+        for id in &jobs {
+            assert_eq!(gateway.ended(id, LONG).await["state"], "failed");
+        }
+    };
+    tokio::select! {
+        () = robbed => {}
+        () = ended => {}
+    }
+    for name in ["wake.after_apply", "wake.after_audit"] {
+        assert!(folder.path().join(name).exists(), "nobody died at {name}: are failpoints built in?");
+    }
+
+    let retries = audit(&gateway, "action=job_retry").await;
+    let mut of: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    for entry in &retries {
+        of.entry(entry["job_id"].as_str().unwrap()).or_default().push(entry);
+    }
+    for id in &jobs {
+        let told = of.get(id.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let attempts: Vec<u64> = told.iter().rev().map(|entry| entry["attempt"].as_u64().unwrap()).collect();
+        assert_eq!(attempts, [1, 2], "{id}: {told:?}");
+        // Each under the version that the retry led to, as the job's own story tells.
+        let story = gateway.history(id).await;
+        let lines = story["transitions"].as_array().unwrap();
+        let at = |entry: &Value| entry["id"].as_str().unwrap().rsplit(':').next().unwrap().parse::<usize>().unwrap();
+        for entry in told {
+            let line = &lines[at(entry) - 1];
+            assert_eq!((&line["event"], &line["state"]), (&json!("wake"), &json!("pending")), "{entry} {story}");
+            assert_eq!(line["at"], entry["at"]);
+            let expected = json!(["system", "system", "retrying", "pending", 3, "default"]);
+            let names = ["actor", "actor_type", "old_status", "new_status", "max_attempts", "tenant"];
+            assert_eq!(Value::from_iter(names.map(|name| entry[name].clone())), expected, "{entry}");
+        }
+    }
+    assert_eq!(retries.len(), 2 * jobs.len());
+    is_valid(&gateway).await;
+}
+
+#[tokio::test]
+async fn healthy_jobs_leave_no_trace_and_people_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let asleep = folder.path().join("relay");
+    std::fs::write(&asleep, "").unwrap();
+    let death = format!("audit.before_confirm=kill:{}", asleep.display());
+    let options = Options::two().env("AUDIT_TRANSPORT", "nats").env("MUSTER_FAILPOINTS", death);
+    let stack = Stack::with(options).await;
+    let (one, runs) = (stack.gateway(1), Executions::default());
+    let _worker = runs.echo(&stack, "w1", "good");
+    for id in one.submit_many(50, &json!({"topic": "good", "payload": 1})).await {
+        one.ended(&id, SOON).await;
+    }
+    assert_eq!(audit(&one, "").await, Vec::<Value>::new(), "a healthy job costs the log nothing");
+
+    // Keys, and jobs called off, tried again and deleted; alone and in bulk.
+    let made = one
+        .post("/keys", &json!({"name": "ops", "tenant": "acme", "scopes": ["submit", "read", "control", "admin"]}))
+        .await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let (key_id, secret) = (made.id(), made.body["key"].as_str().unwrap().to_owned());
+    let acme = one.with_key(Some(&secret));
+    let job = acme.submit(json!({"topic": "later", "delay_ms": 3_600_000})).await;
+    assert_eq!(acme.post(&format!("/jobs/{job}/cancel"), &json!({"reason": "no more"})).await.status, 200);
+    assert_eq!(
+        acme.post(&format!("/jobs/{job}/cancel"), &json!({})).await.status,
+        200,
+        "again, without a second entry"
+    );
+    let again = acme.post(&format!("/jobs/{job}/retry"), &json!({})).await;
+    assert_eq!(again.status, 202, "{}", again.text);
+    assert_eq!(
+        acme.send(reqwest::Method::DELETE, &format!("/api/v1/jobs/{job}"), &[], None).await.unwrap().status,
+        204
+    );
+    let bulk = acme.post("/jobs/bulk", &json!({"action": "cancel", "filter": {"topic": "later"}})).await;
+    assert_eq!(bulk.status, 202, "{}", bulk.text);
+    acme.reaches(&again.id(), "cancelled", SOON).await;
+
+    let told = |entries: &[Value]| {
+        let word = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let row = |entry: &Value| (word(entry, "action"), word(entry, "actor"), word(entry, "job_id"));
+        entries.iter().rev().map(row).collect::<Vec<_>>()
+    };
+    let row = |action: &str, actor: &str, job: &str| (action.to_owned(), actor.to_owned(), job.to_owned());
+    let own = audit(&acme, "").await;
+    let expected = [
+        row("key_create", "bootstrap", ""),
+        row("job_cancel", &key_id, &job),
+        row("job_retry_by_hand", &key_id, &job),
+        row("job_delete", &key_id, &job),
+        row("bulk_start", &key_id, ""),
+        row("job_cancel", &key_id, &again.id()),
+    ];
+    assert_eq!(told(&own), expected);
+    assert_eq!(
+        (own[5]["actor_type"].as_str(), own[5]["target"].as_str()),
+        (Some("key"), Some(&*format!("key/{key_id}")))
+    );
+    assert!(!json!(own).to_string().contains(secret.rsplit('_').next().unwrap()), "never a secret");
+    assert_eq!(told(&audit(&acme, &format!("job_id={job}")).await), expected[1..4]);
+    assert_eq!(told(&audit(&acme, "actor=bootstrap").await), expected[..1]);
+
+    // What is about the whole fleet is not a tenant's; nor is another tenant's log.
+    for path in ["/audit/verify", "/replicas", "/loops", "/locks"] {
+        let refused = acme.get(path).await;
+        assert_eq!(refused.status, 403, "{path}");
+        assert_eq!(refused.body["code"], "missing_scope", "{path}");
+        assert_eq!(one.get(path).await.status, 200, "{path}");
+    }
+    one.post("/keys", &json!({"name": "x", "tenant": "other", "scopes": ["read"]})).await;
+    assert_eq!(audit(&acme, "").await.len(), 6);
+    assert_eq!(acme.get("/audit?tenant=other").await.status, 422);
+    assert_eq!(audit(&one, "").await.len(), 7);
+    assert_eq!(audit(&one, "tenant=other").await.len(), 1);
+    assert_eq!(audit(&one.for_tenant("acme"), "").await.len(), 6);
+    assert_eq!(one.get("/audit?cursor=x").await.status, 422);
+    let verdict = is_valid(&one).await;
+    assert_eq!((&verdict["checked"], &verdict["last"]), (&json!(7), &json!(7)));
+
+    exported_whoever_died(&stack, &one, &asleep).await;
+    tampered(&stack, &one).await;
+}
+
+/// A relay died after it had published and before it could say so; exporters miss nothing.
+async fn exported_whoever_died(stack: &Stack, gateway: &Probe, died: &std::path::Path) {
+    std::fs::remove_file(died).unwrap();
+    let made = gateway.post("/keys", &json!({"name": "y", "tenant": "other", "scopes": ["read"]})).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let bus = bus_of(stack, "exporter").await;
+    let consumer = bus.consumer(ConsumerSpec::audit_exporters()).await.unwrap();
+    let mut got = BTreeMap::new();
+    until(LONG, "every entry to be exported, and a relay to have died", async || {
+        for delivery in consumer.fetch(100, Duration::from_secs(1)).await.unwrap_or_default() {
+            let Body::Audit(entry) = &delivery.body else { panic!("something else on the subject") };
+            got.insert(entry.number, entry.clone());
+            delivery.receipt.ack().await;
+        }
+        (got.len() == 8 && died.exists()).then_some(())
+    })
+    .await;
+    until(SOON, "the gateway to be up again", async || {
+        let answer = gateway.send(reqwest::Method::GET, "/readyz", &[], None).await.ok()?;
+        (answer.status == 200 && !answer.text.contains("degraded")).then_some(())
+    })
+    .await;
+    for entry in audit(gateway, "").await {
+        let copy = &got[&entry["number"].as_u64().unwrap()];
+        assert_eq!(
+            (copy.id.as_str(), copy.hash.as_str()),
+            (entry["id"].as_str().unwrap(), entry["hash"].as_str().unwrap())
+        );
+        let act: Value = serde_json::from_str(&copy.body).unwrap();
+        assert_eq!(act["action"], entry["action"]);
+    }
+    let groups = || redis(stack, &["XPENDING", "muster:audit", "export"]);
+    until(SOON, "all to be confirmed", async || groups().await.starts_with('0').then_some(())).await;
+}
+
+/// Somebody rewrites history: one word of the fourth entry.
+async fn tampered(stack: &Stack, gateway: &Probe) {
+    let cli = async |args: &[&str]| {
+        let stack = stack.folder().join("stack.json");
+        Command::new(bin("muster")).arg("--state-file").arg(stack).args(args).output().await.unwrap()
+    };
+    let before = cli(&["audit", "verify"]).await;
+    assert!(before.status.success(), "{before:?}");
+    let listed = cli(&["audit", "list", "--action", "key_create", "-o", "json"]).await;
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["items"].as_array().unwrap().len(), 3);
+    let script = "local all = redis.call('XRANGE', KEYS[1], '-', '+') redis.call('XTRIM', KEYS[1], 'MAXLEN', 0) \
+        for n, e in ipairs(all) do if n == 4 then e[2][10] = string.gsub(e[2][10], 'job_delete', 'job_cancel') end \
+        redis.call('XADD', KEYS[1], '*', unpack(e[2])) end return #all";
+    assert_eq!(redis(stack, &["EVAL", script, "1", "muster:audit"]).await, "8");
+    let verdict = gateway.get("/audit/verify").await.body;
+    assert_eq!((&verdict["valid"], &verdict["broken"]["number"]), (&json!(false), &json!(4)), "{verdict}");
+    assert!(verdict["broken"]["reason"].as_str().unwrap().contains("changed"), "{verdict}");
+    let after = cli(&["audit", "verify"]).await;
+    let said = String::from_utf8_lossy(&after.stderr).into_owned();
+    assert_eq!(after.status.code(), Some(1), "{said}");
+    assert!(said.contains("number 4") && said.contains(verdict["broken"]["id"].as_str().unwrap()), "{said}");
+}

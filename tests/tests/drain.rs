@@ -1,0 +1,114 @@
+//! Workers that are told to leave, and one whose heart beats while its hands do nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_bus::subjects;
+use muster_testkit::until;
+use muster_tests::{
+    Executions, Options, Probe, Setup, Stack,
+    by_hand::{HandWorker, bus_of},
+};
+use muster_wire::{Body, v1::Heartbeat};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+const SOON: Duration = Duration::from_secs(30);
+
+async fn seen(gateway: &Probe, worker: &str) -> Option<Value> {
+    let list = gateway.get("/workers").await.body;
+    list["items"].as_array()?.iter().find(|seen| seen["id"] == worker).cloned()
+}
+
+async fn is_seen(gateway: &Probe, worker: &str) {
+    until(SOON, &format!("{worker} to be seen"), async || seen(gateway, worker).await).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_leave_finishes_what_it_runs_and_takes_no_more() {
+    let stack = Stack::with(Options::two()).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let (runs, gate) = (Executions::default(), Arc::new(Semaphore::new(0)));
+    let waits = gate.clone();
+    let leaving = Setup { drain: Duration::from_secs(30), ..Setup::new("leaving", "t") };
+    let mut leaving = runs.worker(&stack, leaving, move |_, payload| {
+        let gate = waits.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(payload)
+        }
+    });
+    let first = one.submit(json!({"topic": "t", "payload": 1})).await;
+    runs.reach(1, SOON).await;
+    is_seen(&two, "leaving").await;
+    let answer = two.post("/workers/leaving/drain", &json!(null)).await;
+    assert_eq!((answer.status.as_u16(), answer.field("draining")), (202, &json!(true)), "{}", answer.text);
+    until(SOON, "it to be seen draining", async || seen(&one, "leaving").await.filter(|w| w["healthy"] == false)).await;
+
+    let second = one.submit(json!({"topic": "t", "payload": 2})).await;
+    let _staying = runs.echo(&stack, "staying", "t");
+    assert_eq!(one.ended(&second, SOON).await["worker"], "staying");
+    assert_eq!(one.job(&first).await["state"], "running", "what it runs may finish");
+    gate.add_permits(1);
+    let job = one.ended(&first, SOON).await;
+    assert_eq!((&job["state"], &job["attempt"], &job["worker"]), (&json!("succeeded"), &json!(1), &json!("leaving")));
+    leaving.left(SOON).await;
+    until(SOON, "it to be gone", async || seen(&one, "leaving").await.is_none().then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_http_worker_hears_it_in_the_open_call_and_with_every_next_one() {
+    let stack = Stack::with(Options::two()).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let lease = async |gateway: &Probe, request: &str, wait_ms: u64| {
+        let body = json!({"worker_id": "h1", "request_id": request, "topics": ["t"], "wait_ms": wait_ms});
+        let answer = gateway.post("/worker/lease", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.body
+    };
+    let told = async {
+        is_seen(&two, "h1").await;
+        assert_eq!(two.post("/workers/h1/drain", &json!(null)).await.status, 202);
+    };
+    let (open, ()) = tokio::join!(lease(&one, "r1", 30_000), told);
+    assert_eq!(open, json!({"items": [], "drain": true}));
+    let id = one.submit(json!({"topic": "t"})).await;
+    for (gateway, request) in [(&one, "r2"), (&two, "r3")] {
+        assert_eq!(lease(gateway, request, 1_000).await, json!({"items": [], "drain": true}));
+    }
+    assert_ne!(one.job(&id).await["state"], "running");
+    assert_eq!(two.post("/workers/nobody/drain", &json!(null)).await.status, 404);
+    let other = two.for_tenant("acme");
+    assert_eq!(other.post("/workers/h1/drain", &json!(null)).await.status, 404, "another tenant's");
+}
+
+#[tokio::test]
+async fn a_worker_whose_loop_is_dead_is_shown_unhealthy_and_loses_its_leases() {
+    let stack = Stack::with(Options::default().env("MUSTER_OUTAGE_WAIT", "200ms")).await;
+    let gateway = stack.gateway(1);
+    let mut hung = HandWorker::on(&stack, "hung", "t").await;
+    hung.lease_ms = 2_000;
+    let id = gateway.submit(json!({"topic": "t"})).await;
+    hung.start_next().await;
+    // Its heart beats beside the loop, and says that the loop does not turn; nobody extends.
+    let bus = bus_of(&stack, "hung-heart").await;
+    let beat = Heartbeat {
+        worker: "hung".into(),
+        tenant: "default".into(),
+        topics: vec!["t".into()],
+        slots: 4,
+        busy: 1,
+        consuming: false,
+        ..Default::default()
+    };
+    until(SOON, "it to be shown unhealthy", async || {
+        bus.broadcast(&subjects::heartbeat(), Body::Heartbeat(beat.clone())).await.unwrap();
+        seen(&gateway, "hung").await.filter(|worker| worker["healthy"] == false)
+    })
+    .await;
+    let runs = Executions::default();
+    let _well = runs.echo(&stack, "well", "t");
+    let job = gateway.ended(&id, SOON).await;
+    assert_eq!((&job["state"], &job["attempt"], &job["worker"]), (&json!("succeeded"), &json!(2), &json!("well")));
+    let said = gateway.get(&format!("/jobs/{id}/history")).await;
+    assert!(said.text.contains("hung"), "{}", said.text);
+}

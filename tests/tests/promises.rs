@@ -1,0 +1,55 @@
+//! What Muster promises when parts of it stop, hang, lie or vanish, shown with real processes: one
+//! file for each kind of trouble. One program, because these tests wait more than they work.
+
+#[path = "promises/clocks.rs"]
+mod clocks;
+#[path = "promises/leaders.rs"]
+mod leaders;
+#[path = "promises/operators.rs"]
+mod operators;
+#[path = "promises/repairs.rs"]
+mod repairs;
+#[path = "promises/restarts.rs"]
+mod restarts;
+#[path = "promises/slow_writes.rs"]
+mod slow_writes;
+
+use std::{process::Command, time::Duration};
+
+use muster_tests::{Probe, Stack};
+use serde_json::Value;
+
+/// How long anything may take that waits for nothing by design, on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+/// The same where many jobs, or a wait by design, lie between.
+const LONG: Duration = Duration::from_secs(150);
+
+/// What redis-cli says to a command.
+fn redis(stack: &Stack, args: &[&str]) -> String {
+    let said = Command::new("redis-cli").arg("-u").arg(stack.state().redis_url).args(args).output().expect("redis-cli");
+    String::from_utf8(said.stdout).expect("text").trim().to_owned()
+}
+
+/// How a job ended: exactly once, by its own story.
+async fn one_end(gateway: &Probe, id: &str) -> Value {
+    let job = gateway.ended(id, LONG).await;
+    let story = gateway.history(id).await;
+    let ends = ["succeeded", "failed", "timed_out", "cancelled", "denied", "expired", "quarantined"];
+    let states: Vec<&str> =
+        story["transitions"].as_array().unwrap().iter().filter_map(|t| t["state"].as_str()).collect();
+    let ended = states.iter().filter(|state| ends.contains(state)).count();
+    assert_eq!((ended, ends.contains(states.last().unwrap())), (1, true), "{id}: {states:?}");
+    job
+}
+
+/// Every one of these succeeded at its first attempt and ran once.
+async fn all_ran_once(gateway: &Probe, runs: &muster_tests::Executions, ids: &[String]) {
+    for id in ids {
+        let job = one_end(gateway, id).await;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)), "{job}");
+    }
+    let counts = runs.counts();
+    for id in ids {
+        assert_eq!(counts.get(id), Some(&1), "{id} ran once");
+    }
+}

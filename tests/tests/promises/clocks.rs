@@ -1,0 +1,209 @@
+//! One replica's clock is five minutes ahead, the other's five minutes behind: nothing is sooner or
+//! later for it. Needs libfaketime, which lies to a process about the time of day and leaves its
+//! monotonic clock alone.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use muster_sdk::{Context, HandlerError, Worker};
+use muster_testkit::{NatsServer, RedisServer, bin, free_port, until};
+use muster_tests::{Executions, Probe, Program, Run};
+use serde_json::{Value, json};
+
+use crate::SOON;
+
+/// Where Debian keeps the library; one folder per architecture.
+fn faketime() -> PathBuf {
+    let folders = fs::read_dir("/usr/lib").expect("a folder").flatten();
+    let mut found = folders.map(|entry| entry.path().join("faketime/libfaketime.so.1")).filter(|path| path.is_file());
+    found.next().expect("libfaketime is installed (Debian's package `libfaketime`)")
+}
+
+/// A gateway and a scheduler that believe it is `offset` from now.
+fn replica(name: &str, offset: &str, stores: [&str; 2], folder: &Path) -> (Probe, Vec<Program>) {
+    let (http, admin, other) = (free_port(), free_port(), free_port());
+    let (http, admin, other) =
+        (format!("127.0.0.1:{http}"), format!("127.0.0.1:{admin}"), format!("127.0.0.1:{other}"));
+    let lie = faketime().display().to_string();
+    let around = [
+        ("REDIS_URL", stores[0]),
+        ("NATS_URL", stores[1]),
+        ("LD_PRELOAD", lie.as_str()),
+        ("FAKETIME", offset),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("FAKETIME_DONT_RESET", "1"),
+        ("MUSTER_OUTAGE_WAIT", "2s"),
+    ];
+    let (gateway, scheduler) = (format!("gateway-{name}"), format!("scheduler-{name}"));
+    let start = |program: &str, own: &[(&str, &str)]| {
+        let env = [&around[..], own].concat();
+        Program::start(bin(program), &[], &env, &folder.join(format!("{program}-{name}.log")))
+    };
+    let programs = vec![
+        start("muster-scheduler", &[("MUSTER_INSTANCE_ID", &scheduler), ("MUSTER_ADMIN_ADDR", &other)]),
+        start(
+            "muster-gateway",
+            &[
+                ("MUSTER_INSTANCE_ID", &gateway),
+                ("MUSTER_ADMIN_ADDR", &admin),
+                ("MUSTER_HTTP_ADDR", &http),
+                ("MUSTER_API_KEY", "a-long-key"),
+                ("API_RATE_LIMIT_RPS", "0"),
+            ],
+        ),
+    ];
+    (Probe::new(format!("http://{http}"), "a-long-key".into()), programs)
+}
+
+fn seconds(job: &Value, from: &str, to: &str) -> f64 {
+    let at = |name: &str| {
+        let text = job[name].as_str().unwrap_or_else(|| panic!("no {name} in {job}"));
+        muster_domain::Time::parse_rfc3339(text).expect("a time").0 as f64 / 1e6
+    };
+    at(to) - at(from)
+}
+
+#[tokio::test]
+async fn replicas_whose_clocks_are_ten_minutes_apart_change_nothing() {
+    let (redis, nats) = tokio::join!(RedisServer::start(), NatsServer::start());
+    let (redis_url, nats_url) = (redis.url(), nats.url());
+    let folder = tempfile::tempdir().unwrap();
+    let (ahead, mut fast) = replica("ahead", "+5m", [&redis_url, &nats_url], folder.path());
+    let (behind, mut slow) = replica("behind", "-5m", [&redis_url, &nats_url], folder.path());
+    for probe in [&ahead, &behind] {
+        until(SOON, "both replicas to be ready", async || {
+            let answer = probe.send(reqwest::Method::GET, "/readyz", &[], None).await.ok()?;
+            (answer.body["status"] == "ready").then_some(())
+        })
+        .await;
+    }
+    let lies = fs::read_to_string(folder.path().join("muster-gateway-ahead.log")).unwrap_or_default();
+    assert!(!lies.is_empty(), "it logs");
+
+    let runs = Executions::default();
+    let worker = |id: &str, lease: u64| {
+        let (notes, name) = (runs.clone(), id.to_owned());
+        let worker = Worker::builder(nats_url.clone()).id(id).concurrency(8).lease(Duration::from_secs(lease));
+        let worker = worker.handle("time", move |ctx: Context, payload: Value| {
+            let run = Run {
+                job: ctx.job_id().to_string(),
+                attempt: ctx.attempt(),
+                fence: ctx.fence(),
+                worker: name.clone(),
+                at: Instant::now(),
+            };
+            notes.note(run);
+            async move {
+                tokio::time::sleep(Duration::from_millis(payload["ms"].as_u64().unwrap_or(0))).await;
+                match payload["fail"].as_bool() {
+                    Some(true) => Err(HandlerError::retryable("again")),
+                    _ => Ok(payload),
+                }
+            }
+        });
+        worker.build().expect("a worker")
+    };
+    let live = worker("live", 3);
+    #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
+    let running = tokio::spawn(async move { live.run().await });
+
+    let job = |payload: Value| json!({"topic": "time", "payload": payload, "retry": {"max_attempts": 1}});
+    let mut jobs = Vec::new();
+    for n in 0..20 {
+        let gateway = if n % 2 == 0 { &ahead } else { &behind };
+        jobs.push(gateway.submit(job(json!({}))).await);
+    }
+    // Longer than its lease, twice over: never stolen.
+    let long = [ahead.submit(job(json!({"ms": 9_000}))).await, behind.submit(job(json!({"ms": 9_000}))).await];
+    // Delays and back-offs last as long as asked, by Redis time.
+    let later = json!({"topic": "time", "delay_ms": 4_000});
+    let delayed = [ahead.submit(later.clone()).await, behind.submit(later).await];
+    let backoff = json!({"initial_ms": 2_000, "jitter": 0});
+    let failing = json!({"topic": "time", "payload": {"fail": true}, "retry": {"max_attempts": 2, "backoff": backoff}});
+    let failing = [ahead.submit(failing.clone()).await, behind.submit(failing).await];
+    // Deadlines as well: of a job that nobody runs, and of one that has an hour left.
+    let expiring =
+        [&ahead, &behind].map(|g| async { g.submit(json!({"topic": "nobody", "expire_in_ms": 3_000})).await });
+    let expiring = futures_util::future::join_all(expiring).await;
+    let waiting =
+        [&ahead, &behind].map(|g| async { g.submit(json!({"topic": "nobody", "expire_in_ms": 240_000})).await });
+    let waiting = futures_util::future::join_all(waiting).await;
+
+    for (n, id) in jobs.iter().chain(&long).enumerate() {
+        let gateway = if n % 2 == 0 { &behind } else { &ahead };
+        let job = gateway.ended(id, SOON).await;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)), "{job}");
+        assert_eq!(runs.of(id).len(), 1);
+    }
+    for id in &delayed {
+        let job = behind.ended(id, SOON).await;
+        let waited = seconds(&job, "created_at", "started_at");
+        assert!((4.0..6.5).contains(&waited), "{waited} s instead of 4: {job}");
+    }
+    for id in &failing {
+        let job = ahead.ended(id, SOON).await;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("failed"), Some(2)));
+        let at: Vec<_> = runs.of(id).iter().map(|run| run.at).collect();
+        let waited = (at[1] - at[0]).as_secs_f64();
+        assert!((2.0..4.5).contains(&waited), "{waited} s instead of 2");
+    }
+    for id in &expiring {
+        let job = ahead.ended(id, SOON).await;
+        assert_eq!(job["state"], "expired", "{job}");
+        let lasted = seconds(&job, "created_at", "finished_at");
+        assert!((3.0..5.5).contains(&lasted), "{lasted} s instead of 3");
+    }
+    for id in &waiting {
+        assert_eq!(behind.job(id).await["done"], json!(false), "four minutes have not passed");
+    }
+
+    // A worker that dies is missed after its lease, whichever clock the leader has: each leads once.
+    for round in 0..2 {
+        let doomed = worker(&format!("doomed-{round}"), 3);
+        running_until_started(&ahead, &runs, doomed, &format!("doomed-{round}")).await;
+        if round == 0 {
+            // The other one leads from here.
+            drop(if leads(&redis, "ahead").await { fast.remove(0) } else { slow.remove(0) });
+            until(SOON, "a leader", async || {
+                (!redis.cli(&["GET", "muster:reconciler:default"]).await.is_empty()).then_some(())
+            })
+            .await;
+        }
+    }
+    running.abort();
+}
+
+async fn leads(redis: &RedisServer, name: &str) -> bool {
+    redis.cli(&["GET", "muster:reconciler:default"]).await.starts_with(&format!("scheduler-{name}~"))
+}
+
+/// Runs a worker until it has begun a job that nobody else was free for, kills it, and sees the job
+/// begin again on another within its lease and a little.
+async fn running_until_started(gateway: &Probe, runs: &Executions, doomed: Worker, name: &str) {
+    #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
+    let life = tokio::spawn(async move { doomed.run().await });
+    let (mut ids, mut mine) = (Vec::new(), None);
+    until(SOON, "the doomed worker to begin a job", async || {
+        if ids.len() < 12 {
+            let job = json!({"topic": "time", "payload": {"ms": 1_500}, "retry": {"max_attempts": 2}});
+            ids.push(gateway.submit(job).await);
+        }
+        mine = runs.all().into_iter().find(|run| run.worker == name);
+        mine.is_some().then_some(())
+    })
+    .await;
+    life.abort();
+    let (died, mine) = (Instant::now(), mine.expect("begun"));
+    let again = until(SOON, "its job to begin elsewhere", async || {
+        runs.of(&mine.job).into_iter().find(|run| run.worker != name)
+    })
+    .await;
+    let took = again.at - died;
+    assert!(took < Duration::from_secs(3 + 5 + 5), "begun again {took:?} after the death");
+    for id in ids {
+        assert_eq!(gateway.ended(&id, SOON).await["state"], "succeeded");
+    }
+}

@@ -1,0 +1,123 @@
+//! Whether a job costs the same behind many others. Jobs of one topic wait, nobody takes them; then
+//! some more are submitted one by one, and a worker takes as many from the front of the queue: both
+//! halves of a job's way, each with that many waiting. Meanwhile another topic is served at 200/s.
+
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use muster_domain::JobId;
+use tokio::time::Instant;
+
+use crate::{
+    commands::bench::{
+        delivery::{self, Delivery},
+        figures::{Figures, Rounds},
+        load,
+        meter::Meter,
+        open_loop::OpenLoop,
+        requests::Submits,
+        rig::{Crew, Rig},
+        stretch::{Stretch, share, until_executed},
+    },
+    outcome::Failure,
+    output,
+};
+
+/// How many wait.
+const DEPTHS: [u64; 3] = [1_000, 100_000, 1_000_000];
+/// How many are measured at each depth.
+const MEASURED: u64 = 40_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Figures as `growth-<depth>`: `submit.rate`, `drain.rate`, and their CPU per job; `cpu.total` is
+/// the sum of both; `start` and `end` are latencies of the other topic.
+pub(super) async fn waiting(rig: &Rig, found: &mut Rounds, scale: f64) -> anyhow::Result<()> {
+    let measured = share(MEASURED, scale);
+    let topics = rig.topics(1);
+    let mut waiting = Vec::new();
+    // A depth means what it says, so a short try leaves out what takes longest.
+    for depth in DEPTHS.into_iter().filter(|depth| scale >= 1.0 || *depth < 1_000_000) {
+        fill(rig, &topics, depth, &mut waiting).await?;
+        let mut figures = Figures::default();
+
+        let submits = Submits::new(&rig.door, &topics, 1);
+        let mut connections = load::connect(&rig.addrs, 256).await?;
+        let (meter, begun) = (Meter::start(rig, &[]).await?, Instant::now());
+        let more = load::submit(&mut connections, &submits, measured, |_| ()).await?;
+        figures.put("submit.rate", measured as f64 / begun.elapsed().as_secs_f64());
+        let submit = meter.per_job(measured).await?;
+        waiting.extend(more.jobs);
+
+        let (workers, begun) = (rig.hire_unseen(&Crew::default(), &topics)?, Instant::now());
+        let meter = Meter::start(rig, &workers.pids).await?;
+        let ran = until_executed(&workers, measured, PATIENCE, &ProgressBar::hidden()).await?;
+        figures.put("drain.rate", ran as f64 / begun.elapsed().as_secs_f64());
+        let drain = meter.per_job(ran).await?;
+        let record = workers.record.clone();
+        workers.dismiss().await;
+        let total = |name: &str| submit.get(name).unwrap_or_default() + drain.get(name).unwrap_or_default();
+        for (name, _) in drain.iter().filter(|(name, _)| name.starts_with("cpu.")) {
+            figures.put(name, total(name));
+        }
+        figures.put("redis_commands", total("redis_commands"));
+        figures.put("nats_messages", total("nats_messages"));
+
+        let ran = delivery::executions(&record)?;
+        let served: Vec<JobId> = take(&mut waiting, &ran)?;
+        let delivery = Delivery::check(rig, &served, &ran, PATIENCE).await?;
+        if !delivery.is_exact() {
+            return Err(Failure::new(format!("the run is void. {delivery}")).into());
+        }
+        let load = OpenLoop { rate: 200.0, lasts: Duration::from_secs(8) };
+        let latency = load.run(rig).await?.exact()?;
+        for (name, value) in latency.iter().filter(|(name, _)| name.starts_with("start.") || name.starts_with("end.")) {
+            figures.put(name, value);
+        }
+        found.add(&format!("growth-{depth}"), &figures);
+    }
+    Ok(())
+}
+
+/// A million jobs that have ended, and then a run as any other.
+pub(super) async fn finished(rig: &Rig, found: &mut Rounds, scale: f64) -> anyhow::Result<()> {
+    let before = Stretch { jobs: 1_000_000, batch: 1000, connections: 4, ..Stretch::default() };
+    before.end_to_end(rig).await?.exact()?;
+    found.add("finished-1000000", &Stretch::default().scaled(scale).end_to_end(rig).await?.exact()?);
+    Ok(())
+}
+
+/// Submits until so many wait.
+async fn fill(rig: &Rig, topics: &[String], depth: u64, waiting: &mut Vec<JobId>) -> anyhow::Result<()> {
+    let missing = depth.saturating_sub(waiting.len() as u64);
+    let batch = missing.clamp(1, 1000);
+    let submits = Submits::new(&rig.door, topics, batch);
+    let mut connections = load::connect(&rig.addrs, 4).await?;
+    let bar = output::bar(missing, "submitted");
+    let jobs = load::submit(&mut connections, &submits, missing.div_ceil(batch), |n| bar.set_position(n)).await?.jobs;
+    bar.finish_and_clear();
+    waiting.extend(jobs);
+    Ok(())
+}
+
+/// Takes those that were executed out of those that wait. One that did not wait is a fault.
+fn take(waiting: &mut Vec<JobId>, ran: &[JobId]) -> anyhow::Result<Vec<JobId>> {
+    let executed: std::collections::HashSet<JobId> = ran.iter().copied().collect();
+    let before = waiting.len();
+    waiting.retain(|job| !executed.contains(job));
+    anyhow::ensure!(before - waiting.len() == executed.len(), "jobs were executed that did not wait");
+    Ok(executed.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_executed_no_longer_waits_and_strangers_are_found() {
+        let [a, b, c] = [1, 2, 3].map(JobId::mint);
+        let mut waiting = vec![a, b];
+        assert_eq!(take(&mut waiting, &[a, a]).unwrap(), [a]);
+        assert_eq!(waiting, [b]);
+        assert!(take(&mut waiting, &[c]).is_err());
+    }
+}

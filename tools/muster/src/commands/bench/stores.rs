@@ -1,0 +1,66 @@
+//! What Redis and NATS count themselves, over all of their nodes.
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::{
+    commands::dev::probe,
+    stack::{Process, Stack},
+};
+
+/// Messages that passed NATS so far, in and out.
+pub(super) async fn messages(stack: &Stack) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for node in of(stack, "nats") {
+        let url = node.monitor.as_deref().context("the state file does not say where NATS is watched")?;
+        let page = probe::http_get(url.strip_prefix("http://").unwrap_or(url), "/varz").await?;
+        let page: Value = serde_json::from_str(&page)?;
+        sum += ["in_msgs", "out_msgs"].iter().filter_map(|name| page[*name].as_u64()).sum::<u64>();
+    }
+    Ok(sum)
+}
+
+/// Commands that Redis ran so far, those inside of scripts too.
+pub(super) async fn commands(stack: &Stack) -> anyhow::Result<u64> {
+    sum(stack, "INFO stats", &["total_commands_processed"]).await
+}
+
+/// Bytes that Redis holds for the data and its indexes: without what its clients and its log
+/// happen to have under way.
+pub(super) async fn bytes(stack: &Stack) -> anyhow::Result<u64> {
+    let used = sum(stack, "INFO memory", &["used_memory"]).await?;
+    let passing = ["mem_clients_normal", "mem_aof_buffer", "mem_clients_slaves", "mem_replication_backlog"];
+    Ok(used.saturating_sub(sum(stack, "INFO memory", &passing).await?))
+}
+
+async fn sum(stack: &Stack, ask: &str, names: &[&str]) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for node in of(stack, "redis") {
+        let addr = node.addr.as_deref().context("a Redis node without an address")?;
+        sum += field_sum(&probe::redis_ask(addr, ask).await?, names);
+    }
+    Ok(sum)
+}
+
+fn field_sum(info: &str, names: &[&str]) -> u64 {
+    let value =
+        |line: &str| line.split_once(':').filter(|(name, _)| names.contains(name))?.1.trim().parse::<u64>().ok();
+    info.lines().filter_map(value).sum()
+}
+
+fn of<'a>(stack: &'a Stack, service: &'a str) -> impl Iterator<Item = &'a Process> {
+    stack.processes.iter().filter(move |process| process.service == service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_by_their_whole_name() {
+        let info = "# Memory\r\nused_memory:100\r\nused_memory_rss:7\r\nmem_aof_buffer:8\r\n";
+        assert_eq!(field_sum(info, &["used_memory"]), 100);
+        assert_eq!(field_sum(info, &["used_memory", "mem_aof_buffer"]), 108);
+        assert_eq!(field_sum(info, &["none"]), 0);
+    }
+}

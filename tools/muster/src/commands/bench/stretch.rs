@@ -1,0 +1,173 @@
+//! One measured stretch of work: jobs in, jobs run, the clock stopped when the last has ended, every
+//! cost counted, every delivery checked.
+
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use muster_domain::JobId;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    delivery::{self, Delivery},
+    figures::Figures,
+    load,
+    meter::Meter,
+    requests::Submits,
+    rig::{Crew, Rig, Workers},
+    stores,
+};
+use crate::{outcome::Failure, output};
+
+/// What to put through.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    pub(super) jobs: u64,
+    /// Jobs a request.
+    pub(super) batch: u64,
+    pub(super) connections: usize,
+    pub(super) topics: usize,
+    pub(super) crew: Crew,
+    /// Give up when nothing moves for so long.
+    pub(super) patience: Duration,
+}
+
+impl Default for Stretch {
+    fn default() -> Stretch {
+        Stretch {
+            jobs: 60_000,
+            batch: 1,
+            connections: 256,
+            topics: 1,
+            crew: Crew::default(),
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What came of it.
+pub(super) struct Outcome {
+    /// `rate` in jobs a second, `jobs`, `seconds`, `put_off`, and what [`Meter`] knows per job.
+    pub(super) figures: Figures,
+    pub(super) delivery: Delivery,
+}
+
+impl Outcome {
+    /// The figures, unless a job was not delivered as promised: then the run is void.
+    pub(super) fn exact(self) -> anyhow::Result<Figures> {
+        match self.delivery.is_exact() {
+            true => Ok(self.figures),
+            false => Err(Failure::new(format!("the run is void. {}", self.delivery)).into()),
+        }
+    }
+}
+
+impl Stretch {
+    /// The same with more or fewer jobs.
+    pub(super) fn scaled(self, scale: f64) -> Stretch {
+        Stretch { jobs: share(self.jobs, scale), ..self }
+    }
+
+    /// Submits while the workers run.
+    pub(super) async fn end_to_end(&self, rig: &Rig) -> anyhow::Result<Outcome> {
+        let topics = rig.topics(self.topics);
+        let workers = rig.hire(&self.crew, &topics).await?;
+        // The jobs that showed that the workers are there have been executed too.
+        let first = until_executed(&workers, topics.len() as u64, self.patience, &ProgressBar::hidden()).await?;
+        let submits = Submits::new(&rig.door, &topics, self.batch);
+        let mut connections = load::connect(&rig.addrs, self.connections).await?;
+        let bar = output::bar(self.jobs, "finished");
+
+        let meter = Meter::start(rig, &workers.pids).await?;
+        let begun = Instant::now();
+        let requests = self.jobs.div_ceil(self.batch);
+        let submitted = load::submit(&mut connections, &submits, requests, |_| ());
+        let executed = until_executed(&workers, first + requests * self.batch, self.patience, &bar);
+        let (submitted, executed) = tokio::join!(submitted, executed);
+        let submitted = submitted?;
+        executed?;
+        let ran = delivery::executions(&workers.record)?.split_off(usize::try_from(first)?);
+        delivery::until_settled(rig, &ran, self.patience).await?;
+        let took = begun.elapsed();
+        let figures = meter.per_job(submitted.jobs.len() as u64).await?;
+        bar.finish_and_clear();
+        self.finish(rig, workers, (submitted, ran), (took, figures)).await
+    }
+
+    /// Submits everything first, and then measures how the workers get through it; and, as
+    /// `bytes.waiting` and `bytes.finished`, what a job takes in Redis before and after.
+    pub(super) async fn drain(&self, rig: &Rig) -> anyhow::Result<Outcome> {
+        let topics = rig.topics(self.topics);
+        let submits = Submits::new(&rig.door, &topics, self.batch);
+        let mut connections = load::connect(&rig.addrs, self.connections).await?;
+        let requests = self.jobs.div_ceil(self.batch);
+        let empty = stores::bytes(&rig.stack).await?;
+        let filling = output::bar(requests * self.batch, "submitted");
+        let submitted = load::submit(&mut connections, &submits, requests, |n| filling.set_position(n)).await?;
+        filling.finish_and_clear();
+        let full = stores::bytes(&rig.stack).await?;
+
+        let bar = output::bar(self.jobs, "finished");
+        let begun = Instant::now();
+        let workers = rig.hire_unseen(&self.crew, &topics)?;
+        let meter = Meter::start(rig, &workers.pids).await?;
+        until_executed(&workers, submitted.jobs.len() as u64, self.patience, &bar).await?;
+        let ran = delivery::executions(&workers.record)?;
+        delivery::until_settled(rig, &ran, self.patience).await?;
+        let took = begun.elapsed();
+        let mut figures = meter.per_job(submitted.jobs.len() as u64).await?;
+        let share = |bytes: u64| bytes.saturating_sub(empty) as f64 / submitted.jobs.len() as f64;
+        figures.put("bytes.waiting", share(full));
+        figures.put("bytes.finished", share(stores::bytes(&rig.stack).await?));
+        bar.finish_and_clear();
+        self.finish(rig, workers, (submitted, ran), (took, figures)).await
+    }
+
+    async fn finish(
+        &self,
+        rig: &Rig,
+        workers: Workers,
+        (submitted, ran): (load::Submitted, Vec<JobId>),
+        (took, mut figures): (Duration, Figures),
+    ) -> anyhow::Result<Outcome> {
+        let checking = output::spinner("checking every job");
+        let delivery = Delivery::check(rig, &submitted.jobs, &ran, self.patience).await?;
+        checking.finish_and_clear();
+        workers.dismiss().await;
+        let jobs = submitted.jobs.len() as f64;
+        figures.put("jobs", jobs);
+        figures.put("seconds", took.as_secs_f64());
+        figures.put("rate", jobs / took.as_secs_f64());
+        figures.put("put_off", submitted.put_off as f64);
+        Ok(Outcome { figures, delivery })
+    }
+}
+
+/// A part or a multiple of so many jobs, and some in any case.
+pub(super) fn share(jobs: u64, scale: f64) -> u64 {
+    ((jobs as f64 * scale) as u64).max(1_000)
+}
+
+/// Waits for so many executions; gives how many there are then, or up if they stand still.
+pub(super) async fn until_executed(
+    workers: &Workers,
+    jobs: u64,
+    patience: Duration,
+    bar: &ProgressBar,
+) -> anyhow::Result<u64> {
+    let (mut before, mut moved) = (0, Instant::now());
+    loop {
+        let now = workers.executed();
+        if now >= jobs {
+            return Ok(now);
+        }
+        if now > before {
+            (before, moved) = (now, Instant::now());
+            bar.set_position(now);
+        }
+        if moved.elapsed() > patience {
+            let failure = Failure::new(format!("{now} of {jobs} jobs were executed, and no more within {patience:?}"));
+            return Err(failure.hint("the logs of the stack and of its workers say more").into());
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}

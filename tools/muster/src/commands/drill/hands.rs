@@ -1,0 +1,303 @@
+//! How a drill reaches into its stack: signals to processes, lines cut and healed, stores stopped,
+//! emptied and failed over. Each act waits until it is done. Knows nothing of jobs.
+
+use std::{collections::BTreeMap, fs, rc::Rc, time::Duration};
+
+use anyhow::Context;
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{
+    sync::{Mutex, mpsc, watch},
+    time::{Instant, sleep},
+};
+
+use super::{
+    bus,
+    plan::Store,
+    proxy::{Line, Proxy},
+    rig::Lines,
+};
+use crate::{
+    commands::dev::{nats::Nats, probe, redis::Redis, services},
+    stack::Process,
+};
+
+/// Between two looks at something that should happen any moment.
+const GLANCE: Duration = Duration::from_millis(20);
+/// Longest that a process may take to die, to come back, or a replica to take over.
+const SOON: Duration = Duration::from_secs(30);
+
+/// What the supervisor is told.
+pub(super) enum Order {
+    /// Stays down when it dies.
+    Hold(String),
+    /// May come back.
+    LetGo(String),
+}
+
+/// The stores of the stack.
+pub(super) struct Stores {
+    pub(super) redis: Redis,
+    pub(super) nats: Nats,
+    pub(super) clustered: bool,
+    /// One fault of the stores at a time.
+    pub(super) turn: Mutex<()>,
+}
+
+/// The handle; as many as one likes.
+#[derive(Clone)]
+pub(super) struct Hands {
+    pub(super) processes: watch::Receiver<Vec<Process>>,
+    pub(super) order: mpsc::UnboundedSender<Order>,
+    pub(super) lines: Rc<BTreeMap<String, Lines>>,
+    pub(super) stores: Rc<Stores>,
+}
+
+impl Hands {
+    /// A process that runs now.
+    pub(super) fn find(&self, name: &str) -> Option<Process> {
+        self.processes.borrow().iter().find(|process| process.name == name).cloned()
+    }
+
+    /// How many processes run.
+    pub(super) fn count(&self) -> usize {
+        self.processes.borrow().len()
+    }
+
+    /// Sends a signal; the pid it went to. One that is down just now gets none.
+    pub(super) fn signal(&self, name: &str, signal: Signal) -> Option<u32> {
+        let pid = self.find(name)?.pid;
+        let _ = kill(Pid::from_raw(i32::try_from(pid).ok()?), signal);
+        Some(pid)
+    }
+
+    /// Waits until another process has its name.
+    pub(super) async fn replaced(&self, name: &str, old: Option<u32>) -> anyhow::Result<Process> {
+        let limit = Instant::now() + SOON;
+        loop {
+            match self.find(name) {
+                Some(process) if Some(process.pid) != old => return Ok(process),
+                _ => anyhow::ensure!(Instant::now() < limit, "{name} did not come back within {SOON:?}"),
+            }
+            sleep(GLANCE).await;
+        }
+    }
+
+    /// Waits until every process that has an admin port says that it is ready.
+    pub(super) async fn all_ready(&self) -> anyhow::Result<()> {
+        for name in self.lines.keys() {
+            self.replaced(name, None).await?;
+        }
+        let processes = self.processes.borrow().clone();
+        services::ready(&processes).await
+    }
+
+    /// Sets the lines of a process to a store.
+    pub(super) fn line(&self, name: &str, store: Store, line: Line) {
+        let Some(lines) = self.lines.get(name) else { return };
+        let drawn = match store {
+            Store::Redis => &lines.redis,
+            Store::Nats => &lines.nats,
+        };
+        drawn.iter().for_each(|proxy| proxy.set(line));
+    }
+
+    /// Opens every line and wakes whoever is paused.
+    pub(super) fn heal(&self) {
+        let all = self.lines.values().flat_map(|lines| lines.redis.iter().chain(&lines.nats));
+        all.for_each(|proxy: &Proxy| proxy.set(Line::Open));
+        let names: Vec<String> = self.processes.borrow().iter().map(|process| process.name.clone()).collect();
+        for name in names {
+            self.signal(&name, Signal::SIGCONT);
+        }
+    }
+
+    /// Waits until both stores serve.
+    pub(super) async fn stores_ready(&self) -> anyhow::Result<()> {
+        tokio::try_join!(self.stores.redis.ready(), self.stores.nats.ready()).map(drop)
+    }
+
+    /// Ends processes and keeps them down until they are let go.
+    pub(super) async fn take_down(&self, names: &[String], signal: Signal) -> anyhow::Result<()> {
+        for name in names {
+            let _ = self.order.send(Order::Hold(name.clone()));
+        }
+        let pids: Vec<u32> = names.iter().filter_map(|name| self.signal(name, signal)).collect();
+        let limit = Instant::now() + SOON;
+        while pids.iter().any(|&pid| lives(pid)) {
+            anyhow::ensure!(Instant::now() < limit, "{names:?} did not die within {SOON:?}");
+            sleep(GLANCE).await;
+        }
+        Ok(())
+    }
+
+    /// They come back.
+    pub(super) fn let_go(&self, names: &[String]) {
+        for name in names {
+            let _ = self.order.send(Order::LetGo(name.clone()));
+        }
+    }
+
+    /// Every NATS node dies, loses what it stored, and comes back.
+    pub(super) async fn wipe_nats(&self) -> anyhow::Result<()> {
+        let _turn = self.stores.turn.lock().await;
+        let (names, folders): (Vec<String>, Vec<_>) = self.stores.nats.stores().into_iter().unzip();
+        self.take_down(&names, Signal::SIGKILL).await?;
+        for folder in folders.iter().filter(|folder| folder.exists()) {
+            fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        self.let_go(&names);
+        self.stores.nats.ready().await
+    }
+
+    /// One NATS node dies and comes back with what it stored.
+    pub(super) async fn kill_nats(&self, node: usize) -> anyhow::Result<()> {
+        let _turn = self.stores.turn.lock().await;
+        let names: Vec<String> = self.stores.nats.stores().into_iter().map(|(name, _)| name).collect();
+        let name = &names[node % names.len()];
+        let old = self.signal(name, Signal::SIGKILL);
+        self.replaced(name, old).await?;
+        self.stores.nats.ready().await
+    }
+
+    /// Every stream is deleted. A NATS that is away has nothing to delete.
+    pub(super) async fn drop_streams(&self) -> anyhow::Result<Vec<String>> {
+        let _turn = self.stores.turn.lock().await;
+        let addrs = self.stores.nats.addrs();
+        bus::drop_streams(addrs.first().context("there is no NATS")?).await
+    }
+
+    /// The one Redis stops in order and comes back with its data.
+    pub(super) async fn restart_redis(&self, away: Duration) -> anyhow::Result<()> {
+        let _turn = self.stores.turn.lock().await;
+        let names: Vec<String> = self.stores.redis.addrs().into_iter().map(|(name, _)| name).collect();
+        self.take_down(&names, Signal::SIGTERM).await?;
+        sleep(away).await;
+        self.let_go(&names);
+        self.stores.redis.ready().await
+    }
+
+    /// A replica is asked to take over. Says which.
+    pub(super) async fn hand_over(&self, shard: usize) -> anyhow::Result<String> {
+        let _turn = self.stores.turn.lock().await;
+        let nodes = self.cluster_nodes().await?;
+        let mut primaries: Vec<&Node> = nodes.iter().filter(|node| node.primary).collect();
+        primaries.sort_by(|a, b| a.slots.cmp(&b.slots));
+        let primary = primaries.get(shard % primaries.len().max(1)).context("the cluster has no primary")?;
+        let follows = |node: &&Node| node.follows == primary.id && node.sound;
+        let replica = nodes.iter().find(follows).context("the primary has no replica")?;
+        probe::redis_ask(&replica.addr, "CLUSTER FAILOVER").await?;
+        self.took_over(&primary.addr).await?;
+        Ok(replica.name.clone())
+    }
+
+    /// A primary is killed; it comes back, as a replica, once another has taken over. Says which.
+    pub(super) async fn kill_primary(&self, shard: usize) -> anyhow::Result<String> {
+        let _turn = self.stores.turn.lock().await;
+        let nodes = self.cluster_nodes().await?;
+        let mut primaries: Vec<&Node> = nodes.iter().filter(|node| node.primary).collect();
+        primaries.sort_by(|a, b| a.slots.cmp(&b.slots));
+        let primary = primaries.get(shard % primaries.len().max(1)).context("the cluster has no primary")?;
+        let names = [primary.name.clone()];
+        self.take_down(&names, Signal::SIGKILL).await?;
+        let taken = self.took_over(&primary.addr).await;
+        self.let_go(&names);
+        taken?;
+        self.stores.redis.ready().await?;
+        Ok(primary.name.clone())
+    }
+
+    /// Waits until the cluster has three primaries and this one is none of them.
+    async fn took_over(&self, old: &str) -> anyhow::Result<()> {
+        let limit = Instant::now() + SOON;
+        loop {
+            let nodes = self.cluster_nodes().await.unwrap_or_default();
+            let primaries = nodes.iter().filter(|node| node.primary && node.sound && !node.slots.is_empty());
+            let (mut served, mut leads) = (0, false);
+            for node in primaries {
+                served += 1;
+                leads |= node.addr == old;
+            }
+            if served == 3 && !leads {
+                return Ok(());
+            }
+            anyhow::ensure!(Instant::now() < limit, "no replica took over from {old} within {SOON:?}");
+            sleep(GLANCE).await;
+        }
+    }
+
+    /// The nodes as one that lives sees them.
+    async fn cluster_nodes(&self) -> anyhow::Result<Vec<Node>> {
+        anyhow::ensure!(self.stores.clustered, "this Redis is no cluster");
+        let known = self.stores.redis.addrs();
+        for (name, addr) in &known {
+            if self.find(name).is_none() {
+                continue;
+            }
+            if let Ok(told) = probe::redis_ask(addr, "CLUSTER NODES").await {
+                return Ok(told.lines().filter_map(|line| Node::parse(line, &known)).collect());
+            }
+        }
+        anyhow::bail!("no node of the cluster answers")
+    }
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    id: String,
+    name: String,
+    addr: String,
+    primary: bool,
+    /// Neither failed nor suspected.
+    sound: bool,
+    /// The id of its primary.
+    follows: String,
+    slots: String,
+}
+
+impl Node {
+    fn parse(line: &str, known: &[(String, String)]) -> Option<Node> {
+        let words: Vec<&str> = line.trim().split(' ').collect();
+        let [id, addr, flags, follows, _, _, _, link, slots @ ..] = words.as_slice() else { return None };
+        let addr = addr.split('@').next()?.to_owned();
+        let name = known.iter().find(|(_, a)| *a == addr)?.0.clone();
+        let has = |flag: &str| flags.split(',').any(|f| f == flag);
+        Some(Node {
+            id: (*id).to_owned(),
+            name,
+            primary: has("master"),
+            sound: !has("fail") && !has("fail?") && (has("myself") || *link == "connected"),
+            follows: (*follows).to_owned(),
+            slots: slots.join(" "),
+            addr,
+        })
+    }
+}
+
+fn lives(pid: u32) -> bool {
+    i32::try_from(pid).is_ok_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_read_from_what_redis_tells() {
+        let known = [("redis-1".to_owned(), "127.0.0.1:7000".to_owned())];
+        let told = "07c3 127.0.0.1:7000@17000 myself,master - 0 1 1 connected 0-5460";
+        let node = Node::parse(told, &known).unwrap();
+        assert_eq!(
+            (node.name.as_str(), node.primary, node.sound, node.slots.as_str()),
+            ("redis-1", true, true, "0-5460")
+        );
+        let told = "07c3 127.0.0.1:7000@17000 slave,fail 11ab 0 1 1 disconnected";
+        let node = Node::parse(told, &known).unwrap();
+        assert_eq!((node.primary, node.sound, node.follows.as_str()), (false, false, "11ab"));
+        assert_eq!(Node::parse("$1234", &known), None);
+    }
+}

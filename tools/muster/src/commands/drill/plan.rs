@@ -1,0 +1,279 @@
+//! Which faults a chaos run injects, and when. A pure function of the seed and the shape of the
+//! stack, so that a seed that found something finds it again. Leaves to others: doing it (`faults`).
+
+use std::{fmt, time::Duration};
+
+use fastrand::Rng;
+use serde::Serialize;
+
+/// Nothing happens before the load runs, nor so late that it could not matter.
+const EDGE_MS: u64 = 4_000;
+/// From one fault to the next.
+const GAP_MS: std::ops::RangeInclusive<u64> = 2_000..=6_000;
+/// Two faults of the stores are at least this far apart: one must be able to end before the next.
+const STORE_GAP_MS: u64 = 9_000;
+
+/// What the plan is made for.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    pub(super) lasts: Duration,
+    pub(super) cluster: bool,
+    /// Gateways, schedulers and workers, by name.
+    pub(super) processes: Vec<String>,
+}
+
+/// Where a line leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Store {
+    Redis,
+    Nats,
+}
+
+/// One thing that goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "fault", rename_all = "snake_case")]
+pub(super) enum Fault {
+    /// `kill -9`; the supervisor starts it again.
+    Kill { process: String },
+    /// SIGTERM: it leaves in order and is started again.
+    Leave { process: String },
+    /// SIGSTOP, and SIGCONT later.
+    Pause { process: String, ms: u64 },
+    /// Its connections to a store drop and new ones are closed at once.
+    Cut { process: String, store: Store, ms: u64 },
+    /// Its connections to a store stay, and nothing comes through.
+    Stall { process: String, store: Store, ms: u64 },
+    /// Every JetStream stream is deleted.
+    DropStreams,
+    /// Every NATS node is killed, its store removed, and started again.
+    WipeNats,
+    /// One NATS node is killed with -9 and comes back with its store.
+    KillNats { node: u64 },
+    /// The one Redis stops in order, is away for a while, and comes back with its data.
+    RestartRedis { ms: u64 },
+    /// A replica is asked to take over; no write is lost.
+    HandOver { shard: u64 },
+    /// A primary is killed with -9 and its replica takes over; writes it had not passed on are lost.
+    KillPrimary { shard: u64 },
+}
+
+impl Fault {
+    fn of_a_store(&self) -> bool {
+        use Fault::{Cut, Kill, Leave, Pause, Stall};
+        !matches!(self, Kill { .. } | Leave { .. } | Pause { .. } | Cut { .. } | Stall { .. })
+    }
+
+    /// Its kind, for counting.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Fault::Kill { .. } => "kill",
+            Fault::Leave { .. } => "leave",
+            Fault::Pause { .. } => "pause",
+            Fault::Cut { .. } => "cut",
+            Fault::Stall { .. } => "stall",
+            Fault::DropStreams => "drop_streams",
+            Fault::WipeNats => "wipe_nats",
+            Fault::KillNats { .. } => "kill_nats",
+            Fault::RestartRedis { .. } => "restart_redis",
+            Fault::HandOver { .. } => "hand_over",
+            Fault::KillPrimary { .. } => "kill_primary",
+        }
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Store::Redis => "Redis",
+            Store::Nats => "NATS",
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = |ms: &u64| *ms as f64 / 1_000.0;
+        match self {
+            Fault::Kill { process } => write!(f, "kill -9 {process}"),
+            Fault::Leave { process } => write!(f, "stop {process} in order"),
+            Fault::Pause { process, ms } => write!(f, "pause {process} for {:.1} s", s(ms)),
+            Fault::Cut { process, store, ms } => write!(f, "cut {process} off from {store} for {:.1} s", s(ms)),
+            Fault::Stall { process, store, ms } => {
+                write!(f, "let nothing through between {process} and {store} for {:.1} s", s(ms))
+            }
+            Fault::DropStreams => f.write_str("delete every JetStream stream"),
+            Fault::WipeNats => f.write_str("restart NATS with an empty store"),
+            Fault::KillNats { node } => write!(f, "kill -9 NATS node {}", node + 1),
+            Fault::RestartRedis { ms } => write!(f, "restart Redis, away for {:.1} s", s(ms)),
+            Fault::HandOver { shard } => write!(f, "hand Redis shard {} over to its replica", shard + 1),
+            Fault::KillPrimary { shard } => write!(f, "kill -9 the Redis primary of shard {}", shard + 1),
+        }
+    }
+}
+
+/// A fault and when it begins, from the start of the load.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Step {
+    pub(super) at_ms: u64,
+    #[serde(flatten)]
+    pub(super) fault: Fault,
+}
+
+/// The kinds of faults, as cards of a deck: each comes before any comes again as often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Card {
+    Kill,
+    Leave,
+    Pause,
+    Cut(Store),
+    Stall(Store),
+    DropStreams,
+    WipeNats,
+    KillNats,
+    Redis,
+}
+
+const DECK: &[Card] = &[
+    Card::Kill,
+    Card::Kill,
+    Card::Kill,
+    Card::Kill,
+    Card::Leave,
+    Card::Pause,
+    Card::Pause,
+    Card::Cut(Store::Redis),
+    Card::Cut(Store::Nats),
+    Card::Stall(Store::Redis),
+    Card::Stall(Store::Nats),
+    Card::DropStreams,
+    Card::WipeNats,
+    Card::KillNats,
+    Card::Redis,
+];
+
+/// The plan of a seed.
+pub(super) fn plan(seed: u64, stage: &Stage) -> Vec<Step> {
+    let mut rng = Rng::with_seed(seed);
+    let end = u64::try_from(stage.lasts.as_millis()).unwrap_or(u64::MAX).saturating_sub(EDGE_MS);
+    let (mut steps, mut deck, mut late) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut at_ms, mut store_from) = (EDGE_MS, 0);
+    while at_ms < end {
+        if deck.is_empty() {
+            deck = DECK.to_vec();
+            rng.shuffle(&mut deck);
+        }
+        // A store's fault that would come too soon waits for its turn.
+        let ripe = late.iter().position(|_| at_ms >= store_from);
+        let fault = match ripe {
+            Some(index) => late.remove(index),
+            None => match deal(&mut rng, deck.pop().unwrap_or(Card::Kill), stage, end - at_ms) {
+                Some(fault) => fault,
+                None => continue,
+            },
+        };
+        if fault.of_a_store() && at_ms < store_from {
+            late.push(fault);
+            continue;
+        }
+        if fault.of_a_store() {
+            store_from = at_ms + STORE_GAP_MS;
+        }
+        steps.push(Step { at_ms, fault });
+        at_ms += rng.u64(GAP_MS);
+    }
+    steps
+}
+
+/// Turns a card into a fault of this stage; `None` where the stage has no such thing.
+fn deal(rng: &mut Rng, card: Card, stage: &Stage, left: u64) -> Option<Fault> {
+    let mut process = |services_only: bool| {
+        let fits = |name: &&String| !services_only || !name.contains("worker");
+        let names: Vec<&String> = stage.processes.iter().filter(fits).collect();
+        names.get(rng.usize(..names.len().max(1))).map(|name| (*name).clone())
+    };
+    Some(match card {
+        Card::Kill => Fault::Kill { process: process(false)? },
+        Card::Leave => Fault::Leave { process: process(false)? },
+        Card::Pause => {
+            let process = process(false)?;
+            // Shorter than a job's lease; longer than that; longer than a leader's lease.
+            let spans = [500..=3_000, 5_500..=9_000, 16_000..=20_000];
+            let span = spans[rng.usize(..spans.len())].clone();
+            Fault::Pause { process, ms: rng.u64(span).min(left) }
+        }
+        // On a cluster every node tells its own address, so only NATS has lines that can be cut.
+        Card::Cut(Store::Redis) | Card::Stall(Store::Redis) if stage.cluster => return None,
+        Card::Cut(store) => {
+            let process = process(store == Store::Redis)?;
+            Fault::Cut { process, store, ms: rng.u64(500..=12_000).min(left) }
+        }
+        Card::Stall(store) => {
+            let process = process(store == Store::Redis)?;
+            Fault::Stall { process, store, ms: rng.u64(500..=12_000).min(left) }
+        }
+        Card::DropStreams => Fault::DropStreams,
+        Card::WipeNats => Fault::WipeNats,
+        Card::KillNats => Fault::KillNats { node: if stage.cluster { rng.u64(..3) } else { 0 } },
+        Card::Redis if !stage.cluster => Fault::RestartRedis { ms: rng.u64(0..=5_000) },
+        Card::Redis if rng.bool() => Fault::HandOver { shard: rng.u64(..3) },
+        Card::Redis => Fault::KillPrimary { shard: rng.u64(..3) },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(minutes: u64, cluster: bool) -> Stage {
+        let names = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2", "worker-1", "http-worker-1"];
+        let processes = names.map(str::to_owned).to_vec();
+        Stage { lasts: Duration::from_secs(60 * minutes), cluster, processes }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan_and_another_seed_another() {
+        for cluster in [false, true] {
+            assert_eq!(plan(7, &stage(10, cluster)), plan(7, &stage(10, cluster)));
+            assert_ne!(plan(7, &stage(10, cluster)), plan(8, &stage(10, cluster)));
+        }
+    }
+
+    /// What was printed for a seed yesterday must be what it does today.
+    #[test]
+    fn a_plan_is_the_same_in_every_build() {
+        let first: Vec<String> =
+            plan(42, &stage(1, false)).iter().take(3).map(|s| format!("{} {}", s.at_ms, s.fault)).collect();
+        assert_eq!(
+            first,
+            [
+                "4000 pause http-worker-1 for 18.9 s",
+                "9806 let nothing through between gateway-2 and NATS for 10.6 s",
+                "14075 restart NATS with an empty store",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_minute_has_every_kind_of_fault_and_ends_in_time() {
+        for (cluster, kinds) in [(false, 9), (true, 8)] {
+            for seed in 0..50 {
+                let steps = plan(seed, &stage(2, cluster));
+                let mut seen: Vec<&str> = steps.iter().map(|s| s.fault.kind()).collect();
+                seen.sort_unstable();
+                seen.dedup();
+                assert!(seen.len() >= kinds, "seed {seed}: {seen:?}");
+                assert!(steps.iter().all(|s| (EDGE_MS..120_000 - EDGE_MS).contains(&s.at_ms)));
+            }
+        }
+    }
+
+    #[test]
+    fn faults_of_the_stores_leave_each_other_time() {
+        for seed in 0..50 {
+            let steps = plan(seed, &stage(10, true));
+            let stores: Vec<u64> = steps.iter().filter(|s| s.fault.of_a_store()).map(|s| s.at_ms).collect();
+            assert!(stores.windows(2).all(|pair| pair[1] - pair[0] >= STORE_GAP_MS), "seed {seed}: {stores:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A line between one process and one server that can be cut or stalled, for outages that one
+//! replica sees and the others do not. The port stays taken while the line is cut, so that nobody
+//! else gets it.
+
+use std::{io, net::SocketAddr};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    Open,
+    /// Connections stay and are taken, nothing comes through.
+    Stalled,
+    /// Connections drop, new ones are closed at once.
+    Cut,
+}
+
+/// The line; gone when dropped.
+pub(super) struct Proxy {
+    port: u16,
+    line: watch::Sender<Line>,
+    _serving: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Listens on `port` of the loopback interface and leads to `target`.
+    pub(super) async fn start(port: u16, target: SocketAddr) -> io::Result<Proxy> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let port = listener.local_addr()?.port();
+        let (line, seen) = watch::channel(Line::Open);
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, target, seen));
+        Ok(Proxy { port, line, _serving: serving })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn set(&self, line: Line) {
+        self.line.send_replace(line);
+    }
+}
+
+async fn serve(listener: TcpListener, target: SocketAddr, line: watch::Receiver<Line>) {
+    let mut carried = JoinSet::new();
+    loop {
+        while carried.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((client, _)) => drop(carried.spawn(carry(client, target, line.clone()))),
+            // Out of descriptors, most likely: others must close theirs first.
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn carry(client: TcpStream, target: SocketAddr, line: watch::Receiver<Line>) {
+    let mut cut = line.clone();
+    tokio::select! {
+        biased;
+        _ = cut.wait_for(|line| *line == Line::Cut) => (),
+        _ = join(client, target, line) => (),
+    }
+}
+
+async fn join(client: TcpStream, target: SocketAddr, mut line: watch::Receiver<Line>) -> io::Result<()> {
+    open(&mut line).await?;
+    let server = TcpStream::connect(target).await?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    tokio::select! {
+        there = pump(from_client, to_server, line.clone()) => there,
+        back = pump(from_server, to_client, line) => back,
+    }
+}
+
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut line: watch::Receiver<Line>,
+) -> io::Result<()> {
+    let mut chunk = vec![0; 16 * 1024];
+    loop {
+        let count = from.read(&mut chunk).await?;
+        open(&mut line).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        to.write_all(&chunk[..count]).await?;
+    }
+}
+
+async fn open(line: &mut watch::Receiver<Line>) -> io::Result<()> {
+    line.wait_for(|line| *line == Line::Open).await.map(drop).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn echo() -> (SocketAddr, JoinSet<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut all = JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                all.spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    tokio::io::copy(&mut from, &mut to).await
+                });
+            }
+        });
+        (addr, tasks)
+    }
+
+    #[tokio::test]
+    async fn a_line_carries_stalls_goes_on_and_is_cut() {
+        let (addr, _echo) = echo().await;
+        let proxy = Proxy::start(0, addr).await.unwrap();
+        let mut byte = [0];
+        let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).await.unwrap();
+        client.write_all(b"a").await.unwrap();
+        client.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"a");
+
+        proxy.set(Line::Stalled);
+        client.write_all(b"b").await.unwrap();
+        assert!(timeout(Duration::from_millis(50), client.read_exact(&mut byte)).await.is_err(), "stalled");
+        proxy.set(Line::Open);
+        client.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"b", "what was held back comes after all");
+
+        proxy.set(Line::Cut);
+        assert!(!matches!(client.read(&mut byte).await, Ok(1..)), "cut");
+        let mut late = TcpStream::connect(("127.0.0.1", proxy.port())).await.unwrap();
+        assert!(!matches!(late.read(&mut byte).await, Ok(1..)), "a new one is closed");
+    }
+}

@@ -1,0 +1,69 @@
+//! Redis goes away under load: a primary is killed and its replica takes over (`--cluster`), or the
+//! one server restarts. Long jobs with one attempt run meanwhile: none may lose it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{Scenery, until};
+use crate::commands::worker::drilled::Part;
+
+/// Jobs that run through the outage.
+const JOBS: usize = 12;
+/// How long the single server is away.
+const AWAY: Duration = Duration::from_secs(3);
+/// A replica takes over after its primary's time-out and a vote; a server reads its log.
+const SERVED: Duration = Duration::from_secs(15);
+
+pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
+    let part = Part { ms: 15_000, ..Part::default() };
+    let once = json!({ "retry": { "max_attempts": 1 } });
+    let mut ids = Vec::new();
+    for _ in 0..JOBS {
+        ids.push(scenery.submit("drill.long", &part, once.clone()).await?);
+    }
+    for id in &ids {
+        until(Duration::from_secs(30), "the long jobs to run", async || {
+            Ok((scenery.job(id).await?["state"] == "running").then_some(()))
+        })
+        .await?;
+    }
+    // What a killed primary had not passed on is gone; the starts were passed on long ago after this.
+    sleep(Duration::from_secs(2)).await;
+    scenery.tell(format_args!("{JOBS} jobs of one attempt run for 15 s, their leases last 5 s"));
+    let work = async {
+        sleep(Duration::from_secs(1)).await;
+        let begun = Instant::now();
+        if scenery.cluster {
+            scenery.load.ledger.borrow_mut().forgetful.push(muster_domain::time::wall_clock());
+            let killed = scenery.hands.kill_primary(0).await?;
+            scenery.tell(format_args!("kill -9 {killed}, a primary; its replica took over and it came back as one"));
+        } else {
+            scenery.tell(format_args!("stopping Redis for {} s", AWAY.as_secs()));
+            scenery.hands.restart_redis(AWAY).await?;
+        }
+        let short = Part::default();
+        let ids = (0..8).map(|_| scenery.submit("drill.short", &short, json!({})));
+        for id in futures_util::future::try_join_all(ids).await? {
+            until(Duration::from_secs(60), "a new job's end", async || {
+                Ok((scenery.job(&id).await?["done"] == true).then_some(()))
+            })
+            .await?;
+        }
+        scenery.measured("Redis away → new jobs run", begun.elapsed(), SERVED);
+        anyhow::Ok(())
+    };
+    let mut result = Ok(());
+    scenery.load.run(async { result = work.await }).await;
+    result?;
+    for id in &ids {
+        let job = until(Duration::from_secs(60), "the long jobs to end", async || {
+            let job = scenery.job(id).await?;
+            Ok((job["done"] == true).then_some(job))
+        })
+        .await?;
+        scenery.expect(job["state"] == "succeeded", format_args!("{id} kept its one attempt: {}", job["state"]));
+    }
+    Ok(())
+}

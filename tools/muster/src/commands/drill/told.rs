@@ -1,0 +1,183 @@
+//! What the stack tells about its jobs, read through the API: every record, its history, whether
+//! it still has a home, the list of jobs and the dead letters. Leaves judging to `judge`.
+
+use std::{collections::BTreeMap, fmt};
+
+use anyhow::Context;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
+use muster_domain::{Event, State, Time};
+use serde_json::Value;
+
+use crate::{
+    api::{Api, Call, CallError},
+    outcome::Failure,
+};
+
+/// Calls under way at once.
+const AT_ONCE: usize = 16;
+/// Most jobs of a page.
+const PAGE: &str = "500";
+
+/// A step of a job's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// None for the submit.
+    pub(super) event: Option<Event>,
+    pub(super) to: State,
+    pub(super) attempt: u32,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let event = self.event.map_or("submit", Event::as_str);
+        write!(f, "{event} → {} (attempt {})", self.to, self.attempt)
+    }
+}
+
+/// What a handler of the drill puts into its result or error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) attempt: u32,
+    pub(super) fence: u64,
+}
+
+/// One job, as the stack tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TellsOf {
+    pub(super) state: State,
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+    pub(super) finished_at: Option<Time>,
+    pub(super) stamp: Option<Stamp>,
+    pub(super) history: Vec<Step>,
+    /// Somebody will still look at it.
+    pub(super) home: bool,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    pub(super) jobs: BTreeMap<String, TellsOf>,
+    /// How often each job is in the list.
+    pub(super) listed: BTreeMap<String, u64>,
+    /// How often each job is among the dead letters.
+    pub(super) letters: BTreeMap<String, u64>,
+    /// Messages that nobody could read.
+    pub(super) unreadable: u64,
+}
+
+impl Told {
+    /// Reads all of it: these jobs and whatever else the list shows.
+    pub(super) async fn read(
+        api: &Api,
+        ids: impl IntoIterator<Item = String>,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<Told> {
+        let mut told = Told {
+            listed: pages(api, "/jobs", "job").await?,
+            letters: pages(api, "/dlq", "job").await?,
+            unreadable: pages(api, "/dlq", "message").await?.values().sum(),
+            jobs: BTreeMap::new(),
+        };
+        let mut all: Vec<String> = ids.into_iter().chain(told.listed.keys().cloned()).collect();
+        all.sort_unstable();
+        all.dedup();
+        bar.set_length(all.len() as u64);
+        let one = |id: String| async move {
+            let tells = TellsOf::read(api, &id).await.with_context(|| format!("reading {id}"))?;
+            bar.inc(1);
+            anyhow::Ok((id, tells))
+        };
+        let read: Vec<_> = stream::iter(all).map(one).buffer_unordered(AT_ONCE).try_collect().await?;
+        told.jobs = read.into_iter().filter_map(|(id, tells)| Some((id, tells?))).collect();
+        Ok(told)
+    }
+}
+
+impl TellsOf {
+    /// Reads one job; `None` if there is no record of it.
+    async fn read(api: &Api, id: &str) -> anyhow::Result<Option<TellsOf>> {
+        let (job, history, explained) = tokio::try_join!(
+            get(api, format!("/jobs/{id}")),
+            get(api, format!("/jobs/{id}/history")),
+            get(api, format!("/jobs/{id}/explain")),
+        )?;
+        let (Some(job), Some(history), Some(explained)) = (job, history, explained) else {
+            return Ok(None);
+        };
+        let home = !explained["next_look"].is_null();
+        TellsOf::parse(&job, &history, home).map(Some)
+    }
+
+    fn parse(job: &Value, history: &Value, home: bool) -> anyhow::Result<TellsOf> {
+        let number = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok()).context("no number");
+        let stamp =
+            |value: &Value| Some(Stamp { attempt: number(&value["attempt"]).ok()?, fence: value["fence"].as_u64()? });
+        let step = |step: &Value| {
+            let name = step["event"].as_str().unwrap_or_default();
+            let event = match name {
+                "submit" => None,
+                other => Some(Event::parse(other).with_context(|| format!("no event {other:?}"))?),
+            };
+            anyhow::Ok(Step { event, to: state(&step["state"])?, attempt: number(&step["attempt"])? })
+        };
+        Ok(TellsOf {
+            state: state(&job["state"])?,
+            attempt: number(&job["attempt"])?,
+            max_attempts: number(&job["max_attempts"])?,
+            finished_at: moment(&job["finished_at"]),
+            stamp: stamp(&job["result"]).or_else(|| stamp(&job["error"]["details"])),
+            history: history["transitions"]
+                .as_array()
+                .context("no transitions")?
+                .iter()
+                .map(step)
+                .collect::<anyhow::Result<_>>()?,
+            home,
+        })
+    }
+}
+
+/// A state by its name.
+pub(super) fn state(value: &Value) -> anyhow::Result<State> {
+    value.as_str().and_then(State::parse).with_context(|| format!("no state {value}"))
+}
+
+/// A moment, if there is one.
+pub(super) fn moment(value: &Value) -> Option<Time> {
+    value.as_str().and_then(Time::parse_rfc3339)
+}
+
+/// Reads something; `None` where there is no such thing.
+pub(super) async fn get(api: &Api, path: String) -> anyhow::Result<Option<Value>> {
+    match api.call(&Call::get(path)).await {
+        Ok(answer) => Ok(Some(answer.value)),
+        Err(CallError::Refused(problem)) if problem.status == 404 => Ok(None),
+        Err(error) => Err(Failure::from(error).into()),
+    }
+}
+
+/// Walks a list to its end; how often each id is in it.
+async fn pages(api: &Api, path: &str, kind: &str) -> anyhow::Result<BTreeMap<String, u64>> {
+    let mut found = BTreeMap::new();
+    let mut cursor = None;
+    loop {
+        let mut call = Call::get(path).query("limit", PAGE);
+        if path == "/dlq" {
+            call = call.query("kind", kind);
+        }
+        if let Some(cursor) = cursor {
+            call = call.query("cursor", cursor);
+        }
+        let page = api.call(&call).await.map_err(Failure::from)?.value;
+        for item in page["items"].as_array().context("the page has no items")? {
+            let id = item["job"]["id"].as_str().or(item["id"].as_str()).unwrap_or_default();
+            *found.entry(id.to_owned()).or_default() += 1;
+        }
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            return Ok(found);
+        }
+    }
+}
