@@ -209,13 +209,11 @@ async fn sleep<L: Loop, P: Leadership<Lease = L::Lease>>(
     tokio::task::yield_now().await;
 }
 
-/// Returns when a change leaves this replica without the lease.
+/// Returns when this replica is without the lease: already, or by a change. A tick that was cut off has
+/// seen the change, and there may be no other.
 async fn lost(leadership: &impl Leadership) {
-    loop {
+    while leadership.lease().await.is_some() {
         leadership.changed().await;
-        if leadership.lease().await.is_none() {
-            return;
-        }
     }
 }
 

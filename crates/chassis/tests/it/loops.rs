@@ -364,6 +364,7 @@ async fn a_tick_is_cut_off_when_its_lease_is_lost() {
     let (body, orders, mut passes) = Body::new();
     orders.give(Order::WaitFor(Arc::new(Semaphore::new(0))));
     let (turn, _, leadership) = switch(Some(1));
+    let stood_down = body.stood_down.clone();
     registry.register::<Cut>(INTERVAL).start(Cut(body), leadership);
     next(&mut passes).await;
     turn.send_replace(None);
@@ -375,6 +376,11 @@ async fn a_tick_is_cut_off_when_its_lease_is_lost() {
     .await
     .expect("long before its budget");
     assert_eq!(ticks("cut", "lease_lost"), 1.0);
+    // It has stopped leading there and then, and does not rest as a leader until its next tick is due.
+    tokio::task::yield_now().await;
+    assert_eq!(shown(&registry, "cut")["state"], "standby");
+    assert_eq!(metric("muster_leader", &[("loop", "cut")]), 0.0);
+    assert_eq!(stood_down.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
