@@ -43,6 +43,7 @@ docs: ## write what is generated: Lua, typed calls, reference pages
 	cargo run --quiet --package muster-codegen
 	cargo build -p muster-gateway -p muster-scheduler $(FAILPOINTS)
 	@tools/scripts/settings_page.sh "$$CARGO_TARGET_DIR/debug" > docs/reference/settings.md
+	@tools/scripts/loops_page.sh "$$CARGO_TARGET_DIR/debug" > docs/reference/loops.md
 
 bench: setup build ## measure everything and write docs/benchmarks.md; with ARGS only what they say
 	@$(MAKE) --no-print-directory bench-peers || echo "hint:  going on without the other queues" >&2

@@ -1,5 +1,5 @@
-//! The docs cannot fall behind unnoticed: links lead somewhere, the settings page is what the
-//! services say, every metric and every error code is explained.
+//! The docs cannot fall behind unnoticed: links lead somewhere, the pages of settings and loops are
+//! what the services say, every metric and every error code is explained.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -57,13 +57,15 @@ fn the_worker_shown_in_the_readme_is_the_one_that_compiles() -> Result<()> {
 }
 
 #[test]
-fn the_settings_page_is_what_the_services_say() -> Result<()> {
-    let page = fs::read_to_string(root().join("docs/reference/settings.md"))?;
-    for service in ["muster-gateway", "muster-scheduler"] {
-        let said = Command::new(bin(service)).arg("--print-reference").output()?;
-        ensure!(said.status.success(), "{service} has no reference");
-        let table = String::from_utf8(said.stdout)?;
-        ensure!(page.contains(table.trim()), "docs/reference/settings.md is stale for {service}: run `make docs`");
+fn the_pages_of_settings_and_loops_are_what_the_services_say() -> Result<()> {
+    for (file, flag) in [("settings.md", "--print-reference"), ("loops.md", "--print-loops")] {
+        let page = fs::read_to_string(root().join("docs/reference").join(file))?;
+        for service in ["muster-gateway", "muster-scheduler"] {
+            let said = Command::new(bin(service)).arg(flag).output()?;
+            ensure!(said.status.success(), "{service} does not know {flag}");
+            let table = String::from_utf8(said.stdout)?;
+            ensure!(page.contains(table.trim()), "docs/reference/{file} is stale for {service}: run `make docs`");
+        }
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 //! leader's loop, and how soon a death or a stop is seen.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    fs,
     process::Command,
     time::{Duration, Instant},
 };
@@ -142,8 +143,16 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
     let led = until(SOON, "one leader of each loop", one_each).await;
     assert!(["reconciler", "snapshot", "streams"].iter().all(|name| led.contains_key(*name)), "{led:?}");
     let rows = items(&gateway, "/loops").await;
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/loops.md")).unwrap();
+    let declared: BTreeSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).map(|(name, _)| name).collect();
+    let running: BTreeSet<&str> = rows.iter().filter_map(|row| row["loop"].as_str()).collect();
+    let idle: Vec<&&str> = declared.difference(&running).collect();
+    assert_eq!(idle, [&"audit relay", &"loop"], "every loop of the page runs, but for the heading and what is off");
     for row in &rows {
-        assert!(row["why_safe"].as_str().is_some_and(|why| !why.is_empty()), "{row}");
+        let words = ["loop", "class", "why_safe", "duplicate_costs"].map(|name| row[name].as_str().unwrap_or("?"));
+        let told = page.lines().any(|line| words.iter().all(|word| line.contains(&format!("| {word} |"))));
+        assert!(told, "docs/reference/loops.md tells it: {row}");
         assert!(row["interval_ms"].is_u64() && row["said_at"].is_string(), "{row}");
         assert_eq!(row["state"] == "leading", row["class"] == "leader" && row["since"].is_string(), "{row}");
     }

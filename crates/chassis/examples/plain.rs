@@ -20,7 +20,7 @@ struct Count {
 
 impl Loop for Count {
     const NAME: &'static str = "count";
-    const SAFE: Safety = Safety::Idempotent { why: "it only counts its own passes" };
+    const SAFE: Safety = Safety::Idempotent { why: "it only counts its own passes", duplicate_costs: "a pass" };
     type Lease = ();
 
     async fn run_once(&mut self, _: &(), _: Budget) -> anyhow::Result<Counts> {
@@ -48,5 +48,5 @@ async fn body(chassis: Chassis) -> anyhow::Result<()> {
 }
 
 fn main() -> ExitCode {
-    muster_chassis::run("muster-plain", SETTINGS, body)
+    muster_chassis::run("muster-plain", SETTINGS, &[], body)
 }

@@ -8,6 +8,7 @@
 //! fails readiness. Leaves to others: the lease protocol, and writes that stay right when a
 //! paused leader wakes up.
 
+mod declared;
 mod registry;
 mod runner;
 mod waker;
@@ -17,6 +18,7 @@ use std::{future::Future, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use declared::{Declared, reference};
 pub use registry::{Registry, Slot};
 pub use waker::Waker;
 
@@ -46,18 +48,24 @@ pub enum Safety {
     Leader {
         /// The lock's name.
         lock: &'static str,
-        /// What it costs when two believe to lead for a moment.
+        /// Why it stays right when two believe to lead for a moment.
+        why: &'static str,
+        /// What that costs.
         duplicate_costs: &'static str,
     },
     /// Every replica, each item claimed by a script.
     Claim {
         /// Why that is safe.
         why: &'static str,
+        /// What it costs when two have the same item.
+        duplicate_costs: &'static str,
     },
     /// Every replica, harmless when repeated.
     Idempotent {
         /// Why that is harmless.
         why: &'static str,
+        /// What the repetition costs.
+        duplicate_costs: &'static str,
     },
 }
 
@@ -68,6 +76,30 @@ impl Safety {
             Safety::Leader { .. } => "leader",
             Safety::Claim { .. } => "claim",
             Safety::Idempotent { .. } => "idempotent",
+        }
+    }
+
+    /// The leader's lock.
+    pub const fn lock(self) -> Option<&'static str> {
+        match self {
+            Safety::Leader { lock, .. } => Some(lock),
+            Safety::Claim { .. } | Safety::Idempotent { .. } => None,
+        }
+    }
+
+    /// Why any number of replicas may have it.
+    pub const fn why(self) -> &'static str {
+        match self {
+            Safety::Leader { why, .. } | Safety::Claim { why, .. } | Safety::Idempotent { why, .. } => why,
+        }
+    }
+
+    /// What it costs when two replicas do the same.
+    pub const fn duplicate_costs(self) -> &'static str {
+        match self {
+            Safety::Leader { duplicate_costs, .. }
+            | Safety::Claim { duplicate_costs, .. }
+            | Safety::Idempotent { duplicate_costs, .. } => duplicate_costs,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::{
     admin,
     health::Health,
     listen,
-    loops::Registry,
+    loops::{self, Declared, Registry},
     settings::{self, Ask, Setting, Values},
     stop::{self, Stop},
     tasks::Tasks,
@@ -103,6 +103,7 @@ impl Chassis {
 pub fn run(
     service: &'static str,
     own: &'static [Setting],
+    loops: &'static [Declared],
     body: impl AsyncFnOnce(Chassis) -> anyhow::Result<()>,
 ) -> ExitCode {
     let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
@@ -114,6 +115,7 @@ pub fn run(
     match ask {
         Ask::Help => return say(&settings::help(service, own)),
         Ask::Reference => return say(&settings::reference(service, own)),
+        Ask::Loops => return say(&loops::reference(service, loops, own)),
         Ask::Version => return say(&format!("{service} {VERSION}\n")),
         Ask::Run | Ask::CheckConfig | Ask::PrintConfig => {}
     }
@@ -132,7 +134,7 @@ pub fn run(
             return say(&format!("{service}: the settings are fine\n"));
         }
         Ask::PrintConfig => return say(&loaded.values.print()),
-        Ask::Run | Ask::Help | Ask::Reference | Ask::Version => {}
+        Ask::Run | Ask::Help | Ask::Reference | Ask::Loops | Ask::Version => {}
     }
     if let Err(fault) = init_logs(&LogSettings::for_this_process(loaded.values.text("log"))) {
         let _ = writeln!(std::io::stderr(), "{service}: {fault}");

@@ -20,6 +20,7 @@ pub use baseline::{COMMON, admin_addr, loop_interval};
 pub use faults::{Fault, Faults};
 pub use load::{Ask, Loaded, asked, load};
 pub use parse::{duration_text, mask_url};
+pub(crate) use reference::usual;
 pub use reference::{help, reference};
 pub use values::{Origin, Shown, Values};
 

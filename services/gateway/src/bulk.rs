@@ -158,7 +158,8 @@ enum Planned {
 impl Loop for Bulk {
     const NAME: &'static str = "bulk";
     const SAFE: Safety = Safety::Claim {
-        why: "an operation is claimed by a script and its progress noted under a fence; what is done to a job may be repeated",
+        why: "an operation is claimed by a script and its progress noted under a fence",
+        duplicate_costs: "a batch done twice: what is done to a job may be repeated, and is counted once",
     };
     type Lease = ();
 

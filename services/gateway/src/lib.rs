@@ -57,6 +57,7 @@ use crate::{
     workers::Workers,
 };
 
+pub use loops::LOOPS;
 pub use settings::SETTINGS;
 
 /// The service's name.

@@ -5,10 +5,19 @@ mod audit_retention;
 mod config_watch;
 mod retention;
 
-use muster_chassis::{Chassis, Everyone, Loop};
+use muster_chassis::{Chassis, Declared, Everyone, Loop};
 use muster_store::LeaderLock;
 
-use crate::{Gateway, leaders::Leader, settings};
+use crate::{Gateway, bulk::Bulk, leaders::Leader, settings};
+
+/// All of them, for the docs.
+pub const LOOPS: &[Declared] = &[
+    Declared::of::<retention::RetentionLoop>("loop_retention_interval"),
+    Declared::of::<config_watch::ConfigWatch>("loop_config_interval"),
+    Declared::of::<audit_retention::AuditRetentionLoop>("loop_audit_retention_interval"),
+    Declared::of::<audit_relay::AuditRelay>("loop_audit_relay_interval"),
+    Declared::of::<Bulk>("loop_bulk_interval"),
+];
 
 /// The loop that reads changed settings.
 pub(crate) const CONFIG_WATCH: &str = config_watch::ConfigWatch::NAME;

@@ -6,5 +6,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    muster_chassis::run(muster_gateway::SERVICE, muster_gateway::SETTINGS, muster_gateway::run)
+    muster_chassis::run(muster_gateway::SERVICE, muster_gateway::SETTINGS, muster_gateway::LOOPS, muster_gateway::run)
 }

@@ -61,6 +61,7 @@ use crate::{
     silence::Silence,
 };
 
+pub use loops::LOOPS;
 pub use settings::SETTINGS;
 
 /// The service's name.

@@ -9,10 +9,20 @@ mod streams;
 
 use std::{sync::Arc, time::Duration};
 
-use muster_chassis::{Chassis, Everyone, Loop};
+use muster_chassis::{Chassis, Declared, Everyone, Loop};
 use muster_store::{LeaderLock, LeaseKeeper};
 
 use crate::{desk::Desk, leaders::Leader};
+
+/// All of them, for the docs.
+pub const LOOPS: &[Declared] = &[
+    Declared::of::<reconciler::Reconciler>("loop_reconciler_interval"),
+    Declared::of::<streams::Streams>("loop_streams_interval"),
+    Declared::of::<scrub::Scrub>("loop_scrub_interval"),
+    Declared::of::<backlog::Backlog>("loop_backlog_interval"),
+    Declared::of::<snapshot::Snapshot>("loop_snapshot_interval"),
+    Declared::of::<config_watch::ConfigWatch>("loop_config_interval"),
+];
 
 /// The loop that writes down who works, for those who have news for it.
 pub(crate) const SNAPSHOT: &str = snapshot::Snapshot::NAME;

@@ -6,5 +6,10 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    muster_chassis::run(muster_scheduler::SERVICE, muster_scheduler::SETTINGS, muster_scheduler::run)
+    muster_chassis::run(
+        muster_scheduler::SERVICE,
+        muster_scheduler::SETTINGS,
+        muster_scheduler::LOOPS,
+        muster_scheduler::run,
+    )
 }

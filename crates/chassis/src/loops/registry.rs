@@ -198,10 +198,6 @@ impl Entry {
             (true, false, true) => "standby",
             (true, _, false) => "active",
         };
-        let (lock, why) = match self.safe {
-            Safety::Leader { lock, duplicate_costs } => (Some(lock), duplicate_costs),
-            Safety::Claim { why } | Safety::Idempotent { why } => (None, why),
-        };
         let last = status.last.as_ref().map(|last| {
             let counts: serde_json::Map<String, Value> =
                 last.counts.items.iter().map(|(what, n)| ((*what).to_owned(), json!(n))).collect();
@@ -216,8 +212,9 @@ impl Entry {
         json!({
             "name": self.name,
             "class": self.safe.class(),
-            "lock": lock,
-            "why_safe": why,
+            "lock": self.safe.lock(),
+            "why_safe": self.safe.why(),
+            "duplicate_costs": self.safe.duplicate_costs(),
             "state": state,
             "held_for_ms": status.holds_since.map(|since| ms(since.elapsed())),
             "interval_ms": ms(self.interval),

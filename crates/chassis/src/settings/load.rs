@@ -23,6 +23,8 @@ pub enum Ask {
     Help,
     /// The same as a table for the docs.
     Reference,
+    /// The service's loops as a table for the docs.
+    Loops,
     /// Say the version.
     Version,
 }
@@ -35,6 +37,7 @@ const ASKS: &[(&str, Ask)] = &[
     ("--check-config", Ask::CheckConfig),
     ("--print-config", Ask::PrintConfig),
     ("--print-reference", Ask::Reference),
+    ("--print-loops", Ask::Loops),
 ];
 
 /// What the arguments ask for. Help and version win, so that they work whatever else is wrong.

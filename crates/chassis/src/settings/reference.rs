@@ -10,7 +10,7 @@ pub fn help(service: &str, own: &[Setting]) -> String {
     for setting in with_common(own) {
         let _ = writeln!(text, "  {} {}", setting.flag(), shape(setting.kind));
         let _ = writeln!(text, "      {}", meaning(&setting));
-        let _ = writeln!(text, "      environment {}, default {}", variables(&setting), default(&setting));
+        let _ = writeln!(text, "      environment {}, default {}", variables(&setting), usual(&setting));
     }
     text.push_str("\n  --config FILE     read settings from a TOML file\n");
     text.push_str("  --check-config    say whether the settings are fine, and exit\n");
@@ -29,7 +29,7 @@ pub fn reference(service: &str, own: &[Setting]) -> String {
             "| `{}` | `{}` | {} | {} | {} |",
             setting.env,
             setting.key,
-            default(&setting),
+            usual(&setting),
             shape(setting.kind).replace('|', "\\|"),
             meaning(&setting)
         );
@@ -49,7 +49,8 @@ fn variables(setting: &Setting) -> String {
     }
 }
 
-fn default(setting: &Setting) -> String {
+/// What holds when nobody says anything.
+pub(crate) fn usual(setting: &Setting) -> String {
     match setting.fallback {
         Fallback::Absent => "none".to_owned(),
         Fallback::Text(text) => format!("`{text}`"),

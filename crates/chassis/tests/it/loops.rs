@@ -105,8 +105,8 @@ macro_rules! loops {
     )+};
 }
 
-const HARMLESS: Safety = Safety::Idempotent { why: "a test" };
-const LED: Safety = Safety::Leader { lock: "muster:test", duplicate_costs: "nothing" };
+const HARMLESS: Safety = Safety::Idempotent { why: "a test", duplicate_costs: "nothing" };
+const LED: Safety = Safety::Leader { lock: "muster:test", why: "a test", duplicate_costs: "nothing" };
 
 loops! {
     Timed = "timed", HARMLESS, ();

@@ -49,7 +49,8 @@ impl AuditRelay {
 impl Loop for AuditRelay {
     const NAME: &'static str = "audit relay";
     const SAFE: Safety = Safety::Claim {
-        why: "each entry is handed to one replica, and again only if it was not confirmed in time; exporters know it by its id",
+        why: "each entry is handed to one replica, and again only if it was not confirmed in time",
+        duplicate_costs: "an entry exported twice; exporters know it by its id",
     };
     const BUDGET: Duration = Duration::from_secs(20);
     type Lease = ();

@@ -26,6 +26,7 @@ impl Loop for AuditRetentionLoop {
     const NAME: &'static str = "audit retention";
     const SAFE: Safety = Safety::Idempotent {
         why: "entries leave only if the log still ends where the replica read it; of several, one is heard",
+        duplicate_costs: "a read of the log's oldest entries",
     };
     type Lease = ();
 

@@ -19,7 +19,10 @@ impl ConfigWatch {
 
 impl Loop for ConfigWatch {
     const NAME: &'static str = "config watch";
-    const SAFE: Safety = Safety::Idempotent { why: "reads only: each replica keeps what Redis says for itself" };
+    const SAFE: Safety = Safety::Idempotent {
+        why: "reads only: each replica keeps what Redis says for itself",
+        duplicate_costs: "nothing: every replica has to know",
+    };
     type Lease = ();
 
     async fn run_once(&mut self, (): &(), _budget: Budget) -> anyhow::Result<Counts> {

@@ -32,7 +32,8 @@ impl Loop for RetentionLoop {
     const NAME: &'static str = "retention";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Retention.as_str(),
-        duplicate_costs: "a second look at the same listings; what is deleted is judged in the script, by its age",
+        why: "a record is judged by its age and deleted in one script; what is gone already is passed over",
+        duplicate_costs: "a second look at the same listings",
     };
     type Lease = Lease;
 

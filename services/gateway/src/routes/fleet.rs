@@ -145,7 +145,7 @@ fn write_loop(json: &mut Json, entry: &Value, replica: &Replica, locks: &[LockSe
     word(json, "loop", &entry["name"]);
     json.text("service", &replica.service);
     json.text("instance", &replica.instance);
-    for name in ["class", "why_safe", "state"] {
+    for name in ["class", "why_safe", "duplicate_costs", "state"] {
         word(json, name, &entry[name]);
     }
     json.moment("since", before(&entry["held_for_ms"]));

@@ -91,8 +91,10 @@ pub(crate) struct LoopView {
     instance: String,
     /// `leader`, `claim` or `idempotent`.
     class: String,
-    /// Why any number of replicas may have it; for a leader: what a second one would cost.
+    /// Why any number of replicas may have it.
     why_safe: String,
+    /// What it costs when two of them do the same.
+    duplicate_costs: String,
     /// `leading` or `standby`; `active` for loops that need no leader; `not_started`.
     state: String,
     /// Since when it leads.

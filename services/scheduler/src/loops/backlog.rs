@@ -23,7 +23,10 @@ impl Backlog {
 
 impl Loop for Backlog {
     const NAME: &'static str = "backlog";
-    const SAFE: Safety = Safety::Claim { why: "an entry is claimed by a script and its job dispatched by version" };
+    const SAFE: Safety = Safety::Claim {
+        why: "an entry is claimed by a script and its job dispatched by version",
+        duplicate_costs: "a dispatch that is refused, because the other one's came first",
+    };
     type Lease = ();
 
     async fn run_once(&mut self, (): &(), _budget: Budget) -> anyhow::Result<Counts> {

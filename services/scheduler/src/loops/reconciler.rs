@@ -60,7 +60,8 @@ impl Loop for Reconciler {
     const NAME: &'static str = RECONCILER;
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Reconciler.as_str(),
-        duplicate_costs: "a second look at the same jobs; each write compares what was read",
+        why: "each write compares, in one script, what was read, and every effect has an id of its own",
+        duplicate_costs: "a second look at the same jobs",
     };
     type Lease = Lease;
 

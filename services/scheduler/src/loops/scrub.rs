@@ -80,7 +80,8 @@ impl Loop for Scrub {
     const NAME: &'static str = "scrub";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Scrub.as_str(),
-        duplicate_costs: "a second scan; entries are added only where there are none",
+        why: "it only reads records, and adds an entry only where there is none",
+        duplicate_costs: "a second scan",
     };
     type Lease = Lease;
 

@@ -41,6 +41,7 @@ impl Loop for Snapshot {
     const NAME: &'static str = "snapshot";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Snapshot.as_str(),
+        why: "it only writes down what every replica hears; the later one stands",
         duplicate_costs: "the same list written twice, workers counted twice until one stands down",
     };
     type Lease = Lease;

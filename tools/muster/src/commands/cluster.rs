@@ -69,8 +69,11 @@ impl Loops {
             (Some(name), None) => Err(Failure::new(format!("no replica has a loop {name:?}")).into()),
             (Some(_), Some(it)) => {
                 output::line("");
-                let why = if it["class"] == "leader" { "a duplicate would cost" } else { "safe, because" };
-                output::facts(&[("lock", cell(&it["lock"])), (why, cell(&it["why_safe"]))]);
+                output::facts(&[
+                    ("lock", cell(&it["lock"])),
+                    ("safe, because", cell(&it["why_safe"])),
+                    ("a duplicate would cost", cell(&it["duplicate_costs"])),
+                ]);
                 Ok(())
             }
             (None, _) => Ok(()),
