@@ -107,8 +107,13 @@ elseif result == '' then
 else
   redis.call('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
 end
--- A dispatch asks for no lease: 1 says that it is under a concurrency slot, taken under this version.
-if event == DISPATCH and asked_lease > 0 then
-  redis.call('HSET', KEYS[1], 'c', string.format('%.0f', version))
+-- A dispatch asks for no lease: 1 says that it is under a concurrency slot, taken under this version,
+-- 2 that a place of its topic is one. A later dispatch under neither forgets the earlier one's.
+if event == DISPATCH then
+  if asked_lease > 0 then
+    redis.call('HSET', KEYS[1], 'c', string.format('%.0f', version) .. (asked_lease > 1 and 't' or ''))
+  elseif version > 2 then
+    redis.call('HDEL', KEYS[1], 'c')
+  end
 end
 return answer(APPLIED, forward, head)

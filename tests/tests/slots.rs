@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use muster_domain::{Tenant, slot::Limit};
 use muster_sdk::HandlerError;
 use muster_testkit::until;
 use muster_tests::{Executions, Options, Setup, Stack, WorkerProcess};
@@ -85,7 +86,7 @@ async fn jobs_with_the_same_key_run_one_at_a_time_and_at_once_one_after_the_othe
     let store = stack.store().await;
     for name in ["a", "b", "c"] {
         until(SOON, "the slots to be free", async || {
-            let (_, held, waiting) = store.read_slots(&muster_domain::Tenant::default(), name).await.ok()?;
+            let (_, held, waiting) = store.read_slots(&Tenant::default(), &Limit::Key(name.into())).await.ok()?;
             (held + waiting == 0).then_some(())
         })
         .await;
@@ -176,9 +177,9 @@ async fn a_cancelled_job_keeps_its_slot_until_its_worker_has_stopped() {
     assert_eq!(gateway.post(&format!("/jobs/{first}/cancel"), &json!({})).await.status, 200);
     // Longer than a claim and a look: nobody takes the slot of a worker that may still be at it.
     let store = stack.store().await;
-    let (tenant, begun) = (muster_domain::Tenant::default(), std::time::Instant::now());
+    let (tenant, begun) = (Tenant::default(), std::time::Instant::now());
     until(SOON, "eight seconds", async || {
-        let (holders, ..) = store.read_slots(&tenant, "k").await.unwrap();
+        let (holders, ..) = store.read_slots(&tenant, &Limit::Key("k".into())).await.unwrap();
         assert_eq!(holders[0].slot.job.to_string(), first);
         assert_eq!(runs.of(&second).len(), 0);
         (begun.elapsed() > Duration::from_secs(8)).then_some(())

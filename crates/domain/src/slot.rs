@@ -1,12 +1,13 @@
 //! Concurrency slots: who may run at the same time as whom, and when a slot is free again.
 //!
 //! A slot is named by a job and the version under which it was admitted, and belongs to one offer and
-//! the one attempt that comes of it. Whether it is over is judged by the job's record alone: time only
+//! the one attempt that comes of it. A job may need two: one of its `concurrency_key`, and one of its
+//! topic, which is called a place; both are taken under the same version. Whether it is over is judged by the job's record alone: time only
 //! says when to look. Pure; the set of slots is the store's, admitting the scheduler's.
 
 use std::time::Duration;
 
-use crate::{Event, Head, Phase, Time, job::EndedBy};
+use crate::{Event, Head, Phase, Time, Topic, job::EndedBy};
 
 /// A slot is looked at so long after its admission: by then its job is dispatched, or never will be
 /// by whoever admitted it.
@@ -15,6 +16,15 @@ pub const SLOT_LOOK: Duration = Duration::from_secs(30);
 pub const PER_KEY: u32 = 1;
 /// Most bytes of a concurrency key.
 pub const MAX_KEY: usize = 128;
+
+/// Who must not run all at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// A tenant's jobs with this `concurrency_key`.
+    Key(String),
+    /// A tenant's jobs of this topic, where that was told a `concurrency.max`.
+    Topic(Topic),
+}
 
 /// What is known of the job that a slot names.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +51,8 @@ pub enum Slot {
 /// Judges the slot that was taken under this version. No record: none.
 pub fn judge(version: u32, holder: Option<Holder<'_>>, now: Time) -> Slot {
     let Some(Holder { head, slot, lease_until }) = holder else { return Slot::Over };
-    if head.version == version && matches!(head.phase, Phase::Queued) {
+    // Where a backlog moves fast a job stands in line as it is: pending.
+    if head.version == version && matches!(head.phase, Phase::Queued | Phase::Pending { .. }) {
         return Slot::Admitting;
     }
     if slot != Some(version) {
@@ -113,6 +124,8 @@ mod tests {
         let retrying = head(9, Phase::Retrying { run_at: later }, Some(Event::CutShort));
         let cases = [
             ("waits to be dispatched", (head(5, Phase::Queued, None), None), None, Slot::Admitting),
+            ("stands in line", (head(5, Phase::Pending { run_at: Time::NONE }, None), None), None, Slot::Admitting),
+            ("taken back", (head(7, Phase::Pending { run_at: Time::NONE }, None), None), Some(5), Slot::Over),
             ("admitted anew since", (head(6, Phase::Queued, None), None), Some(3), Slot::Over),
             ("never dispatched under it", (head(6, Phase::Dispatched, None), None), Some(4), Slot::Over),
             ("offered", (head(6, Phase::Dispatched, None), None), Some(5), Slot::Held(NOW + SLOT_LOOK)),

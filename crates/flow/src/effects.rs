@@ -29,8 +29,8 @@ pub struct End {
     pub first: bool,
     /// The worker to be told that its attempt is over, where it did not end it itself.
     pub tell: Option<WorkerId>,
-    /// The concurrency slot it holds, where its worker did not give that back itself.
-    pub slot: Option<SlotRef>,
+    /// The concurrency slots it holds, where its worker did not give them back itself.
+    pub slots: Vec<SlotRef>,
 }
 
 impl End {
@@ -44,14 +44,14 @@ impl End {
             error_code: record.error.as_ref().map(|e| e.code.clone()),
             first,
             tell: None,
-            slot: SlotRef::of(record),
+            slots: SlotRef::of(record),
         }
     }
 
     /// For how long its worker may still be at it, and so keeps the slot.
     fn slot_held_for(&self, now: Time) -> Option<Duration> {
         let Phase::Ended { lease_end: Some(end), .. } = self.head.phase else { return None };
-        self.slot.as_ref().filter(|_| !end.reached(now)).map(|_| end.remaining(now))
+        (!self.slots.is_empty() && !end.reached(now)).then(|| end.remaining(now))
     }
 }
 
@@ -60,7 +60,9 @@ impl End {
 pub struct Finished {
     /// Jobs whose worker may still be at it, each with for how long: they keep their slot and their home.
     pub held: Vec<(JobId, Duration)>,
-    /// Who is next in line for the slots that were given back.
+    /// Slots that were given back.
+    pub freed: Vec<SlotRef>,
+    /// Who is next in line for them.
     pub next: Vec<SlotRef>,
 }
 
@@ -103,15 +105,18 @@ impl Flow {
         let now = self.store.now();
         let mut ids = Vec::with_capacity(ends.len());
         for end in &ends {
-            match (end.slot_held_for(now), &end.slot) {
-                (Some(left), _) => {
-                    finished.held.push((end.id, left));
-                    continue;
+            match end.slot_held_for(now) {
+                Some(left) => finished.held.push((end.id, left)),
+                None => {
+                    finished.freed.extend(end.slots.iter().cloned());
+                    ids.push(end.id);
                 }
-                (None, Some(slot)) => finished.next.extend(self.store.free_slot(slot, None).await?),
-                (None, None) => {}
             }
-            ids.push(end.id);
+        }
+        if !finished.freed.is_empty() {
+            for next in self.store.free_slots(&finished.freed).await {
+                finished.next.extend(next?);
+            }
         }
         failpoint!("finish.before_home");
         self.store.drop_homes(&ids).await?;

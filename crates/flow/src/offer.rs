@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write};
 use futures_util::future::join_all;
 use muster_bus::{BusError, subjects};
 use muster_domain::{Head, JobId, Line, Tenant, line::pool_of};
-use muster_store::{Record, SlotRef};
+use muster_store::Record;
 use muster_wire::{Body, encoded_len, v1};
 
 use crate::Flow;
@@ -38,7 +38,7 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
         deadline: head.deadline.map_or(0, |t| t.0),
         traceparent: record.spec.trace.map(|t| t.to_string()).unwrap_or_default(),
         pool: pool_of(&record.spec.requires).unwrap_or_default(),
-        slot: SlotRef::of(record).map(|slot| v1::Slot { key: slot.key, version: slot.version }),
+        slot: record.carried_slot(),
     }
 }
 

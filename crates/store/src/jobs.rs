@@ -62,6 +62,8 @@ pub struct Step {
     pub lease: Duration,
     /// For a dispatch: under a concurrency slot, taken under the version it acts on.
     pub slot: bool,
+    /// For a dispatch under a slot: one of them is a place of its topic.
+    pub place: bool,
     /// For a start.
     pub start_id: StartId,
     /// For a start.
@@ -84,6 +86,7 @@ impl Step {
             wait: Duration::ZERO,
             lease: Duration::ZERO,
             slot: false,
+            place: false,
             start_id: StartId([0; 8]),
             worker: None,
             note: String::new(),
@@ -212,7 +215,10 @@ fn bounds(spec: &JobSpec) -> Vec<u8> {
 fn ask(step: &Step) -> Vec<u8> {
     let mut packed = Vec::with_capacity(33);
     packed.push(step.event.code());
-    let lease = if step.slot { 1 } else { micros(step.lease) };
+    let lease = match (step.slot, step.place) {
+        (true, place) => 1 + u64::from(place),
+        (false, _) => micros(step.lease),
+    };
     for number in [step.seen, micros(step.wait.min(LONGEST_WAIT)), lease] {
         packed.extend(number.to_be_bytes());
     }

@@ -1,6 +1,6 @@
 //! Every key there is. A [`Key`] can be built here only, so no other file knows the prefix.
 
-use muster_domain::{JobId, Line, Priority, RequestId, Tenant, Topic, WorkerId};
+use muster_domain::{JobId, Line, Priority, RequestId, Tenant, Topic, WorkerId, slot::Limit};
 
 /// A key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,8 +71,12 @@ pub(crate) fn lease_note(tenant: &Tenant, worker: &WorkerId, request: &RequestId
 }
 
 /// Who holds a slot of a concurrency limit, and who waits for one.
-pub(crate) fn slots(tenant: &Tenant, key: &str) -> Key {
-    Key::new(format!("muster:slots:{tenant}:{key}"))
+pub(crate) fn slots(tenant: &Tenant, limit: &Limit) -> Key {
+    match limit {
+        Limit::Key(key) => Key::new(format!("muster:slots:{tenant}:{key}")),
+        // Apart, because a concurrency key may have any name.
+        Limit::Topic(topic) => Key::new(format!("muster:places:{tenant}:{topic}")),
+    }
 }
 
 /// Told to leave: a worker that only hears when it asks.

@@ -132,6 +132,20 @@ impl Store {
         Ok(taken)
     }
 
+    /// Gives claimed entries their places back, without waiting for the claim to lapse. One that is gone stays so.
+    pub async fn unclaim_queued(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
+        let command = |(key, entries): (keys::Key, Vec<&QueueEntry>)| {
+            let mut cmd = redis::cmd("ZADD");
+            cmd.arg(key.as_bytes()).arg("XX");
+            for entry in entries {
+                cmd.arg(entry.since.0).arg(entry.member());
+            }
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(by_queue(items).into_iter().map(command).collect()).await;
+        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+
     /// Removes entries. Repeating is harmless.
     pub async fn remove_queued(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
         let command = |(key, entries): (keys::Key, Vec<&QueueEntry>)| {

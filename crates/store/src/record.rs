@@ -79,6 +79,8 @@ pub struct Record {
     pub place: Option<Place>,
     /// The version under which it was last admitted to a concurrency slot.
     pub slot: Option<u32>,
+    /// Under that version it was admitted to a place of its topic, too or alone.
+    pub placed: bool,
     /// The end of its last lease, where its attempt was ended from outside before that.
     pub lease_until: Option<Time>,
 }
@@ -196,7 +198,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     let retried_as = field()?.and_then(|b| JobId::from_slice(&b));
     let deleted = field()?.is_some();
     let place = field()?.and_then(|b| Place::from_bytes(&b));
-    let slot = field()?.and_then(|b| std::str::from_utf8(&b).ok()?.parse().ok());
+    let (slot, placed) = field()?.map_or((None, false), |b| read_slot(&b));
     let lease_until = packed.get(LEASE).and_then(|raw| Time(u64::from_be_bytes(raw.try_into().ok()?)).some());
     let payload = if fields.payload { field()?.map(Bytes::from) } else { None };
     let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };
@@ -213,8 +215,16 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
         deleted,
         place,
         slot,
+        placed,
         lease_until,
     }))
+}
+
+/// `<version>`, and a mark where a place of the topic goes with it; as `lua/job/apply.lua` writes it.
+fn read_slot(raw: &[u8]) -> (Option<u32>, bool) {
+    let text = std::str::from_utf8(raw).unwrap_or_default();
+    let version = text.strip_suffix('t').unwrap_or(text);
+    (version.parse().ok(), version.len() < text.len())
 }
 
 pub(crate) fn write_result(result: &StoredResult) -> Vec<u8> {

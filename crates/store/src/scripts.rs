@@ -599,8 +599,12 @@ elseif result == '' then
 else
   redis.call('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
 end
-if event == 4 and asked_lease > 0 then
-  redis.call('HSET', KEYS[1], 'c', string.format('%.0f', version))
+if event == 4 then
+  if asked_lease > 0 then
+    redis.call('HSET', KEYS[1], 'c', string.format('%.0f', version) .. (asked_lease > 1 and 't' or ''))
+  elseif version > 2 then
+    redis.call('HDEL', KEYS[1], 'c')
+  end
 end
 return answer(1, forward, head)
 "#,
@@ -1796,12 +1800,12 @@ if redis.call('ZCOUNT', KEYS[1], 0, '+inf') < tonumber(ARGV[2]) then
   redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[3])), ARGV[1])
   return { 1, {}, stamp }
 end
-if not score then redis.call('ZADD', KEYS[1], ARGV[4], ARGV[1]) end
+if not score and tonumber(ARGV[4]) < 0 then redis.call('ZADD', KEYS[1], ARGV[4], ARGV[1]) end
 return { 3, redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 64), stamp }
 "#,
     );
 
-    /// admits a job under a concurrency limit, or notes that it waits.
+    /// admits a job under a concurrency limit, or notes that it waits, if it has a turn.
     /// One sorted set per limit. Who holds a slot has the moment when somebody should look whether it is
     /// still held (a slot is freed by what its job's record says, never by time alone); who waits has a
     /// negative score, first come first.
@@ -1814,7 +1818,7 @@ return { 3, redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'WITHSCORES', 'LIMIT
         pub(crate) max: u64,
         /// microseconds from now
         pub(crate) look: u64,
-        /// negative; the lowest is first in line
+        /// negative; the lowest is first in line. 0 = nobody waits here
         pub(crate) turn: i64,
     }
 

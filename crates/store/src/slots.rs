@@ -7,7 +7,12 @@
 
 use std::time::Duration;
 
-use muster_domain::{JobId, Priority, Tenant, Time, slot::SLOT_LOOK, time::micros};
+use muster_domain::{
+    JobId, Priority, Tenant, Time, Topic,
+    slot::{Limit, SLOT_LOOK},
+    time::micros,
+};
+use muster_wire::v1;
 
 use crate::{
     Record, Store, StoreError, keys,
@@ -22,7 +27,7 @@ pub struct SlotRef {
     /// Whose.
     pub tenant: Tenant,
     /// Of which limit.
-    pub key: String,
+    pub limit: Limit,
     /// Which job.
     pub job: JobId,
     /// The version under which it was, or will be, admitted.
@@ -30,21 +35,37 @@ pub struct SlotRef {
 }
 
 impl SlotRef {
-    /// The slot that a record names, if its job is under a limit and was ever admitted.
-    pub fn of(record: &Record) -> Option<SlotRef> {
-        let version = record.slot.filter(|_| !record.spec.concurrency_key.is_empty())?;
-        let (tenant, key) = (record.spec.tenant.clone(), record.spec.concurrency_key.clone());
-        Some(SlotRef { tenant, key, job: record.id, version })
+    /// The slots that a record names, if its job was ever admitted: of its key, of its topic, or both.
+    pub fn of(record: &Record) -> Vec<SlotRef> {
+        let carried = record.carried_slot();
+        carried.map_or_else(Vec::new, |slot| SlotRef::carried(&record.spec.tenant, &record.spec.topic, record.id, slot))
+    }
+
+    /// The slots that an offer carried to a worker and its result brings back.
+    pub fn carried(tenant: &Tenant, topic: &Topic, job: JobId, slot: v1::Slot) -> Vec<SlotRef> {
+        let v1::Slot { key, version, place } = slot;
+        let limits = [(!key.is_empty()).then_some(Limit::Key(key)), place.then(|| Limit::Topic(topic.clone()))];
+        let named = |limit| SlotRef { tenant: tenant.clone(), limit, job, version };
+        limits.into_iter().flatten().map(named).collect()
     }
 
     fn member(&self) -> Vec<u8> {
         format!("{}:{}", self.job, self.version).into_bytes()
     }
 
-    fn named(tenant: &Tenant, key: &str, member: &[u8]) -> Option<SlotRef> {
+    fn named(tenant: &Tenant, limit: &Limit, member: &[u8]) -> Option<SlotRef> {
         let (job, version) = std::str::from_utf8(member).ok()?.split_once(':')?;
         let (job, version) = (job.parse().ok()?, version.parse().ok()?);
-        Some(SlotRef { tenant: tenant.clone(), key: key.to_owned(), job, version })
+        Some(SlotRef { tenant: tenant.clone(), limit: limit.clone(), job, version })
+    }
+}
+
+impl Record {
+    /// What its offer carries of the slots that it was admitted to, if it was.
+    pub fn carried_slot(&self) -> Option<v1::Slot> {
+        let (key, place) = (self.spec.concurrency_key.clone(), self.placed);
+        let version = self.slot.filter(|_| place || !key.is_empty())?;
+        Some(v1::Slot { key, version, place })
     }
 }
 
@@ -55,9 +76,9 @@ pub struct SlotAsk {
     pub slot: SlotRef,
     /// How many there are.
     pub max: u32,
-    /// Who goes first among those that wait,
+    /// Who goes first among those that wait for a key's slot,
     pub priority: Priority,
-    /// then who waits longest.
+    /// then who waits longest. For a topic's place nobody waits in line here: its backlog is the line.
     pub since: Time,
 }
 
@@ -68,7 +89,7 @@ pub enum SlotTaken {
     Admitted,
     /// It was before, as read at this moment: somebody is about to dispatch the job, or died on the way.
     Before(Vec<SlotHeld>, Time),
-    /// All are taken, by these (64 at most), as read at this moment; the job waits in line.
+    /// All are taken, by these (64 at most), as read at this moment; a key's job waits in line.
     Full(Vec<SlotHeld>, Time),
 }
 
@@ -92,22 +113,25 @@ fn turn(priority: Priority, since: Time) -> i64 {
 }
 
 impl Store {
-    /// Takes slots, each for itself; who gets none waits in line.
+    /// Takes slots, each for itself; who gets none of a key waits in line.
     pub async fn take_slots(&self, asks: &[SlotAsk]) -> Vec<Result<SlotTaken, StoreError>> {
         let call = |ask: &SlotAsk| scripts::slot::Take {
-            key: keys::slots(&ask.slot.tenant, &ask.slot.key),
+            key: keys::slots(&ask.slot.tenant, &ask.slot.limit),
             member: ask.slot.member(),
             max: ask.max.into(),
             look: micros(SLOT_LOOK),
-            turn: turn(ask.priority, ask.since),
+            turn: match ask.slot.limit {
+                Limit::Key(_) => turn(ask.priority, ask.since),
+                Limit::Topic(_) => 0,
+            },
         };
         let replies = self.run_many(asks.iter().map(call).collect()).await;
         let read = |(ask, reply): (&SlotAsk, Result<scripts::slot::TakeReply, StoreError>)| {
             let reply = reply?;
             Ok(match reply.outcome {
                 1 => SlotTaken::Admitted,
-                2 => SlotTaken::Before(held(&ask.slot.tenant, &ask.slot.key, &reply.holders), Time(reply.now)),
-                _ => SlotTaken::Full(held(&ask.slot.tenant, &ask.slot.key, &reply.holders), Time(reply.now)),
+                2 => SlotTaken::Before(held(&ask.slot.tenant, &ask.slot.limit, &reply.holders), Time(reply.now)),
+                _ => SlotTaken::Full(held(&ask.slot.tenant, &ask.slot.limit, &reply.holders), Time(reply.now)),
             })
         };
         asks.iter().zip(replies).map(read).collect()
@@ -116,29 +140,36 @@ impl Store {
     /// Gives a slot back, or a place in line; only if its look is still the one that was `seen`, where
     /// one is given. Returns who is next in line.
     pub async fn free_slot(&self, slot: &SlotRef, seen: Option<Time>) -> Result<Option<SlotRef>, StoreError> {
-        let seen = seen.map(|at| at.0.to_string().into_bytes()).unwrap_or_default();
-        let key = keys::slots(&slot.tenant, &slot.key);
-        let reply = self.run(scripts::slot::Free { key, member: slot.member(), seen }).await?;
-        Ok(SlotRef::named(&slot.tenant, &slot.key, &reply.next))
+        let reply = self.run(free(slot, seen)).await?;
+        Ok(SlotRef::named(&slot.tenant, &slot.limit, &reply.next))
+    }
+
+    /// The same for many, whatever their looks are, in one pipeline.
+    pub async fn free_slots(&self, slots: &[SlotRef]) -> Vec<Result<Option<SlotRef>, StoreError>> {
+        let replies = self.run_many(slots.iter().map(|slot| free(slot, None)).collect()).await;
+        let named = |(slot, reply): (&SlotRef, Result<scripts::slot::FreeReply, StoreError>)| {
+            Ok(SlotRef::named(&slot.tenant, &slot.limit, &reply?.next))
+        };
+        slots.iter().zip(replies).map(named).collect()
     }
 
     /// A slot is still held: look again so long from now, if the look is still the one that was seen.
     pub async fn keep_slot(&self, held: &SlotHeld, look: Duration) -> Result<(), StoreError> {
         let SlotHeld { slot, look: seen } = held;
-        let (key, seen) = (keys::slots(&slot.tenant, &slot.key), seen.0.to_string().into_bytes());
+        let (key, seen) = (keys::slots(&slot.tenant, &slot.limit), seen.0.to_string().into_bytes());
         self.run(scripts::slot::Keep { key, member: slot.member(), seen, look: micros(look) }).await.map(|_| ())
     }
 
-    /// Who holds slots of a limit (16 at most), and how many hold and wait in all.
-    pub async fn read_slots(&self, tenant: &Tenant, key: &str) -> Result<(Vec<SlotHeld>, u64, u64), StoreError> {
-        let name = keys::slots(tenant, key);
+    /// Who holds slots of a limit (64 at most, by when they are looked at), and how many hold and wait in all.
+    pub async fn read_slots(&self, tenant: &Tenant, limit: &Limit) -> Result<(Vec<SlotHeld>, u64, u64), StoreError> {
+        let name = keys::slots(tenant, limit);
         let ask = |verb: &str, args: &[&str]| {
             let mut cmd = redis::cmd(verb);
             cmd.arg(name.as_bytes()).arg(args);
             Command::plain(cmd)
         };
         let asked = vec![
-            ask("ZRANGEBYSCORE", &["0", "+inf", "WITHSCORES", "LIMIT", "0", "16"]),
+            ask("ZRANGEBYSCORE", &["0", "+inf", "WITHSCORES", "LIMIT", "0", "64"]),
             ask("ZCOUNT", &["0", "+inf"]),
             ask("ZCARD", &[]),
         ];
@@ -146,15 +177,20 @@ impl Store {
         let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::Decode("a reply is missing".into())));
         let holders = list(next()?)?;
         let (holding, all): (u64, u64) = (number(&next()?)?, number(&next()?)?);
-        Ok((held(tenant, key, &holders), holding, all.saturating_sub(holding)))
+        Ok((held(tenant, limit, &holders), holding, all.saturating_sub(holding)))
     }
 }
 
+fn free(slot: &SlotRef, seen: Option<Time>) -> scripts::slot::Free {
+    let seen = seen.map(|at| at.0.to_string().into_bytes()).unwrap_or_default();
+    scripts::slot::Free { key: keys::slots(&slot.tenant, &slot.limit), member: slot.member(), seen }
+}
+
 /// Members and scores in turn.
-fn held(tenant: &Tenant, key: &str, pairs: &[Vec<u8>]) -> Vec<SlotHeld> {
+fn held(tenant: &Tenant, limit: &Limit, pairs: &[Vec<u8>]) -> Vec<SlotHeld> {
     let read = |pair: &[Vec<u8>]| {
         let score: f64 = std::str::from_utf8(pair.get(1)?).ok()?.parse().ok()?;
-        Some(SlotHeld { slot: SlotRef::named(tenant, key, &pair[0])?, look: Time(score as u64) })
+        Some(SlotHeld { slot: SlotRef::named(tenant, limit, &pair[0])?, look: Time(score as u64) })
     };
     pairs.chunks(2).filter_map(read).collect()
 }

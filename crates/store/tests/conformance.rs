@@ -117,6 +117,8 @@ on_both! {
     leases::what_was_granted_unheard_is_let_go_as_well,
     slots::no_more_hold_a_slot_than_there_are,
     slots::a_dispatch_under_a_slot_is_named_by_the_record,
+    slots::a_topic_has_no_more_places_than_it_was_told_and_nobody_waits_in_line,
+    slots::a_dispatch_at_a_place_is_named_by_the_record_until_one_without,
     lists::every_job_is_shown_exactly_once_while_others_are_added,
     lists::filters_show_what_was_asked_for,
     lists::bad_ends_are_walked_along_the_dead_letters,

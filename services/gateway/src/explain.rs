@@ -29,6 +29,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) told: Option<&'a TopicRecord>,
     /// Who has the slots of its concurrency key, while it waits for one.
     pub(crate) slots: Option<&'a SlotsSeen>,
+    /// Who has the places of its topic, while it waits and the topic has so many only.
+    pub(crate) places: Option<&'a PlacesSeen>,
     /// Redis time.
     pub(crate) now: Time,
 }
@@ -41,6 +43,22 @@ pub(crate) struct SlotsSeen {
     pub(crate) held_by: Vec<JobId>,
     pub(crate) held: u64,
     pub(crate) waiting: u64,
+}
+
+/// Who has the places of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlacesSeen {
+    pub(crate) max: u64,
+    /// The first of them.
+    pub(crate) held_by: Vec<JobId>,
+    pub(crate) held: u64,
+}
+
+impl PlacesSeen {
+    /// Nobody else may go before one of them is over.
+    pub(crate) fn are_taken(&self) -> bool {
+        self.held >= self.max
+    }
 }
 
 /// The workers of a job's topic and tenant.
@@ -93,6 +111,8 @@ pub(crate) enum WaitsFor {
     Resume,
     /// Its topic's rate.
     Rate,
+    /// Others to make room: no more may run at once.
+    Limit,
     Worker,
     Result,
     Nothing,
@@ -107,6 +127,7 @@ impl WaitsFor {
             WaitsFor::Turn => "turn",
             WaitsFor::Resume => "resume",
             WaitsFor::Rate => "rate",
+            WaitsFor::Limit => "limit",
             WaitsFor::Worker => "worker",
             WaitsFor::Result => "result",
             WaitsFor::Nothing => "nothing",
@@ -155,6 +176,7 @@ pub(crate) struct Explanation {
     /// The scheduler that asks somebody outside about it.
     pub(crate) asked_by: Option<String>,
     pub(crate) slots: Option<SlotsSeen>,
+    pub(crate) places: Option<PlacesSeen>,
     pub(crate) backlog: Option<(QueuePlace, Priority)>,
     /// Of a job that is yet to be started.
     pub(crate) workers: Option<Serving>,
@@ -197,6 +219,7 @@ pub(crate) fn explain(seen: &Seen<'_>) -> Explanation {
         holder: holder(record),
         asked_by: seen.deciding.map(str::to_owned),
         slots: seen.slots.cloned(),
+        places: seen.places.cloned(),
         backlog: seen
             .place
             .filter(|_| matches!(state, State::Queued | State::Pending))
@@ -217,6 +240,8 @@ fn waits_for(seen: &Seen<'_>) -> WaitsFor {
         Phase::Scheduled { .. } | Phase::Retrying { .. } => WaitsFor::Time,
         Phase::AwaitingApproval { .. } => WaitsFor::Approval,
         Phase::Queued if seen.told.is_some_and(|told| told.paused.is_some()) => WaitsFor::Resume,
+        Phase::Queued if seen.places.is_some_and(PlacesSeen::are_taken) => WaitsFor::Limit,
+        Phase::Queued if seen.slots.is_some_and(|slots| slots.held > 0) => WaitsFor::Limit,
         Phase::Queued if seen.told.is_some_and(|told| told.settings.rate.is_some()) => WaitsFor::Rate,
         Phase::Queued => WaitsFor::Turn,
         Phase::Dispatched => WaitsFor::Worker,
@@ -289,6 +314,13 @@ impl Explanation {
                     json.integer("held", slots.held);
                     json.integer("waiting", slots.waiting);
                     json.list("held_by", |json| slots.held_by.iter().for_each(|job| json.item(&job.to_string())));
+                });
+            }
+            if let Some(places) = &self.places {
+                json.object(Some("topic_limit"), |json| {
+                    json.integer("max", places.max);
+                    json.integer("held", places.held);
+                    json.list("held_by", |json| places.held_by.iter().for_each(|job| json.item(&job.to_string())));
                 });
             }
             if let Some((place, priority)) = &self.backlog {

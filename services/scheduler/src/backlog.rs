@@ -65,6 +65,10 @@ async fn release(desk: &Arc<Desk>, lane: &Arc<Lane>, stop: &CancellationToken) -
         if wanted == 0 {
             return false;
         }
+        let wanted = slots::room(desk, lane, wanted).await;
+        if wanted == 0 {
+            return true;
+        }
         let wanted = rules::take_tokens(desk, lane, wanted, stop).await;
         if wanted == 0 {
             return true;
@@ -114,7 +118,8 @@ pub(crate) struct Ready {
 }
 
 async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
-    let (limited, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.limited);
+    let bounded = lane.max().is_some();
+    let (limited, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| bounded || entry.limited);
     if !limited.is_empty() {
         let next = slots::round(desk, lane, limited).await;
         slots::hand_over(desk, next).await;

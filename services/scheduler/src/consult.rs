@@ -224,7 +224,7 @@ async fn deny(desk: &Desk, id: JobId, submit: &Submit, reason: &str) {
         error_code: Some(JobErrorCode::Denied.as_str().to_owned()),
         first: moved.outcome == Outcome::Applied,
         tell: None,
-        slot: None,
+        slots: Vec::new(),
     };
     // What could not be finished is finished by the look.
     let _ = desk.flow.finish(vec![end]).await;

@@ -55,6 +55,8 @@ pub(crate) struct Lane {
     pub(crate) rules: ArcSwapOption<TopicRecord>,
     /// Its rate has run out for a moment.
     pub(crate) resting: AtomicBool,
+    /// A place of its topic was given back since somebody last counted them.
+    pub(crate) place_came_free: AtomicBool,
 }
 
 impl Lane {
@@ -62,6 +64,7 @@ impl Lane {
         Lane {
             rules: ArcSwapOption::new(rules),
             resting: AtomicBool::new(false),
+            place_came_free: AtomicBool::new(false),
             subject: subjects::offer(&tenant, &line),
             tenant,
             topic: line.topic().clone(),
@@ -248,6 +251,16 @@ impl Lanes {
         if lane.touch() {
             self.stirred.notify_one();
         }
+    }
+
+    /// All lanes of a tenant's topic that this replica knows: one, unless its jobs require different things.
+    pub(crate) fn of_topic(&self, tenant: &Tenant, topic: &Topic) -> Vec<Arc<Lane>> {
+        if self.pooled.load(Ordering::Acquire) == 0 {
+            return self.find(tenant.as_str(), topic.as_str()).into_iter().collect();
+        }
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let lines = known.get(tenant.as_str()).into_iter().flat_map(HashMap::values);
+        lines.filter(|lane| lane.topic == *topic).cloned().collect()
     }
 
     /// Lines of a tenant's topics whose workers must be told of them, and that have something to do.

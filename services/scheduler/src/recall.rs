@@ -1,9 +1,10 @@
-//! Offers that a pause met on the bus: taken back when a worker asks to start them.
+//! Offers that a pause or a limit met on the bus: taken back when a worker asks to start them.
 //!
-//! Promises: from when this replica knows of a pause, no job of that topic starts; what was
+//! Promises: from when this replica knows of a pause, no job of that topic starts; from when it knows
+//! that no more than so many may run at once, none starts that was offered without a place. What was
 //! offered before becomes pending again and goes the way of every newcomer into the backlog, in
 //! its old place, for it is placed by its age. A worker that holds a job already hears so again.
-//! Leaves to others: what a pause is (`rules`), holding (`dispatch`).
+//! Leaves to others: what was told (`rules`), holding (`dispatch`), places (`slots`).
 //!
 //! Order: record `pending` → submit published → worker told that the offer is gone. Who dies on
 //! the way leaves a pending job, which the look publishes.
@@ -11,18 +12,47 @@
 use std::sync::Arc;
 
 use muster_domain::{Event, JobId};
-use muster_store::{Fields, Record, Step};
+use muster_store::{Fields, Record, SlotRef, Step};
 
 use crate::{
     desk::Desk,
+    lanes::Lane,
+    slots,
     start::{Read, Refused},
 };
 
-/// Takes back what is asked for of paused topics; costs nothing where none is.
-pub(crate) async fn paused(desk: &Arc<Desk>, reads: &mut [Read]) {
-    let asked_in_vain =
-        |read: &&mut Read| !read.ask.undecodable && read.job.as_ref().is_some_and(|(_, lane)| lane.is_paused());
-    let mut held: Vec<&mut Read> = reads.iter_mut().filter(asked_in_vain).collect();
+/// Takes back what is asked for in vain; costs nothing where no topic was told to hold.
+pub(crate) async fn in_vain(desk: &Arc<Desk>, reads: &mut [Read]) {
+    let suspect = |read: &&mut Read| {
+        let held = |lane: &Lane| lane.is_paused() || lane.max().is_some();
+        !read.ask.undecodable && read.job.as_ref().is_some_and(|(_, lane)| held(lane))
+    };
+    let suspects: Vec<&mut Read> = reads.iter_mut().filter(suspect).collect();
+    if !suspects.is_empty() {
+        let held = without_place(desk, suspects).await;
+        take_back(desk, held).await;
+    }
+}
+
+/// Of paused topics all, of others those whose offer was made without a place.
+async fn without_place<'a>(desk: &Desk, suspects: Vec<&'a mut Read>) -> Vec<&'a mut Read> {
+    let is_paused = |read: &Read| read.job.as_ref().is_some_and(|(_, lane)| lane.is_paused());
+    let (mut held, limited): (Vec<_>, Vec<_>) = suspects.into_iter().partition(|read| is_paused(read));
+    if limited.is_empty() {
+        return held;
+    }
+    let ids: Vec<JobId> = limited.iter().filter_map(|read| Some(read.job.as_ref()?.0)).collect();
+    for (read, record) in limited.into_iter().zip(desk.store().read(&ids, Fields::NONE).await) {
+        match record {
+            Ok(Some(record)) if !record.placed => held.push(read),
+            Ok(_) => {}
+            Err(_) => read.refused = Some(Refused::Unknown),
+        }
+    }
+    held
+}
+
+async fn take_back(desk: &Desk, mut held: Vec<&mut Read>) {
     if held.is_empty() {
         return;
     }
@@ -32,7 +62,7 @@ pub(crate) async fn paused(desk: &Arc<Desk>, reads: &mut [Read]) {
     // Spec and payload never change, so they may be read while the job moves.
     let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&ids, Fields::PAYLOAD));
     muster_flow::failpoint!("recall.after_apply");
-    let (mut back, mut homes) = (Vec::new(), Vec::new());
+    let (mut back, mut homes, mut freed) = (Vec::new(), Vec::new(), Vec::new());
     for (((read, id), moved), record) in held.iter_mut().zip(&ids).zip(moved).zip(records) {
         let Ok(moved) = moved else {
             read.refused = Some(Refused::Unknown);
@@ -43,10 +73,15 @@ pub(crate) async fn paused(desk: &Arc<Desk>, reads: &mut [Read]) {
         read.refused = Some(Refused::Recalled);
         homes.extend(moved.forward.map(|after| (*id, after)));
         if let Ok(Some(record)) = record {
+            // Read in the same breath: one that was admitted anew since names other slots.
+            if record.head.version <= head.version {
+                freed.extend(SlotRef::of(&record));
+            }
             back.push(Record { head: head.clone(), ..record });
         }
     }
     // What the bus or the store does not take is found by the look at a pending job.
     let _ = desk.forward(&homes).await;
     desk.flow.publish_submits(back).await;
+    slots::free(desk, freed).await;
 }

@@ -1,4 +1,4 @@
-//! What topics were told, as it bears on who may go onto the bus: a pause, a rate.
+//! What topics were told, as it bears on who may go onto the bus: a pause, a rate, how many at once.
 //!
 //! Knows: when a lane lets nobody through, how many its rate grants, and when it may be asked
 //! again. Promises: a change reaches every lane of this replica as soon as the replica knows it,
@@ -28,15 +28,23 @@ impl Lane {
     }
 
     /// How many jobs may go per second.
-    fn rate(&self) -> Option<RateLimit> {
+    pub(crate) fn rate(&self) -> Option<RateLimit> {
         let rate = self.rules.load().as_ref()?.settings.rate?;
         Some(RateLimit { per_second: rate.per_s, burst: rate.burst })
+    }
+
+    /// How many jobs of the topic may hold a place at one time.
+    pub(crate) fn max(&self) -> Option<u32> {
+        self.rules.load().as_ref()?.settings.concurrency?.max
     }
 
     /// Whether even a job that meets no backlog has to wait: only a release asks the limits.
     pub(crate) fn holds_newcomers(&self) -> bool {
         let told = self.rules.load();
-        told.as_ref().is_some_and(|told| told.paused.is_some() || told.settings.rate.is_some())
+        let limited = |limits: muster_domain::topic::Concurrency| limits.max.is_some();
+        told.as_ref().is_some_and(|told| {
+            told.paused.is_some() || told.settings.rate.is_some() || told.settings.concurrency.is_some_and(limited)
+        })
     }
 
     /// Whether anybody may be released at this moment.
@@ -45,9 +53,10 @@ impl Lane {
     }
 
     /// How many more may stand on the bus: with a rate no more than its burst, or a worker that
-    /// comes late would start what was saved up for it all at once.
+    /// comes late would start what was saved up for it all at once; and no more than may run at once.
     pub(crate) fn ration(&self, window: &Window) -> u64 {
-        self.rate().map_or(u64::MAX, |rate| u64::from(rate.burst).saturating_sub(window.outstanding()))
+        let most = [self.rate().map(|rate| rate.burst), self.max()].into_iter().flatten().min();
+        most.map_or(u64::MAX, |most| u64::from(most).saturating_sub(window.outstanding()))
     }
 }
 
@@ -128,7 +137,10 @@ fn rest_for(desk: &Arc<Desk>, lane: &Arc<Lane>, rest: Duration, stop: &Cancellat
 
 #[cfg(test)]
 mod tests {
-    use muster_domain::{TopicSettings, topic::Paused, topic::TopicRate};
+    use muster_domain::{
+        TopicSettings,
+        topic::{Concurrency, Paused, TopicRate},
+    };
     use muster_store::TopicRecord;
 
     use super::*;
@@ -139,6 +151,22 @@ mod tests {
         let paused = paused.then(|| Paused { since: 1, by: "k".into(), reason: String::new() });
         let settings = TopicSettings { rate, ..TopicSettings::default() };
         Some(Arc::new(TopicRecord { settings, paused, ..TopicRecord::default() }))
+    }
+
+    #[test]
+    fn no_more_offers_stand_than_may_run_at_once() {
+        let (lanes, _poked) = Lanes::new(Arc::default());
+        let lane = lanes.lane("default", "t").unwrap();
+        lane.window().queued(10);
+        let limits = Concurrency { max: Some(3), per_key: None };
+        let settings = TopicSettings { concurrency: Some(limits), ..TopicSettings::default() };
+        lane.rules.store(Some(Arc::new(TopicRecord { settings, ..TopicRecord::default() })));
+        assert!(lane.can_release() && lane.holds_newcomers() && lane.max() == Some(3));
+        let taken = lane.window().take(3);
+        lane.window().published(taken, taken);
+        assert!(!lane.can_release());
+        lane.rules.store(None);
+        assert!(lane.can_release() && !lane.holds_newcomers());
     }
 
     #[test]

@@ -166,8 +166,8 @@ impl Consequences {
         };
         // Whatever became of the report, its attempt is over: nobody runs under its slot any more.
         if let Some(slot) = slot {
-            self.slots
-                .push((place, SlotRef { tenant: lane.tenant.clone(), key: slot.key, job: id, version: slot.version }));
+            let slots = SlotRef::carried(&lane.tenant, &lane.topic, id, slot);
+            self.slots.extend(slots.into_iter().map(|slot| (place, slot)));
         }
         let raw_id = events::raw(id);
         self.notices.push((place, worker, Settled { job_id: raw_id, fence, standing: standing.into() }));
@@ -184,7 +184,7 @@ impl Consequences {
             let error_code = error_code.filter(|_| head.state() != State::Succeeded);
             self.ends.push((
                 place,
-                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slot: None },
+                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slots: Vec::new() },
             ));
         } else {
             self.events.push(job_event(id, &lane.tenant, &lane.topic, head, error_code.as_deref()));

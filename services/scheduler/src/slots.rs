@@ -1,24 +1,26 @@
 //! Jobs under a concurrency limit: admitted to a slot before they are dispatched, and who is next.
 //!
-//! Such a job never goes straight through: it is `queued`, its entry says that it needs a slot, and a
-//! release takes one first. Knows: the order, which is slot, dispatch by version (the record then names
-//! the slot), offer, forward, remove the entry. Promises: a slot is given back only when the record of
-//! its job says that nobody runs under it (`domain::slot`), whoever died on the way; who finds all
-//! slots taken looks at their holders, at most once a second per limit; who waits is next in line when
-//! a slot comes free, at once where a scheduler gives it back and otherwise when its claim lapses.
-//! Leaves to others: the sets (`store`), and slots of ended jobs whose worker may still be at it
-//! (`flow`).
+//! Such a job never goes straight through: it is `queued`, its entry says that it needs a slot of its
+//! key, or its topic that it needs a place, and a release takes them first. Knows: the order, which is
+//! place, slot, dispatch by version (the record then names both), offer, forward, remove the entry.
+//! Promises: a slot is given back only when the record of its job says that nobody runs under it
+//! (`domain::slot`), whoever died on the way; who finds all slots taken looks at their holders, at most
+//! once a second per limit. Who waits for a key is next in its line when a slot comes free, at once where
+//! a scheduler gives it back and otherwise when its claim lapses. For a topic's place nobody waits but
+//! in the backlog: no more is claimed than there are places, and whoever gets none in the end has its
+//! turn back. Leaves to others: the sets (`store`), and slots of ended jobs whose worker may still be at
+//! it (`flow`).
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use muster_domain::{
     Event, JobId, Outcome, State, Tenant, Time,
     job::next_look,
-    slot::{self, PER_KEY, Slot},
+    slot::{self, Limit, PER_KEY, Slot},
 };
 use muster_flow::offer_of;
 use muster_store::{Fields, QueueEntry, Record, SlotAsk, SlotHeld, SlotRef, SlotTaken, Step};
@@ -39,24 +41,49 @@ const MOST_NEXT: usize = 64;
 
 /// When the holders of each limit were last looked at.
 #[derive(Debug, Default)]
-pub(crate) struct Judged(Mutex<HashMap<(Tenant, String), Instant>>);
+pub(crate) struct Judged(Mutex<HashMap<(Tenant, Limit), Instant>>);
 
 impl Judged {
     fn due(&self, slot: &SlotRef, now: Instant) -> bool {
         let mut judged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         judged.retain(|_, at| now.saturating_duration_since(*at) < JUDGE);
-        judged.insert((slot.tenant.clone(), slot.key.clone()), now).is_none()
+        judged.insert((slot.tenant.clone(), slot.limit.clone()), now).is_none()
     }
 }
 
 /// Gives slots back, and sees to those who are next.
 pub(crate) async fn free(desk: &Desk, slots: Vec<SlotRef>) {
-    let mut next = Vec::new();
-    for slot in &slots {
-        // One that cannot be given back now is found by who needs it.
-        next.extend(desk.store().free_slot(slot, None).await.ok().flatten());
+    if slots.is_empty() {
+        return;
     }
+    // One that cannot be given back now is found by who needs it.
+    let next = desk.store().free_slots(&slots).await.into_iter().filter_map(|next| next.ok().flatten()).collect();
+    freed(desk, &slots, next).await;
+}
+
+/// These were given back: sees to those who are next in line for a key's, and to the backlogs of topics.
+pub(crate) async fn freed(desk: &Desk, slots: &[SlotRef], next: Vec<SlotRef>) {
+    stir(desk, slots);
     hand_over(desk, next).await;
+}
+
+/// Has the backlogs released whose places came free.
+fn stir(desk: &Desk, slots: &[SlotRef]) {
+    let mut stirred: Vec<(&Tenant, &Limit)> = Vec::new();
+    for slot in slots {
+        let Limit::Topic(topic) = &slot.limit else { continue };
+        if stirred.contains(&(&slot.tenant, &slot.limit)) {
+            continue;
+        }
+        stirred.push((&slot.tenant, &slot.limit));
+        for lane in desk.lanes.of_topic(&slot.tenant, topic) {
+            // Whoever is counting places at this moment counts again.
+            lane.place_came_free.store(true, Ordering::Release);
+            if lane.can_release() {
+                desk.lanes.poke(&lane);
+            }
+        }
+    }
 }
 
 /// Admits those who are next in line, and whoever is next after them.
@@ -68,13 +95,12 @@ pub(crate) async fn hand_over(desk: &Desk, mut next: Vec<SlotRef>) {
             return;
         }
         let Ok(record) = desk.store().read_one(slot.job, Fields::NONE).await else { continue };
-        let waits = |r: &&Record| r.head.state() == State::Queued && r.head.version == slot.version;
-        match record.as_ref().filter(waits) {
+        match record.as_ref().filter(|record| waits(record, slot.version)) {
             Some(record) => {
                 let spec = &record.spec;
                 let lane = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
                 // A pause or a rate is asked by a release, not here.
-                if let Some(lane) = lane.ok().filter(|lane| !lane.holds_newcomers()) {
+                if let Some(lane) = lane.ok().filter(|lane| !lane.is_paused() && lane.rate().is_none()) {
                     next.extend(round(desk, &lane, vec![QueueEntry::of(record)]).await);
                 }
             }
@@ -84,22 +110,61 @@ pub(crate) async fn hand_over(desk: &Desk, mut next: Vec<SlotRef>) {
     }
 }
 
+/// How many of so many places in the window may be used, as places of the topic are free; the others are
+/// given back. All without a limit.
+pub(crate) async fn room(desk: &Desk, lane: &Lane, wanted: u64) -> u64 {
+    let Some(max) = lane.max() else { return wanted };
+    let limit = Limit::Topic(lane.topic.clone());
+    loop {
+        lane.place_came_free.store(false, Ordering::Release);
+        let granted = match desk.store().read_slots(&lane.tenant, &limit).await {
+            Ok((holders, held, _)) if held >= max.into() => {
+                // Nobody waits in line for a place: who is next is the backlog's head.
+                let _ = reclaim(desk, holders, desk.store().now()).await;
+                // Somebody may have been refused a turn because of this one.
+                if lane.place_came_free.load(Ordering::Acquire) {
+                    continue;
+                }
+                0
+            }
+            Ok((_, held, _)) => wanted.min(u64::from(max) - held),
+            // Without Redis nothing can be released either.
+            Err(_) => 0,
+        };
+        lane.window().give_back(wanted - granted);
+        return granted;
+    }
+}
+
+/// Whether the job still stands in line under this version.
+fn waits(record: &Record, version: u32) -> bool {
+    matches!(record.head.state(), State::Queued | State::Pending) && record.head.version == version
+}
+
+/// A job on its way out of the backlog.
+struct Leaving {
+    entry: QueueEntry,
+    record: Record,
+    /// It has a place of its topic.
+    placed: bool,
+}
+
 /// Releases entries that need a slot, as far as they get one. Returns who is next in line where slots
 /// were found to be free.
-pub(crate) async fn round(desk: &Desk, lane: &std::sync::Arc<Lane>, entries: Vec<QueueEntry>) -> Vec<SlotRef> {
+pub(crate) async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) -> Vec<SlotRef> {
     let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
     let records = desk.store().read(&ids, Fields::NONE).await;
-    let (mut sorted, mut asks, mut waiting) = (Sorted::default(), Vec::new(), Vec::new());
+    let (mut sorted, mut admitted, mut waiting) = (Sorted::default(), Vec::new(), Vec::new());
     for (entry, record) in entries.into_iter().zip(records) {
         match record {
-            Ok(Some(record)) if record.head.state() == State::Queued && record.head.version == entry.version => {
-                asks.push(ask(&record, lane.per_key()));
-                waiting.push((entry, record));
+            Ok(Some(record)) if waits(&record, entry.version) => {
+                waiting.push(Leaving { entry, record, placed: false });
             }
             // Dispatched under this very entry: whoever did it may have died before the offer.
             Ok(Some(record)) if record.head.state() == State::Dispatched && record.slot == Some(entry.version) => {
                 sorted.again = true;
-                waiting.push((entry, record));
+                let placed = record.placed;
+                admitted.push(Leaving { entry, record, placed });
             }
             Ok(_) => {
                 sorted.unused += 1;
@@ -108,23 +173,10 @@ pub(crate) async fn round(desk: &Desk, lane: &std::sync::Arc<Lane>, entries: Vec
             Err(_) => sorted.unused += 1,
         }
     }
-    let mut taken = desk.store().take_slots(&asks).await.into_iter();
+    let mut next = Vec::new();
+    let waiting = take_places(desk, lane, waiting, &mut sorted).await;
+    admitted.extend(take_keys(desk, lane, waiting, &mut sorted, &mut next).await);
     muster_flow::failpoint!("slots.after_take");
-    let (mut admitted, mut next) = (Vec::new(), Vec::new());
-    for (entry, record) in waiting {
-        if record.head.state() == State::Dispatched {
-            admitted.push((entry, record));
-            continue;
-        }
-        match taken.next() {
-            Some(Ok(SlotTaken::Admitted)) => admitted.push((entry, record)),
-            Some(Ok(SlotTaken::Full(holders, now) | SlotTaken::Before(holders, now))) => {
-                sorted.unused += 1;
-                next.extend(reclaim(desk, holders, now).await);
-            }
-            _ => sorted.unused += 1,
-        }
-    }
     dispatch(desk, lane, admitted, &mut sorted).await;
     lane.window().give_back(sorted.unused);
     publish(desk, lane, sorted).await;
@@ -140,35 +192,104 @@ impl Lane {
     }
 }
 
-fn ask(record: &Record, max: u32) -> SlotAsk {
-    let (tenant, key) = (record.spec.tenant.clone(), record.spec.concurrency_key.clone());
+fn ask(record: &Record, limit: Limit, max: u32) -> SlotAsk {
     SlotAsk {
-        slot: SlotRef { tenant, key, job: record.id, version: record.head.version },
+        slot: SlotRef { tenant: record.spec.tenant.clone(), limit, job: record.id, version: record.head.version },
         max,
         priority: record.spec.priority,
         since: record.head.created_at,
     }
 }
 
+/// Those who got a place of the topic, if they need one. Who got none has its turn in the backlog back:
+/// it was claimed for a place that somebody else was faster to take.
+async fn take_places(desk: &Desk, lane: &Lane, waiting: Vec<Leaving>, sorted: &mut Sorted) -> Vec<Leaving> {
+    let Some(max) = lane.max() else { return waiting };
+    let limit = Limit::Topic(lane.topic.clone());
+    let asks: Vec<SlotAsk> = waiting.iter().map(|leaving| ask(&leaving.record, limit.clone(), max)).collect();
+    let taken = desk.store().take_slots(&asks).await;
+    let (mut placed, mut back) = (Vec::with_capacity(waiting.len()), Vec::new());
+    for (leaving, taken) in waiting.into_iter().zip(taken) {
+        match taken {
+            Ok(SlotTaken::Admitted) => placed.push(Leaving { placed: true, ..leaving }),
+            Ok(SlotTaken::Full(holders, now)) => {
+                sorted.unused += 1;
+                back.push(QueueEntry { since: leaving.record.head.created_at, ..leaving.entry });
+                let _ = reclaim(desk, holders, now).await;
+            }
+            // Somebody else is about to dispatch it, or died on the way.
+            Ok(SlotTaken::Before(holders, now)) => {
+                sorted.unused += 1;
+                let _ = reclaim(desk, holders, now).await;
+            }
+            Err(_) => sorted.unused += 1,
+        }
+    }
+    if !back.is_empty() {
+        // Otherwise the claims lapse.
+        let _ = desk.store().unclaim_queued(&back).await;
+    }
+    placed
+}
+
+/// Those who got a slot of their key, if they have one. Who got none waits in that line, and keeps no
+/// place of its topic meanwhile.
+async fn take_keys(
+    desk: &Desk,
+    lane: &Lane,
+    waiting: Vec<Leaving>,
+    sorted: &mut Sorted,
+    next: &mut Vec<SlotRef>,
+) -> Vec<Leaving> {
+    let (keyed, mut admitted): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(|leaving| !leaving.record.spec.concurrency_key.is_empty());
+    if keyed.is_empty() {
+        return admitted;
+    }
+    let key = |record: &Record| Limit::Key(record.spec.concurrency_key.clone());
+    let asks: Vec<_> = keyed.iter().map(|leaving| ask(&leaving.record, key(&leaving.record), lane.per_key())).collect();
+    let mut unplaced = Vec::new();
+    for (leaving, taken) in keyed.into_iter().zip(desk.store().take_slots(&asks).await) {
+        if let Ok(SlotTaken::Admitted) = taken {
+            admitted.push(leaving);
+            continue;
+        }
+        sorted.unused += 1;
+        if leaving.placed {
+            unplaced.push(ask(&leaving.record, Limit::Topic(lane.topic.clone()), 0).slot);
+        }
+        if let Ok(SlotTaken::Full(holders, now) | SlotTaken::Before(holders, now)) = taken {
+            next.extend(reclaim(desk, holders, now).await);
+        }
+    }
+    if !unplaced.is_empty() {
+        desk.store().free_slots(&unplaced).await;
+        stir(desk, &unplaced);
+    }
+    admitted
+}
+
 /// Dispatches what was admitted, by the version under which it was.
-async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<(QueueEntry, Record)>, sorted: &mut Sorted) {
+async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<Leaving>, sorted: &mut Sorted) {
     if admitted.is_empty() {
         return;
     }
-    let step = |(entry, _): &(QueueEntry, Record)| Step {
+    let step = |Leaving { entry, placed, .. }: &Leaving| Step {
         slot: true,
+        place: *placed,
         ..Step::new(entry.job, Event::Dispatch, entry.version.into())
     };
-    let ids: Vec<JobId> = admitted.iter().map(|(entry, _)| entry.job).collect();
+    let ids: Vec<JobId> = admitted.iter().map(|leaving| leaving.entry.job).collect();
     let steps = admitted.iter().map(step).collect();
     let (moved, payloads) = tokio::join!(desk.store().apply(steps), desk.store().read(&ids, Fields::PAYLOAD));
     muster_flow::failpoint!("slots.after_apply");
-    for (((entry, _), moved), payload) in admitted.into_iter().zip(moved).zip(payloads) {
+    for ((Leaving { entry, placed, .. }, moved), payload) in admitted.into_iter().zip(moved).zip(payloads) {
         let head = moved.as_ref().ok().and_then(|moved| Some((moved, moved.done()?)));
         match (head, payload) {
             (Some((moved, head)), Ok(Some(record))) if head.state() == State::Dispatched => {
                 sorted.again |= moved.outcome != Outcome::Applied;
-                let record = Record { slot: Some(entry.version), ..record };
+                lane.learn(&record.spec.requires);
+                let record = Record { slot: Some(entry.version), placed, ..record };
                 sorted.offers.push(offer_of(&record, head));
                 let (look, event) =
                     (next_look(head, moved.now).remaining(moved.now), events::moved(entry.job, lane, head));
@@ -178,11 +299,12 @@ async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<(QueueEntry, Record)>,
             (None, Ok(record)) if moved.is_ok() => {
                 sorted.unused += 1;
                 let now = moved.as_ref().map_or(Time::NONE, |moved| moved.now);
-                let key = record.as_ref().map(|r| (r.spec.tenant.clone(), r.spec.concurrency_key.clone()));
                 let verdict = slot::judge(entry.version, record.as_ref().map(Record::holder), now);
-                if let (Some((tenant, key)), Slot::Over) = (key, verdict) {
-                    let slot = SlotRef { tenant, key, job: entry.job, version: entry.version };
-                    let _ = desk.store().free_slot(&slot, None).await;
+                if let (Some(record), Slot::Over) = (record, verdict) {
+                    let under = Record { slot: Some(entry.version), placed, ..record };
+                    let slots = SlotRef::of(&under);
+                    desk.store().free_slots(&slots).await;
+                    stir(desk, &slots);
                 }
             }
             // Not known: the entry stays, and so does the slot.
@@ -199,15 +321,19 @@ async fn reclaim(desk: &Desk, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef>
     }
     let ids: Vec<JobId> = holders.iter().map(|held| held.slot.job).collect();
     let records = desk.store().read(&ids, Fields::NONE).await;
-    let (store, mut next) = (desk.store(), Vec::new());
+    let (store, mut next, mut freed) = (desk.store(), Vec::new(), Vec::new());
     for (held, record) in holders.iter().zip(records) {
         let Ok(record) = record else { continue };
         let lapsed = held.look.reached(now);
         match slot::judge(held.slot.version, record.as_ref().map(Record::holder), now) {
-            Slot::Over => next.extend(store.free_slot(&held.slot, Some(held.look)).await.ok().flatten()),
+            Slot::Over => {
+                next.extend(store.free_slot(&held.slot, Some(held.look)).await.ok().flatten());
+                freed.push(held.slot.clone());
+            }
             Slot::Admitting if lapsed => {
                 if let Some(record) = record {
                     next.extend(admit_anew(desk, held, &record).await);
+                    freed.push(held.slot.clone());
                 }
             }
             Slot::Held(until) if lapsed => {
@@ -216,6 +342,7 @@ async fn reclaim(desk: &Desk, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef>
             Slot::Admitting | Slot::Held(_) => {}
         }
     }
+    stir(desk, &freed);
     next
 }
 

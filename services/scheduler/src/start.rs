@@ -63,7 +63,7 @@ pub(crate) struct Read {
 /// Why an offer is not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Its topic is paused, and it was taken back.
+    /// Its topic holds it, and it was taken back.
     Recalled,
     /// The store did not answer.
     Unknown,
@@ -84,7 +84,7 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
             reads.push(Read { ask, worker, job, refused: None });
         }
     }
-    recall::paused(&desk, &mut reads).await;
+    recall::in_vain(&desk, &mut reads).await;
     let steps = reads.iter().filter(|read| read.refused.is_none()).filter_map(|read| {
         let lease = lease_of(&desk, &read.ask.tenant, &read.ask.topic, read.ask.lease_ms);
         Some(step(read.job.as_ref()?.0, &read.ask, &workers[read.worker], lease))
@@ -180,7 +180,7 @@ impl Outcomes {
     /// An offer that is not started.
     fn refuse(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<Lane>)>, refused: Refused) {
         self.answers.push(match refused {
-            Refused::Recalled => verdict(ask, Verdict::Gone, "paused"),
+            Refused::Recalled => verdict(ask, Verdict::Gone, "held"),
             Refused::Unknown => verdict(ask, Verdict::Retry, ""),
         });
         if let Some((_, lane)) = job.filter(|_| refused == Refused::Recalled) {
@@ -205,7 +205,7 @@ impl Outcomes {
             let first = moved.outcome == Outcome::Applied;
             self.ends.push((
                 place,
-                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slot: None },
+                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slots: Vec::new() },
             ));
             return;
         }

@@ -181,6 +181,18 @@ fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
             rate.per_s, rate.burst
         ));
     }
+    let full = seen.places.filter(|places| places.are_taken());
+    if let Some(places) = full {
+        let by: Vec<String> = places.held_by.iter().map(ToString::to_string).collect();
+        let more = places.held.saturating_sub(by.len() as u64);
+        told.push(format!(
+            "It is held because no more than {} of topic {topic} may run at once, over all replicas: the places are \
+             taken by {}{}.",
+            if places.max == 1 { "one job".to_owned() } else { format!("{} jobs", places.max) },
+            by.join(", "),
+            if more > 0 { format!(" and {more} more") } else { String::new() },
+        ));
+    }
     if let Some(slots) = seen.slots.filter(|slots| slots.held > 0) {
         let by: Vec<String> = slots.held_by.iter().map(ToString::to_string).collect();
         told.push(format!(
@@ -190,6 +202,9 @@ fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
             by.join(", "),
             if slots.waiting == 1 { "1 job is".to_owned() } else { format!("{} jobs are", slots.waiting) },
         ));
+        return;
+    }
+    if full.is_some() {
         return;
     }
     told.push(match refusal(record) {

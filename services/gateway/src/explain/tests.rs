@@ -47,6 +47,7 @@ fn record(phase: Phase) -> Record {
         deleted: false,
         place: None,
         slot: None,
+        placed: false,
         lease_until: None,
     }
 }
@@ -86,7 +87,17 @@ fn explained(record: &Record) -> Explanation {
 }
 
 fn placed(record: &Record, home: Option<Time>, place: Option<QueuePlace>) -> Explanation {
-    explain(&Seen { record, home, place, workers: None, deciding: None, told: None, slots: None, now: NOW })
+    explain(&Seen {
+        record,
+        home,
+        place,
+        workers: None,
+        deciding: None,
+        told: None,
+        slots: None,
+        places: None,
+        now: NOW,
+    })
 }
 
 fn shown(explanation: &Explanation) -> Value {
@@ -110,6 +121,7 @@ fn a_job_that_somebody_is_asked_about_names_who_asks() {
         deciding: Some("s2"),
         told: None,
         slots: None,
+        places: None,
         now: NOW,
     };
     let explanation = explain(&seen);
@@ -138,11 +150,40 @@ fn a_job_that_waits_for_a_slot_names_who_has_it() {
         deciding: None,
         told: None,
         slots: Some(&slots),
+        places: None,
         now: NOW,
     };
     let explanation = explain(&seen);
     says(&explanation, &format!("concurrency key customer:17 may run: {other} has the slot, and 2 jobs are in line."));
     assert_eq!(shown(&explanation)["concurrency"]["held_by"][0], other.to_string());
+    assert_eq!(explanation.waits_for, WaitsFor::Limit);
+}
+
+#[test]
+fn a_job_that_waits_for_its_topic_s_limit_names_who_has_the_places() {
+    let (record, other) = (record(Phase::Queued), JobId::mint(2));
+    let explained = |places: &PlacesSeen| {
+        explain(&Seen {
+            record: &record,
+            home: None,
+            place: None,
+            workers: None,
+            deciding: None,
+            told: None,
+            slots: None,
+            places: Some(places),
+            now: NOW,
+        })
+    };
+    let full = PlacesSeen { max: 3, held_by: vec![other], held: 3 };
+    let explanation = explained(&full);
+    says(&explanation, "no more than 3 jobs of topic mail.send may run at once");
+    says(&explanation, &format!("taken by {other} and 2 more."));
+    assert_eq!(explanation.waits_for, WaitsFor::Limit);
+    let wanted = serde_json::json!({"max": 3, "held": 3, "held_by": [other.to_string()]});
+    assert_eq!(shown(&explanation)["topic_limit"], wanted);
+    let some = explained(&PlacesSeen { held: 2, ..full });
+    assert_eq!(some.waits_for, WaitsFor::Turn, "a place is free: it waits for the release alone");
 }
 
 #[test]
@@ -317,7 +358,17 @@ fn who_could_run_it_is_told_until_somebody_does() {
     let told = |record: &Record, workers: &[WorkerSeen]| {
         let snapshot = WorkerSnapshot { at: NOW, workers: workers.to_vec() };
         let workers = Some(Serving::of(record, &snapshot));
-        explain(&Seen { record, home: None, place: None, workers, deciding: None, told: None, slots: None, now: NOW })
+        explain(&Seen {
+            record,
+            home: None,
+            place: None,
+            workers,
+            deciding: None,
+            told: None,
+            slots: None,
+            places: None,
+            now: NOW,
+        })
     };
     for phase in [Phase::Dispatched, Phase::Queued, Phase::Scheduled { run_at: NOW + S }] {
         let none = told(&record(phase), &workers);
@@ -367,6 +418,7 @@ fn what_its_topic_was_told_is_named() {
             deciding: None,
             told: Some(told),
             slots: None,
+            places: None,
             now: NOW,
         })
     };

@@ -2,19 +2,22 @@
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_domain::State as JobState;
-use muster_store::{Fields, QueueEntry};
+use muster_domain::{JobId, State as JobState, slot::Limit};
+use muster_store::{Fields, QueueEntry, SlotHeld};
 
 use super::{Id, jobs::find, json};
 use crate::{
     Gateway,
     auth::Caller,
-    explain::{Seen, Serving, SlotsSeen, explain as explained},
+    explain::{PlacesSeen, Seen, Serving, SlotsSeen, explain as explained},
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
 };
+
+/// Holders that are named.
+const NAMED: usize = 16;
 
 /// Explain a job: what it waits for, who holds it, what happens next and when; in sentences and as
 /// data.
@@ -51,13 +54,28 @@ pub(super) async fn explain(
     let slots = match record.head.state() {
         JobState::Queued if !record.spec.concurrency_key.is_empty() => {
             let key = record.spec.concurrency_key.clone();
-            let (holders, held, waiting) = store.read_slots(&record.spec.tenant, &key).await?;
-            Some(SlotsSeen { key, held_by: holders.into_iter().map(|held| held.slot.job).collect(), held, waiting })
+            let limit = Limit::Key(key.clone());
+            let (holders, held, waiting) = store.read_slots(&record.spec.tenant, &limit).await?;
+            Some(SlotsSeen { key, held_by: named(holders), held, waiting })
         }
         _ => None,
     };
     let told = gateway.flow.settings.topic(record.spec.tenant.as_str(), record.spec.topic.as_str());
+    let max = told.as_ref().and_then(|told| told.settings.concurrency?.max);
+    let places = match max.filter(|_| record.head.state() == JobState::Queued) {
+        Some(max) => {
+            let limit = Limit::Topic(record.spec.topic.clone());
+            let (holders, held, _) = store.read_slots(&record.spec.tenant, &limit).await?;
+            Some(PlacesSeen { max: max.into(), held_by: named(holders), held })
+        }
+        None => None,
+    };
     let (deciding, told) = (deciding.as_deref(), told.as_deref());
-    let seen = Seen { record: &record, home, place, workers, deciding, told, slots: slots.as_ref(), now: store.now() };
+    let (slots, places) = (slots.as_ref(), places.as_ref());
+    let seen = Seen { record: &record, home, place, workers, deciding, told, slots, places, now: store.now() };
     Ok(json(StatusCode::OK, explained(&seen).document()))
+}
+
+fn named(holders: Vec<SlotHeld>) -> Vec<JobId> {
+    holders.into_iter().take(NAMED).map(|held| held.slot.job).collect()
 }

@@ -7,7 +7,7 @@
 use axum::{extract::State, response::Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use muster_bus::subjects;
-use muster_domain::{ProblemCode, Tenant, Topic, topic::Paused};
+use muster_domain::{ProblemCode, Tenant, Topic, slot::Limit, topic::Paused};
 use muster_store::{Put, SeenVersion, TopicChange, TopicRecord, WorkerSnapshot};
 
 use super::{Named, json};
@@ -217,16 +217,24 @@ async fn shown(
 ) -> Result<Response, Problem> {
     let (store, bus) = (&gateway.flow.store, &gateway.flow.bus);
     let subject = subjects::offer(&caller.tenant, topic);
+    let max = told.and_then(|told| told.settings.concurrency?.max);
     let (waiting, offered, workers) =
         tokio::join!(store.waiting_in(&caller.tenant, topic), bus.subject_count(&subject), store.read_workers());
     let waiting = waiting?;
+    let places = match max {
+        Some(max) => {
+            let (_, held, _) = store.read_slots(&caller.tenant, &Limit::Topic(topic.clone())).await?;
+            Some(u64::from(max).saturating_sub(held))
+        }
+        None => None,
+    };
     // A bus that does not answer, or a list that nobody writes, leaves its number out.
     let (offered, workers) = (offered.ok(), workers.ok().flatten());
     let backlog = waiting.queued + offered.unwrap_or(0);
     let body = view::document(|json| {
         write_settings(json, &caller.tenant, topic, told);
         json.integer("backlog", backlog);
-        json.integer("runnable", runnable(told, waiting.queued, offered.unwrap_or(0)));
+        json.integer("runnable", runnable(told, waiting.queued, offered.unwrap_or(0), places));
         if let Some(oldest) = waiting.oldest {
             let age = store.now().since(oldest).as_millis();
             json.integer("oldest_age_ms", u64::try_from(age).unwrap_or(u64::MAX));
@@ -242,14 +250,14 @@ async fn shown(
     Ok(tagged(json(StatusCode::OK, body), told.map_or(0, |told| told.version)))
 }
 
-/// What more workers would run: all that waits, less what a pause or a rate holds back.
-fn runnable(told: Option<&TopicRecord>, queued: u64, offered: u64) -> u64 {
+/// What more workers would run: all that waits, less what a pause, a rate or a limit holds back.
+fn runnable(told: Option<&TopicRecord>, queued: u64, offered: u64, places: Option<u64>) -> u64 {
     match told {
         Some(told) if told.paused.is_some() => 0,
-        Some(TopicRecord { settings, .. }) => match settings.rate {
-            Some(rate) => offered + queued.min(rate.burst.into()),
-            None => offered + queued,
-        },
+        Some(TopicRecord { settings, .. }) => {
+            let most = settings.rate.map(|rate| u64::from(rate.burst)).into_iter().chain(places).min();
+            offered + most.map_or(queued, |most| queued.min(most))
+        }
         None => offered + queued,
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Explanation {
     summary: String,
     /// Everything, for people.
     sentences: Vec<String>,
-    /// `decision`, `time`, `approval`, `turn`, `resume`, `rate`, `worker`, `result` or `nothing`.
+    /// `decision`, `time`, `approval`, `turn`, `resume`, `rate`, `limit`, `worker`, `result` or `nothing`.
     waits_for: String,
     /// Not before.
     may_start_at: Option<String>,
@@ -39,6 +39,8 @@ pub(crate) struct Explanation {
     asked_by: Option<String>,
     /// Who has the slots of its concurrency key, while it waits for one.
     concurrency: Option<SlotsView>,
+    /// Who has the places of its topic, while it waits and the topic has a `concurrency.max`.
+    topic_limit: Option<PlacesView>,
     /// Its place in the backlog.
     backlog: Option<BacklogPlace>,
     /// Who could run it, where that is known and it is yet to be started.
@@ -62,6 +64,17 @@ pub(crate) struct SlotsView {
     held: u64,
     /// How many wait for one.
     waiting: u64,
+    /// The jobs that have one, 16 at most.
+    held_by: Vec<String>,
+}
+
+/// Who has the places of a topic.
+#[derive(ToSchema)]
+pub(crate) struct PlacesView {
+    /// How many there are.
+    max: u64,
+    /// How many are taken.
+    held: u64,
     /// The jobs that have one, 16 at most.
     held_by: Vec<String>,
 }

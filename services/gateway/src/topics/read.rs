@@ -27,11 +27,10 @@ pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
     let whole = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     let settings = TopicSettings {
         concurrency: o.object("concurrency", f).map(|mut o| {
-            let max = o.integer("max", f, 1..=1_000_000);
-            if max.is_some() {
-                f.add(ProblemCode::UnsupportedField, o.at(), "max", "is not honoured by this version");
-            }
-            let read = Concurrency { max: max.map(whole), per_key: o.integer("per_key", f, 1..=1_000_000).map(whole) };
+            let read = Concurrency {
+                max: o.integer("max", f, 1..=1_000_000).map(whole),
+                per_key: o.integer("per_key", f, 1..=1_000_000).map(whole),
+            };
             o.finish(f);
             read
         }),
@@ -88,12 +87,12 @@ mod tests {
         assert_eq!(read("{}").unwrap(), TopicSettings::default());
         assert_eq!(read(r#"{"rate":null,"shared":false}"#).unwrap(), TopicSettings::default());
         let all = read(
-            r#"{"concurrency":{"per_key":1},"rate":{"per_s":0.5},"max_backlog":10,
+            r#"{"concurrency":{"max":3,"per_key":1},"rate":{"per_s":0.5},"max_backlog":10,
                 "retry":{"max_attempts":2,"backoff":{"initial_ms":5}},"timeout_ms":1,"lease_ms":5000,
                 "retention":{"succeeded_ms":1200000}}"#,
         )
         .unwrap();
-        assert_eq!(all.concurrency, Some(Concurrency { max: None, per_key: Some(1) }));
+        assert_eq!(all.concurrency, Some(Concurrency { max: Some(3), per_key: Some(1) }));
         assert_eq!(all.rate, Some(TopicRate { per_s: 0.5, burst: 1 }));
         assert_eq!((all.max_backlog, all.timeout_ms, all.lease_ms), (Some(10), Some(1), Some(5_000)));
         let retry = RetryPolicy::from(all.retry.unwrap());
@@ -108,7 +107,6 @@ mod tests {
         for (body, pointer, code) in [
             (r#"{"concurrency":3}"#, "/concurrency", ProblemCode::InvalidRequest),
             (r#"{"concurrency":{"max":0}}"#, "/concurrency/max", ProblemCode::InvalidRequest),
-            (r#"{"concurrency":{"max":3}}"#, "/concurrency/max", ProblemCode::UnsupportedField),
             (r#"{"concurrency":{"maximum":1}}"#, "/concurrency/maximum", ProblemCode::UnknownField),
             (r#"{"rate":{}}"#, "/rate/per_s", ProblemCode::InvalidRequest),
             (r#"{"rate":{"per_s":0}}"#, "/rate/per_s", ProblemCode::InvalidRequest),

@@ -12,7 +12,7 @@ use futures_util::{
 };
 use muster_bus::subjects;
 use muster_domain::{JobError, JobId, ProblemCode, Tenant, WorkerId};
-use muster_store::{Record, SlotRef};
+use muster_store::Record;
 use muster_wire::{Body, job_id, v1};
 use tokio::time::Instant;
 
@@ -140,10 +140,8 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
         worker: worker.to_string(),
         tenant: record.spec.tenant.to_string(),
         topic: record.spec.topic.to_string(),
-        // The record names the slot of its last attempt only.
-        slot: SlotRef::of(record)
-            .filter(|_| record.head.fence == report.fence)
-            .map(|slot| v1::Slot { key: slot.key, version: slot.version }),
+        // The record names the slots of its last attempt only.
+        slot: record.carried_slot().filter(|_| record.head.fence == report.fence),
         kind: Some(kind),
     }
 }

@@ -200,6 +200,7 @@ mod tests {
             deleted: false,
             place: None,
             slot: None,
+            placed: false,
             lease_until: None,
         }
     }

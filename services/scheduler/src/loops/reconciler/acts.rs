@@ -368,7 +368,7 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
                 error_code: Some(failed.error.code.clone()),
                 first,
                 tell: worker,
-                slot: SlotRef::of(record),
+                slots: SlotRef::of(record),
             });
             ended.push(record.id);
             continue;
@@ -388,7 +388,7 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
             // Their homes are gone; re-scoring would find nothing.
             let kept = |job: &JobId| finished.held.iter().any(|(held, _)| held == job);
             done.rescores.retain(|(rescore, _)| !ended.contains(&rescore.job) || kept(&rescore.job));
-            slots::hand_over(desk, finished.next).await;
+            slots::freed(desk, &finished.freed, finished.next).await;
         }
         Err(_) => done.faults += ended.len() as u64,
     }
@@ -419,7 +419,7 @@ async fn finish_ends(desk: &Desk, items: Vec<Item>, done: &mut Done) {
             None => done.count("finish"),
         }
     }
-    slots::hand_over(desk, finished.next).await;
+    slots::freed(desk, &finished.freed, finished.next).await;
 }
 
 /// The worker whose attempt was ended from outside, and who may not have heard.

@@ -111,9 +111,13 @@ impl FleetGauges {
             let told = desk.flow.settings.topic(name.0.as_str(), topic);
             let runnable = match told.as_ref() {
                 Some(told) if told.paused.is_some() => 0.0,
-                // No more of the backlog than the rate lets through at once.
+                // No more of the backlog than the rate lets through at once, or than may run beside the others.
                 Some(told) => {
-                    depth - told.settings.rate.map_or(0, |rate| queued.saturating_sub(rate.burst.into())) as f64
+                    let max = told.settings.concurrency.and_then(|limits| limits.max);
+                    let places = max.map(|max| u64::from(max).saturating_sub(dispatched + of(State::Running)));
+                    let burst = told.settings.rate.map(|rate| u64::from(rate.burst));
+                    let most = places.into_iter().chain(burst).min();
+                    depth - most.map_or(0, |most| queued.saturating_sub(most)) as f64
                 }
                 None => depth,
             };
