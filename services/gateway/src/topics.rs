@@ -1,12 +1,13 @@
-//! What topics were told, as it bears on submits: defaults, a full backlog, unknown names.
+//! What topics were told, as it bears on submits: defaults, a full backlog, payloads, unknown names.
 //!
 //! Knows: the snapshot of settings, and how many jobs of a bounded topic wait. Promises: a topic
 //! that was told nothing costs one look into a map; the backlog of one that is bounded is measured
 //! at most every [`FRESH`], and what this gateway admits in between is counted. So with n gateways
 //! the bound may be passed by what n − 1 of them admit in that time. Leaves to others: storing and
-//! spreading settings (`flow`), reading what people write (`topics/read`).
+//! spreading settings (`flow`), reading what people write (`topics/read`), payloads (`topics/schemas`).
 
 mod read;
+mod schemas;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use muster_bus::subjects;
 use muster_domain::{ProblemCode, Tenant, Topic};
 use muster_flow::Flow;
@@ -42,6 +44,7 @@ pub(crate) struct Topics {
     /// Only topics that were told something may be used.
     declared: AtomicBool,
     measured: Mutex<HashMap<(Tenant, Topic), Measure>>,
+    schemas: schemas::Schemas,
 }
 
 /// How many jobs waited, and how many were let in since.
@@ -54,7 +57,12 @@ struct Measure {
 
 impl Topics {
     pub(crate) fn new(flow: Flow, declared: bool) -> Topics {
-        Topics { flow, declared: AtomicBool::new(declared), measured: Mutex::default() }
+        Topics {
+            flow,
+            declared: AtomicBool::new(declared),
+            measured: Mutex::default(),
+            schemas: schemas::Schemas::default(),
+        }
     }
 
     /// Whether only topics that were told something may be used, from now on.
@@ -80,6 +88,14 @@ impl Topics {
             return Err("is not declared, and MUSTER_TOPICS=declared refuses topics that are not");
         }
         Ok(told)
+    }
+
+    /// Whether a payload, which stands at this place of a request, is what its topic was told payloads are.
+    pub(crate) async fn fits(&self, tenant: &Tenant, topic: &Topic, payload: &Bytes, at: &str) -> Result<(), Problem> {
+        match self.flow.settings.topic(tenant.as_str(), topic.as_str()) {
+            Some(told) => self.schemas.judge((tenant, topic), &told, payload, at).await,
+            None => Ok(()),
+        }
     }
 
     /// How long ended jobs are kept: as usual, or as their topic was told.

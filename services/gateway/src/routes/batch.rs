@@ -7,7 +7,7 @@ use muster_domain::{JobId, ProblemCode};
 use muster_flow::Accepted;
 use muster_store::{NewJob, Want};
 
-use super::{Submitter, json};
+use super::{Submitter, jobs::unless_there, json};
 use crate::{
     Gateway,
     auth::Caller,
@@ -47,11 +47,10 @@ pub(super) async fn submit(
     gateway.topics.know().await?;
     let told = |topic: &_| gateway.topics.told(&caller.tenant, topic);
     let mut asked = read_items(&body.bytes, &caller, &told, key.is_some())?;
-    for item in &mut asked {
-        if let Ok(job) = item
-            && let Err(full) = gateway.topics.admit(&caller.tenant, &job.spec.topic).await
-        {
-            *item = Err(full);
+    for (place, item) in asked.iter_mut().enumerate() {
+        let Ok(job) = item else { continue };
+        if let Err(refused) = admit(&gateway, &caller, job, (place, key.as_deref())).await {
+            *item = Err(refused);
         }
     }
     for job in asked.iter_mut().flatten() {
@@ -75,11 +74,7 @@ pub(super) async fn submit(
             }
         };
         faults.push(None);
-        let id = match (&job.key, &key) {
-            (Some(own), _) => Some(JobId::derive("job", &caller.tenant, own)),
-            (None, Some(shared)) => Some(JobId::derive("batch", &caller.tenant, &format!("{place}\0{shared}"))),
-            (None, None) => None,
-        };
+        let id = derived(&caller, &job, (place, key.as_deref()));
         let hash = id.is_some().then_some(job.hash);
         items.push(Item { id, spec: job.spec, payload: job.payload, hash, paid: true });
     }
@@ -109,6 +104,24 @@ pub(super) async fn submit(
 }
 
 type Outcome = Result<(NewJob, Accepted), Problem>;
+
+/// The id of an item whose key, or whose place under the whole request's key, says what it is.
+fn derived(caller: &Caller, job: &Asked, (place, shared): (usize, Option<&str>)) -> Option<JobId> {
+    match (&job.key, shared) {
+        (Some(own), _) => Some(JobId::derive("job", &caller.tenant, own)),
+        (None, Some(shared)) => Some(JobId::derive("batch", &caller.tenant, &format!("{place}\0{shared}"))),
+        (None, None) => None,
+    }
+}
+
+/// Lets an item in, or says why not.
+async fn admit(gateway: &Gateway, caller: &Caller, job: &Asked, named: (usize, Option<&str>)) -> Result<(), Problem> {
+    let (topic, at) = (&job.spec.topic, format!("/items/{}/payload", named.0));
+    if let Err(refused) = gateway.topics.fits(&caller.tenant, topic, &job.payload, &at).await {
+        unless_there(gateway, caller, derived(caller, job, named), refused).await?;
+    }
+    gateway.topics.admit(&caller.tenant, topic).await
+}
 
 fn read_items(
     body: &Bytes,

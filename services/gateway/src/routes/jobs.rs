@@ -60,18 +60,16 @@ pub(super) async fn submit(
         return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read"));
     };
     caller.may_touch(&asked.spec.topic)?;
+    let id = key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key));
+    if let Err(refused) = topics.fits(tenant, &asked.spec.topic, &asked.payload, "/payload").await {
+        unless_there(&gateway, &caller, id, refused).await?;
+    }
     topics.admit(tenant, &asked.spec.topic).await?;
 
     let mut spec = asked.spec;
     spec.principal.clone_from(&caller.key.id);
     spec.trace = spec.trace.or(trace);
-    let item = Item {
-        id: key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key)),
-        spec,
-        payload: asked.payload,
-        hash: key.is_some().then_some(asked.hash),
-        paid: false,
-    };
+    let item = Item { id, spec, payload: asked.payload, hash: key.is_some().then_some(asked.hash), paid: false };
     let answer = gateway.group.submit(item).await?;
     let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
     let mut response = match wait {
@@ -84,6 +82,20 @@ pub(super) async fn submit(
     };
     note_acceptance(&mut response, job.id, &accepted);
     Ok(response)
+}
+
+/// A job that was accepted stays so: a repeat of its submit is not refused by what its topic was told since.
+pub(super) async fn unless_there(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: Option<JobId>,
+    refused: Problem,
+) -> Result<(), Problem> {
+    let Some(id) = id else { return Err(refused) };
+    match gateway.flow.store.read_one(id, Fields::NONE).await? {
+        Some(record) if record.spec.tenant == caller.tenant => Ok(()),
+        _ => Err(refused),
+    }
 }
 
 /// The headers of an accepted job.

@@ -8,7 +8,7 @@ use muster_store::{Fields, Record};
 use super::{
     Id, Submitter,
     control::not_done,
-    jobs::{find, note_acceptance},
+    jobs::{find, note_acceptance, unless_there},
     json,
 };
 use crate::{
@@ -79,14 +79,15 @@ pub(crate) async fn make(
     gateway.topics.know().await?;
     let refused = |why: &str| Problem::field(ProblemCode::InvalidRequest, "/topic", why);
     gateway.topics.told(&caller.tenant, &spec.topic).map_err(refused)?;
+    let id = JobId::derive("retry", &caller.tenant, &old.id.to_string());
+    let changed = overrides.payload.is_some() || spec.topic != old.spec.topic;
+    let payload = overrides.payload.or(old.payload).unwrap_or_default();
+    // A payload that was accepted for this topic is tried again, whatever the topic was told since.
+    if changed && let Err(refused) = gateway.topics.fits(&caller.tenant, &spec.topic, &payload, "/payload").await {
+        unless_there(gateway, caller, Some(id), refused).await?;
+    }
 
-    let item = Item {
-        id: Some(JobId::derive("retry", &caller.tenant, &old.id.to_string())),
-        spec,
-        payload: overrides.payload.or(old.payload).unwrap_or_default(),
-        hash: Some(overrides.hash),
-        paid: false,
-    };
+    let item = Item { id: Some(id), spec, payload, hash: Some(overrides.hash), paid: false };
     let answer = gateway.group.submit(item).await?;
     if let Ok((job, _)) = &answer {
         // After the new job: a crash in between is mended by the next click.

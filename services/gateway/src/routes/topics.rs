@@ -311,6 +311,9 @@ fn write_settings(json: &mut Json, tenant: &Tenant, topic: &Topic, told: Option<
             });
         });
     }
+    if let Some(schema) = &settings.schema {
+        json.raw("schema", schema.to_string().as_bytes());
+    }
     settings.timeout_ms.into_iter().for_each(|ms| json.integer("timeout_ms", ms.into()));
     settings.lease_ms.into_iter().for_each(|ms| json.integer("lease_ms", ms.into()));
     if let Some(kept) = settings.retention {

@@ -21,7 +21,7 @@ pub(crate) struct TopicSettings {
     lease_ms: Option<u32>,
     /// How long ended jobs are kept.
     retention: Option<TopicRetention>,
-    /// Not honoured yet: refused.
+    /// A JSON Schema that payloads must fit, 64 KiB at most. `$ref` only into itself, and never in a circle.
     schema: Option<serde_json::Value>,
     /// Not honoured yet: `true` is refused.
     shared: Option<bool>,

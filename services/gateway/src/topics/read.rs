@@ -6,6 +6,7 @@ use muster_domain::{
     topic::{Concurrency, TopicRate, TopicRetention},
 };
 
+use super::schemas::read_schema;
 use crate::{
     json::{Faults, Object},
     problem::Problem,
@@ -47,14 +48,9 @@ pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
             o.finish(f);
             read
         }),
-        schema: None,
+        schema: o.take("schema").and_then(|raw| read_schema(raw.get(), "/schema", f)),
         shared: false,
     };
-    for name in ["schema"] {
-        if o.take(name).is_some() {
-            f.add(ProblemCode::UnsupportedField, o.at(), name, "is not honoured by this version");
-        }
-    }
     if o.boolean("shared", f) == Some(true) {
         f.add(ProblemCode::UnsupportedField, o.at(), "shared", "is not honoured by this version");
     }
@@ -89,7 +85,7 @@ mod tests {
         let all = read(
             r#"{"concurrency":{"max":3,"per_key":1},"rate":{"per_s":0.5},"max_backlog":10,
                 "retry":{"max_attempts":2,"backoff":{"initial_ms":5}},"timeout_ms":1,"lease_ms":5000,
-                "retention":{"succeeded_ms":1200000}}"#,
+                "retention":{"succeeded_ms":1200000},"schema":{"type":"object","maximum":1.50}}"#,
         )
         .unwrap();
         assert_eq!(all.concurrency, Some(Concurrency { max: Some(3), per_key: Some(1) }));
@@ -98,6 +94,7 @@ mod tests {
         let retry = RetryPolicy::from(all.retry.unwrap());
         assert_eq!((retry.max_attempts, retry.backoff.initial.as_millis()), (2, 5));
         assert_eq!(retry.backoff.factor, RetryPolicy::default().backoff.factor, "what is not said has its default");
+        assert_eq!(all.schema.unwrap().to_string(), r#"{"maximum":1.50,"type":"object"}"#);
         assert_eq!(all.retention.unwrap().succeeded_ms, Some(1_200_000));
         assert_eq!(read(r#"{"rate":{"per_s":7.2}}"#).unwrap().rate.unwrap().burst, 8);
     }
@@ -122,6 +119,7 @@ mod tests {
             (r#"{"lease_ms":900001}"#, "/lease_ms", ProblemCode::InvalidRequest),
             (r#"{"retention":{"failed_ms":1000}}"#, "/retention/failed_ms", ProblemCode::InvalidRequest),
             (r#"{"retention":7}"#, "/retention", ProblemCode::InvalidRequest),
+            (r#"{"schema":{"properties":{"a":{"type":7}}}}"#, "/schema/properties/a/type", ProblemCode::InvalidRequest),
             (r#"{"shared":1}"#, "/shared", ProblemCode::InvalidRequest),
             (r#"{"shared":true}"#, "/shared", ProblemCode::UnsupportedField),
             (r#"{"paused":true}"#, "/paused", ProblemCode::UnknownField),

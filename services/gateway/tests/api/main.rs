@@ -9,4 +9,5 @@ mod jobs;
 mod keys;
 mod limits;
 mod retention;
+mod schemas;
 mod workers;
