@@ -31,11 +31,13 @@ pub struct Options {
     pub cluster: bool,
     /// Settings and failpoints for every process.
     pub env: Vec<(String, String)>,
+    /// How long what dies again and again stays down at most; as `muster dev` has it if not given.
+    pub restart_within: Option<&'static str>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { replicas: 1, cluster: false, env: Vec::new() }
+        Options { replicas: 1, cluster: false, env: Vec::new(), restart_within: None }
     }
 }
 
@@ -102,6 +104,9 @@ impl Stack {
         command.arg("--dir").arg(dir.path().join("data")).arg("--replicas").arg(options.replicas.to_string());
         if options.cluster {
             command.arg("--cluster");
+        }
+        if let Some(longest) = options.restart_within {
+            command.args(["--restart-within", longest]);
         }
         command.envs(options.env.iter().cloned());
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);

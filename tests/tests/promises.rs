@@ -11,8 +11,6 @@ mod operators;
 mod repairs;
 #[path = "promises/restarts.rs"]
 mod restarts;
-#[path = "promises/slow_writes.rs"]
-mod slow_writes;
 
 use std::{process::Command, time::Duration};
 

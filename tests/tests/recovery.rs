@@ -1,18 +1,15 @@
-//! Deaths between any two writes: of the gateway, of schedulers, of NATS with all it held, of
-//! workers. Nothing accepted is lost, nothing ends twice.
+//! Deaths under load: of a gateway, of NATS with all it held, of workers. Nothing accepted is lost,
+//! nothing ends twice. Deaths between any two writes: `failpoints.rs`.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
     fs,
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt, future::join_all, stream};
-use muster_domain::{Tenant, Topic};
-use muster_sdk::HandlerError;
+use futures_util::{StreamExt, stream};
 use muster_testkit::until;
-use muster_tests::{Answer, Executions, Failpoints, Options, Probe, Setup, Stack, TestWorker, WorkerProcess};
+use muster_tests::{Answer, Executions, Options, Probe, Setup, Stack, WorkerProcess};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -24,14 +21,6 @@ async fn submit_as(gateway: &Probe, key: Option<&str>, job: &Value) -> Option<An
     let headers: Vec<(&str, &str)> = key.iter().map(|key| ("Idempotency-Key", *key)).collect();
     let body = Some(job.to_string().into_bytes());
     gateway.send(Method::POST, "/api/v1/jobs", &headers, body).await.ok()
-}
-
-async fn is_up(gateway: &Probe) {
-    until(SOON, "the gateway to answer", async || {
-        let answer = gateway.send(Method::GET, "/readyz", &[], None).await.ok()?;
-        (answer.status == 200 && !answer.text.contains("degraded")).then_some(())
-    })
-    .await;
 }
 
 async fn nothing_is_left(stack: &Stack, within: Duration) {
@@ -63,87 +52,6 @@ async fn listed(gateway: &Probe, query: &str) -> Vec<String> {
             None => return ids,
         }
     }
-}
-
-#[tokio::test]
-async fn a_gateway_that_dies_in_a_submit_leaves_nothing_half_done() {
-    let points = ["submit.after_home", "submit.after_record", "submit.before_answer"];
-    let killers = Failpoints::killers(&[points[0], points[1], points[2], "cancel.after_apply"]);
-    let options = Options::default().env("MUSTER_FAILPOINTS", killers.setting()).env("MUSTER_OUTAGE_WAIT", "1s");
-    let stack = Stack::with(options).await;
-    let gateway = stack.gateway(1);
-    let runs = Executions::default();
-    let ran: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
-    let notes = ran.clone();
-    let _worker = runs.worker(&stack, Setup::new("w1", "fragile"), move |_, payload: Value| {
-        let who = payload["who"].as_str().unwrap().to_owned();
-        *notes.lock().unwrap().entry(who).or_default() += 1;
-        async move { Ok(payload) }
-    });
-    let job = |who: &str| json!({"topic": "fragile", "payload": {"who": who}, "retry": {"max_attempts": 1}});
-
-    let (mut keyed, mut unkeyed) = (Vec::<(&str, String)>::new(), Vec::<(&str, String)>::new());
-    for point in points {
-        killers.arm(point);
-        let names: Vec<String> = (0..9).map(|n| format!("{point}-{n}")).collect();
-        let posts = names.iter().enumerate().map(|(n, who)| {
-            let (key, job, gateway) = ((n < 6).then_some(who.as_str()), job(who), &gateway);
-            async move { submit_as(gateway, key, &job).await }
-        });
-        let answers = join_all(posts).await;
-        killers.has_acted(point).await;
-        assert!(answers.iter().any(Option::is_none), "{point}: whose gateway dies gets no answer");
-        for (n, (who, answer)) in names.into_iter().zip(answers).enumerate() {
-            match answer {
-                Some(answer) => assert_eq!(answer.status, 202, "{who}: {}", answer.text),
-                None if n < 6 => keyed.push((point, who)),
-                None => unkeyed.push((point, who)),
-            }
-        }
-        is_up(&gateway).await;
-    }
-
-    // The clients repeat: each job is there once and runs once, whatever the first try had written.
-    let mut found: BTreeMap<&str, usize> = BTreeMap::new();
-    for (point, who) in &keyed {
-        let answer = submit_as(&gateway, Some(who), &job(who)).await.unwrap();
-        assert_eq!(answer.status, 202, "{who}: {}", answer.text);
-        *found.entry(point).or_default() += usize::from(answer.header("idempotency-replayed") == Some("true"));
-        let ended = one_end(&gateway, &answer.id(), SOON).await;
-        assert_eq!((&ended["state"], &ended["attempt"]), (&json!("succeeded"), &json!(1)), "{who}");
-        assert_eq!(runs.of(&answer.id()).len(), 1, "{who} ran once");
-        let again = submit_as(&gateway, Some(who), &job(who)).await.unwrap();
-        assert_eq!((again.id(), again.field("state")), (answer.id(), &json!("succeeded")));
-    }
-    assert_eq!(found[points[0]], 0, "without a record the repeat makes it");
-    assert!(found[points[1]] > 0 && found[points[2]] > 0, "the repeat finds the record: {found:?}");
-
-    // A cancel that breaks off is finished by its repeat.
-    let waiting = gateway.submit(json!({"topic": "fragile", "delay_ms": 600_000})).await;
-    killers.arm("cancel.after_apply");
-    let path = format!("/api/v1/jobs/{waiting}/cancel");
-    let cut_off = gateway.send(Method::POST, &path, &[], Some(b"{}".to_vec())).await;
-    assert!(cut_off.is_err(), "{cut_off:?}");
-    killers.has_acted("cancel.after_apply").await;
-    is_up(&gateway).await;
-    assert_eq!(gateway.send(Method::POST, &path, &[], Some(b"{}".to_vec())).await.unwrap().status, 200);
-    assert_eq!(one_end(&gateway, &waiting, SOON).await["state"], "cancelled");
-
-    // Nobody repeats the others: each has vanished whole or runs once, and no home is left behind.
-    nothing_is_left(&stack, SOON).await;
-    for (point, who) in &unkeyed {
-        let times = ran.lock().unwrap().get(who).copied().unwrap_or(0);
-        assert!(times <= usize::from(*point != points[0]), "{who} ran {times} times");
-    }
-    assert!(ran.lock().unwrap().values().all(|n| *n == 1), "{ran:?}");
-    for run in runs.all() {
-        assert_eq!(one_end(&gateway, &run.job, SOON).await["state"], "succeeded");
-    }
-    let (mut shown, mut wanted) = (listed(&gateway, "topic=fragile").await, vec![waiting]);
-    wanted.extend(runs.all().into_iter().map(|run| run.job));
-    shown.sort();
-    wanted.sort();
-    assert_eq!(shown, wanted, "each is listed, once, and nothing else is");
 }
 
 #[tokio::test]
@@ -191,101 +99,6 @@ async fn what_a_gateway_answered_before_it_died_runs_once() {
     assert_eq!(runs.counts().len(), 400);
     assert!(runs.counts().values().all(|n| *n == 1), "each ran once");
     nothing_is_left(&stack, SOON).await;
-}
-
-/// Where a scheduler dies, and whether the jobs must not all fit the window to bring it there.
-const SCHEDULER_POINTS: [(&str, bool); 15] = [
-    ("dispatch.after_apply", false),
-    ("dispatch.after_offer", false),
-    ("hold.after_apply", true),
-    ("release.after_claim", true),
-    ("release.after_apply", true),
-    ("release.after_offer", true),
-    ("release.after_forward", true),
-    ("start.after_apply", false),
-    ("start.before_answer", false),
-    ("settle.after_apply", false),
-    ("settle.after_finish", false),
-    ("wake.after_apply", false),
-    ("look.before_rescore", false),
-    ("finish.after_dead_letters", false),
-    ("finish.before_home", false),
-];
-
-/// Succeeds, fails for good, or fails each time, as the payload says.
-fn obedient(runs: &Executions, stack: &Stack, topic: &str) -> TestWorker {
-    let mut setup = Setup::new(&format!("w-{topic}"), topic);
-    setup.slots = 16;
-    runs.worker(stack, setup, |_, payload: Value| async move {
-        match payload["do"].as_str() {
-            Some("fail") => Err(HandlerError::retryable("not yet")),
-            Some("refuse") => Err(HandlerError::permanent("never")),
-            _ => Ok(payload),
-        }
-    })
-}
-
-#[tokio::test]
-async fn a_scheduler_may_die_between_any_two_writes() {
-    let killers = Failpoints::killers(&SCHEDULER_POINTS.map(|(point, _)| point));
-    let stack = Stack::with(Options::two().env("MUSTER_FAILPOINTS", killers.setting())).await;
-    let gateway = stack.gateway(1);
-    let runs = Executions::default();
-    let schedulers = || {
-        let all = stack.state().processes.into_iter().filter(|p| p.service == "scheduler");
-        all.map(|p| p.pid).collect::<HashSet<i32>>()
-    };
-    let (mut workers, mut jobs) = (Vec::new(), Vec::new());
-    for (point, crowded) in SCHEDULER_POINTS {
-        let topic = point.replace(['.', '_'], "-");
-        workers.push(obedient(&runs, &stack, &topic));
-        let before = schedulers();
-        killers.arm(point);
-        // A scheduler's death costs no attempt: what may run once only succeeds all the same.
-        let once = |what: &str| json!({"topic": topic, "payload": {"do": what}, "retry": {"max_attempts": 1}});
-        let backoff = json!({"initial_ms": 50, "jitter": 0});
-        let twice =
-            json!({"topic": topic, "payload": {"do": "fail"}, "retry": {"max_attempts": 2, "backoff": backoff}});
-        let kinds = [
-            (if crowded { 200 } else { 8 }, once("succeed"), "succeeded", 1),
-            (3, twice, "failed", 2),
-            (2, once("refuse"), "failed", 1),
-        ];
-        for (n, job, state, attempts) in kinds {
-            let ids = gateway.submit_many(n, &job).await;
-            jobs.extend(ids.into_iter().map(|id| (point, id, state, attempts)));
-        }
-        killers.has_acted(point).await;
-        until(SOON, "the dead scheduler's successor", async || {
-            let now = schedulers();
-            (now.len() == 2 && now != before).then_some(())
-        })
-        .await;
-    }
-
-    for (point, id, state, attempts) in &jobs {
-        let job = one_end(&gateway, id, LONG).await;
-        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some(*state), Some(*attempts)), "{point}: {job}");
-    }
-    let counts = runs.counts();
-    for (point, id, _, attempts) in &jobs {
-        assert_eq!(counts[id] as u64, *attempts, "{point}: {id} ran once per attempt");
-    }
-    let fences: HashSet<u64> = runs.all().iter().map(|run| run.fence).collect();
-    assert_eq!(fences.len(), runs.all().len(), "each run under a fence of its own");
-    nothing_is_left(&stack, SOON).await;
-    let mut dead = listed(&gateway, "state=failed,quarantined,timed_out,expired").await;
-    let mut failed: Vec<String> = jobs.iter().filter(|j| j.2 == "failed").map(|j| j.1.clone()).collect();
-    dead.sort();
-    failed.sort();
-    assert_eq!(dead, failed, "each that failed is a dead letter, once");
-    let store = stack.store().await;
-    let topic = |point: &str| (Tenant::default(), Topic::parse(&point.replace(['.', '_'], "-")).unwrap().into());
-    let topics: Vec<_> = SCHEDULER_POINTS.iter().map(|(point, _)| topic(point)).collect();
-    until(SOON, "the backlog to be empty", async || {
-        store.queue_lens(&topics).await.ok()?.iter().all(|n| *n == 0).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test]

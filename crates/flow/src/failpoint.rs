@@ -4,6 +4,8 @@
 //! `MUSTER_FAILPOINTS` holds `name=action` separated by `;`. Actions: `kill` (at once, as by
 //! `kill -9`), `panic`, `delay:<ms>`. With a file after one more colon (`kill:<file>`,
 //! `delay:2000:<file>`) only whoever creates that file does it: once, whatever restarts.
+//! `@<folder>` among them is a folder of orders, which may come at any time: a file of the
+//! place's name holds an action, and whoever takes the file away does it.
 
 /// Marks a place between two writes.
 #[macro_export]
@@ -13,19 +15,13 @@ macro_rules! failpoint {
     };
 }
 
-/// Whether this place has an action: then steps that are otherwise one are taken apart.
-#[cfg(not(feature = "failpoints"))]
-pub const fn is_armed(_name: &str) -> bool {
-    false
-}
-
 /// Does what the test asked for at this place.
 #[cfg(not(feature = "failpoints"))]
 #[expect(clippy::unused_async, reason = "the same shape as with the feature on")]
 pub async fn hit(_name: &str) {}
 
 #[cfg(feature = "failpoints")]
-pub use armed::{hit, is_armed};
+pub use armed::hit;
 
 #[cfg(feature = "failpoints")]
 mod armed {
@@ -49,17 +45,28 @@ mod armed {
         Delay(Duration),
     }
 
-    fn actions() -> &'static HashMap<String, Action> {
-        static ACTIONS: OnceLock<HashMap<String, Action>> = OnceLock::new();
-        ACTIONS.get_or_init(|| {
+    /// What this process was told.
+    struct Told {
+        actions: HashMap<String, Action>,
+        orders: Option<PathBuf>,
+    }
+
+    fn told() -> &'static Told {
+        static TOLD: OnceLock<Told> = OnceLock::new();
+        TOLD.get_or_init(|| {
             #[expect(clippy::disallowed_methods, reason = "only in builds for tests")]
             let text = std::env::var("MUSTER_FAILPOINTS").unwrap_or_default();
-            text.split(';').filter_map(parse).collect()
+            let orders = text.split(';').find_map(|part| part.trim().strip_prefix('@')).map(PathBuf::from);
+            Told { actions: text.split(';').filter_map(parse).collect(), orders }
         })
     }
 
     fn parse(text: &str) -> Option<(String, Action)> {
         let (name, action) = text.trim().split_once('=')?;
+        Some((name.to_owned(), read(action)?))
+    }
+
+    fn read(action: &str) -> Option<Action> {
         let (kind, rest) = action.split_once(':').map_or((action, None), |(kind, rest)| (kind, Some(rest)));
         let (what, file) = match (kind, rest) {
             ("kill", file) => (What::Kill, file),
@@ -70,7 +77,7 @@ mod armed {
             }
             _ => return None,
         };
-        Some((name.to_owned(), Action { what, once: file.map(PathBuf::from) }))
+        Some(Action { what, once: file.map(PathBuf::from) })
     }
 
     /// Whoever creates the file, whichever process that is.
@@ -78,18 +85,26 @@ mod armed {
         OpenOptions::new().write(true).create_new(true).open(file).is_ok()
     }
 
-    /// Whether this place has an action.
-    pub fn is_armed(name: &str) -> bool {
-        actions().contains_key(name)
+    /// The order for this place, if there is one and nobody else was faster to take it.
+    fn ordered(folder: &Path, name: &str) -> Option<What> {
+        let file = folder.join(name);
+        let action = read(std::fs::read_to_string(&file).ok()?.trim())?;
+        std::fs::remove_file(&file).ok()?;
+        Some(action.what)
+    }
+
+    /// What the test asked for at this place.
+    fn asked(name: &str) -> Option<What> {
+        let Told { actions, orders } = told();
+        let first = |action: &&Action| action.once.as_deref().is_none_or(is_first);
+        let always = actions.get(name).filter(first).map(|action| action.what);
+        always.or_else(|| ordered(orders.as_deref()?, name))
     }
 
     /// Does what the test asked for at this place.
     pub async fn hit(name: &str) {
-        let Some(action) = actions().get(name) else { return };
-        if action.once.as_deref().is_some_and(|file| !is_first(file)) {
-            return;
-        }
-        match action.what {
+        let Some(what) = asked(name) else { return };
+        match what {
             What::Kill => std::process::abort(),
             What::Panic => panic!("asked to, at {name}"),
             What::Delay(span) => tokio::time::sleep(span).await,

@@ -206,7 +206,7 @@ async fn a_lost_renewal_changes_nothing_and_a_lock_deleted_by_hand_ends_at_the_n
 
 #[tokio::test]
 async fn a_tick_that_panics_or_overruns_is_recorded_and_its_neighbours_live_on() {
-    let points = Failpoints::asleep(&[("reconciler.begin", "panic"), ("scrub.begin", "delay:12000")]);
+    let points = Failpoints::default();
     let options = Options::default().env("MUSTER_FAILPOINTS", points.setting());
     let stack = Stack::with(options.env("MUSTER_LOOP_SCRUB_INTERVAL", "1s")).await;
     let gateway = stack.gateway(1);
@@ -221,10 +221,10 @@ async fn a_tick_that_panics_or_overruns_is_recorded_and_its_neighbours_live_on()
         let ours = lines.filter(|l| l.contains(&label.0) && l.contains(&label.1));
         ours.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
     };
-    points.arm("scrub.begin");
+    points.arm("scrub.begin", "delay:12000");
     points.has_acted("scrub.begin").await;
     let hung = Instant::now();
-    points.arm("reconciler.begin");
+    points.arm("reconciler.begin", "panic");
     // A job for a moment ahead wakes the reconciler, which breaks at it, and at the next go does it.
     let later = gateway.submit(json!({"topic": "on", "delay_ms": 500, "retry": {"max_attempts": 1}})).await;
     points.has_acted("reconciler.begin").await;

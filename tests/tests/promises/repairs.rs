@@ -115,14 +115,14 @@ async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
 
 #[tokio::test]
 async fn a_reader_that_was_paused_does_not_put_off_a_nearer_look() {
-    let points = Failpoints::asleep(&[("look.before_rescore", "delay:4000")]);
+    let points = Failpoints::default();
     let options = Options::default().env("MUSTER_FAILPOINTS", points.setting()).env("MUSTER_OUTAGE_WAIT", "1s");
     let stack = Stack::with(options).await;
     let gateway = stack.gateway(1);
     let id = gateway.submit(json!({"topic": "slow-reader", "retry": {"max_attempts": 2}})).await;
     gateway.reaches(&id, "dispatched", SOON).await;
     // The look at an offer that stands for 30 s; its reader stops just before it re-scores.
-    points.arm("look.before_rescore");
+    points.arm("look.before_rescore", "delay:4000");
     points.has_acted("look.before_rescore").await;
     let mut worker = HandWorker::on(&stack, "w1", "slow-reader").await;
     worker.lease_ms = 1_000;

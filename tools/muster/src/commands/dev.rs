@@ -14,6 +14,7 @@ pub(crate) mod services;
 use std::{
     future::Future,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::Args;
@@ -21,7 +22,7 @@ pub(crate) use fleet::bound_to_parent;
 use indicatif::ProgressBar;
 
 use self::{fleet::Fleet, folder::Folder, nats::Nats, ports::Ports, redis::Redis, services::Surroundings};
-use crate::{output, signals::StopSignals, stack::Stack};
+use crate::{output, signals::StopSignals, spans, stack::Stack};
 
 /// Start a whole stack on this machine
 #[derive(Args, Debug)]
@@ -45,6 +46,10 @@ pub(crate) struct Dev {
     /// Start no demo worker
     #[arg(long)]
     no_worker: bool,
+
+    /// How long a process that dies again and again stays down at most
+    #[arg(long, default_value = "10s", value_parser = spans::parse, value_name = "DURATION")]
+    restart_within: Duration,
 }
 
 /// How a phase of the stack ended.
@@ -62,7 +67,7 @@ impl Dev {
             folder = Folder::take(&self.dir, state_file) => folder?,
             () = stop.next() => return Ok(()),
         };
-        let mut fleet = Fleet::new(folder.logs());
+        let mut fleet = Fleet::new(folder.logs()).restarting_within(self.restart_within);
         let result = self.supervise(&folder, &mut fleet, &mut stop, &spinner).await;
 
         spinner.finish_and_clear();

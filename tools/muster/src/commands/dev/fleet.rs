@@ -28,7 +28,7 @@ use crate::{outcome::Failure, stack::Process};
 const SOUND: Duration = Duration::from_secs(10);
 /// First wait before a restart; doubles from death to death.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait before a restart.
+/// Longest wait before a restart, unless told otherwise.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// So many deaths before it was ever ready, and the start has failed.
 const HOPELESS: u32 = 3;
@@ -77,6 +77,7 @@ pub(crate) struct Fleet {
     setpriv: Option<PathBuf>,
     /// Tells on standard error who died.
     talks: bool,
+    longest_wait: Duration,
 }
 
 impl Fleet {
@@ -88,6 +89,7 @@ impl Fleet {
             logs,
             setpriv: programs::find("setpriv"),
             talks: true,
+            longest_wait: LONGEST_WAIT,
         }
     }
 
@@ -105,6 +107,12 @@ impl Fleet {
         self.members.push(member);
         let index = self.members.len() - 1;
         self.spawn(index).with_context(|| format!("cannot start {}", self.members[index].recipe.shown.name))
+    }
+
+    /// What dies again and again stays down for this long at most.
+    pub(crate) fn restarting_within(mut self, longest: Duration) -> Fleet {
+        self.longest_wait = longest;
+        self
     }
 
     /// Keeps quiet about deaths: somebody else tells of them.
@@ -220,7 +228,7 @@ impl Fleet {
         let member = &mut self.members[index];
         member.pid = None;
         member.deaths = if member.started.elapsed() >= SOUND { 1 } else { member.deaths + 1 };
-        let wait = back_off(member.deaths);
+        let wait = back_off(member.deaths).min(self.longest_wait);
         member.restart_at = (!member.held).then(|| Instant::now() + wait);
         let name = member.recipe.shown.name.clone();
         let how = match status {

@@ -1,0 +1,273 @@
+//! Every place between two writes, with a death and with a delay of seconds at each. Whatever was
+//! under way reaches its one end with all its effects, and nothing runs twice at the same attempt.
+//!
+//! A table: a failpoint, and the load that brings somebody there. One stack sees all of it, row after
+//! row, each row before the one ahead of it has healed; what must hold is checked once, at the end.
+
+#[path = "failpoints/checks.rs"]
+mod checks;
+#[path = "failpoints/loads.rs"]
+mod loads;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fs,
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use muster_bus::subjects;
+use muster_domain::{JobId, State, slot::Limit};
+use muster_testkit::until;
+use muster_tests::{Answer, Executions, Failpoints, Options, Probe, Stack, TestWorker, by_hand::bus_of};
+use muster_wire::Body;
+use reqwest::Method;
+
+use loads::Load;
+
+/// How long anything may take that waits for nothing by design, on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+/// The same where a lock or a look lies between.
+const LONG: Duration = Duration::from_secs(150);
+
+/// What happens at each place.
+const WHAT: [&str; 2] = ["kill", "delay:3000"];
+
+/// Offers that were lost are looked at after half a minute: begun first, over last.
+const REOFFER: &str = "reoffer.after_apply";
+
+/// Every failpoint there is. First those whose deaths take longest to heal.
+const TABLE: &[(&str, Load)] = &[
+    ("consult.locked", Load::Asked),
+    ("consult.answered", Load::Asked),
+    ("bulk.before_act", Load::Bulk),
+    ("bulk.after_act", Load::Bulk),
+    ("submit.after_home", Load::Submits),
+    ("submit.after_record", Load::Submits),
+    ("submit.before_answer", Load::Submits),
+    ("cancel.before_apply", Load::Cancels),
+    ("cancel.after_apply", Load::Cancels),
+    ("cancel.after_forward", Load::Cancels),
+    ("settings.after_put", Load::Settings),
+    ("audit.before_confirm", Load::Export),
+    ("dispatch.after_apply", Load::Jobs),
+    ("dispatch.after_offer", Load::Jobs),
+    ("start.after_apply", Load::Jobs),
+    ("start.before_answer", Load::Jobs),
+    ("settle.after_apply", Load::Jobs),
+    ("settle.after_finish", Load::Jobs),
+    ("finish.after_dead_letters", Load::Jobs),
+    ("finish.before_home", Load::Jobs),
+    ("wake.after_apply", Load::Jobs),
+    ("wake.after_audit", Load::Jobs),
+    ("reconciler.begin", Load::Jobs),
+    ("look.after_read", Load::Jobs),
+    ("look.before_rescore", Load::Jobs),
+    ("scrub.begin", Load::Jobs),
+    ("end.after_apply", Load::OutOfTime),
+    ("recall.after_apply", Load::Recall),
+    ("slots.after_take", Load::Slots),
+    ("slots.after_apply", Load::Slots),
+    ("hold.after_apply", Load::Crowd),
+    ("release.after_claim", Load::Crowd),
+    ("release.after_apply", Load::Crowd),
+    ("release.after_offer", Load::Crowd),
+    ("release.after_forward", Load::Crowd),
+    (REOFFER, Load::LostOffers),
+];
+
+/// What must have become of a job.
+struct Expected {
+    /// Of which row.
+    row: String,
+    id: String,
+    state: &'static str,
+    attempts: u64,
+    /// How often it ran on a worker of ours; hand-made attempts are not among them.
+    runs: usize,
+}
+
+/// End states that watchers heard of, by job.
+type Heard = Arc<Mutex<BTreeMap<String, BTreeSet<State>>>>;
+
+/// The stack, and everything that was asked of it.
+struct Ground {
+    stack: Stack,
+    gateways: [Probe; 2],
+    points: Failpoints,
+    runs: Executions,
+    heard: Heard,
+    workers: Vec<TestWorker>,
+    jobs: Vec<Expected>,
+    /// Submits that nobody repeated, by what their payload says: gone, or run once.
+    unanswered: Vec<String>,
+    operations: Vec<String>,
+    /// Topics that were told something, with the bound that they were told.
+    told: Vec<(String, u64)>,
+    /// Concurrency keys, and topics with a limit.
+    limits: Vec<Limit>,
+    topics: Vec<String>,
+    /// What is still to happen to whoever makes lost offers again.
+    lost: std::slice::Iter<'static, &'static str>,
+}
+
+impl Ground {
+    async fn new() -> Ground {
+        let points = Failpoints::default();
+        let options = Options { restart_within: Some("200ms"), ..Options::two() };
+        let options = options
+            .env("MUSTER_FAILPOINTS", points.setting())
+            .env("MUSTER_OUTAGE_WAIT", "1s")
+            .env("MUSTER_DECIDE_TOPICS", "asked")
+            .env("AUDIT_TRANSPORT", "nats")
+            .env("MUSTER_LOOP_AUDIT_RELAY_INTERVAL", "1s")
+            .env("MUSTER_LOOP_BULK_INTERVAL", "1s")
+            .env("MUSTER_LOOP_CONFIG_INTERVAL", "2s")
+            .env("MUSTER_LOOP_SCRUB_INTERVAL", "1s");
+        let stack = Stack::with(options).await;
+        let gateways = [stack.gateway(1), stack.gateway(2)];
+        let heard = listen(&stack).await;
+        Ground {
+            stack,
+            gateways,
+            points,
+            runs: Executions::default(),
+            heard,
+            workers: Vec::new(),
+            jobs: Vec::new(),
+            unanswered: Vec::new(),
+            operations: Vec::new(),
+            told: Vec::new(),
+            limits: Vec::new(),
+            topics: Vec::new(),
+            lost: WHAT.iter(),
+        }
+    }
+
+    /// Asks one gateway after the other until one answers with this status, as a client that repeats does.
+    async fn insist(&self, ask: (Method, &str, &[(&str, &str)], &str), good: u16) -> Answer {
+        let (method, path, headers, body) = ask;
+        let mut turn = 0;
+        until(SOON, &format!("{method} {path}"), async || {
+            turn += 1;
+            let body = Some(body.as_bytes().to_vec());
+            let sent = self.gateways[turn % 2].send(method.clone(), path, headers, body).await;
+            let answer = sent.ok()?;
+            assert!([good, 503].contains(&answer.status.as_u16()), "{path}: {}", answer.text);
+            (answer.status == good).then_some(answer)
+        })
+        .await
+    }
+
+    fn expect(&mut self, row: &str, ids: Vec<String>, state: &'static str, attempts: u64, runs: usize) {
+        let one = |id| Expected { row: row.to_owned(), id, state, attempts, runs };
+        self.jobs.extend(ids.into_iter().map(one));
+    }
+
+    fn pids(&self) -> HashSet<i32> {
+        let all = self.stack.state().processes.into_iter().filter(|p| p.admin.is_some());
+        all.map(|p| p.pid).collect()
+    }
+
+    async fn all_are_up(&self) {
+        until(SOON, "all replicas to be ready", async || {
+            for name in ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"] {
+                if !self.stack.ready(name).await {
+                    return None;
+                }
+            }
+            Some(())
+        })
+        .await;
+    }
+
+    /// The dead one's successor is there, and leaders are elected at once: nothing rests on their locks.
+    async fn recovers(&self, before: &HashSet<i32>) {
+        until(SOON, "a successor", async || (self.pids() != *before).then_some(())).await;
+        self.all_are_up().await;
+        for lock in ["muster:reconciler:default", "muster:scheduler:scrub"] {
+            self.redis(&["DEL", lock]);
+        }
+    }
+
+    fn redis(&self, args: &[&str]) -> String {
+        let said = Command::new("redis-cli").arg("-u").arg(self.stack.state().redis_url).args(args).output();
+        String::from_utf8(said.expect("redis-cli").stdout).expect("text").trim().to_owned()
+    }
+}
+
+/// Notes every end that watchers are told.
+#[expect(clippy::disallowed_methods, reason = "a test's own listener")]
+async fn listen(stack: &Stack) -> Heard {
+    let bus = bus_of(stack, "watcher").await;
+    let mut events = bus.subscribe(&subjects::event(), None).await.expect("a subscription");
+    bus.flush(SOON).await;
+    let heard = Heard::default();
+    let notes = heard.clone();
+    tokio::spawn(async move {
+        let _bus = bus;
+        while let Some(received) = events.next().await {
+            let Body::Event(group) = received.body else { continue };
+            for item in group.items {
+                let state = u8::try_from(item.state).ok().and_then(State::from_code);
+                let id = JobId::from_slice(&item.job_id);
+                if let (Some(id), Some(state)) = (id, state.filter(|state| state.is_end())) {
+                    notes.lock().expect("no panic while noting").entry(id.to_string()).or_default().insert(state);
+                }
+            }
+        }
+    });
+    heard
+}
+
+/// Every failpoint that the product's source names.
+fn in_the_source() -> BTreeSet<String> {
+    fn walk(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).expect("a file");
+                let names = text.split("failpoint!(\"").skip(1).filter_map(|rest| rest.split_once('"'));
+                found.extend(names.map(|(name, _)| name.to_owned()));
+            }
+        }
+    }
+    let (root, mut found) = (Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), BTreeSet::new());
+    ["crates", "services", "sdk"].iter().for_each(|folder| walk(&root.join(folder), &mut found));
+    found
+}
+
+#[test]
+fn every_failpoint_has_a_row() {
+    let rows: BTreeSet<String> = TABLE.iter().map(|(point, _)| (*point).to_owned()).collect();
+    assert_eq!(rows.len(), TABLE.len(), "each once");
+    assert_eq!(in_the_source(), rows, "the failpoints of the source, and the rows of the table");
+}
+
+#[tokio::test]
+async fn deaths_and_delays_between_any_two_writes_lose_nothing_and_repeat_nothing() {
+    let mut ground = Ground::new().await;
+    ground.begin().await;
+    ground.lose_offers().await;
+    for (point, load) in TABLE.iter().filter(|(_, load)| *load != Load::LostOffers) {
+        for what in WHAT {
+            let row = format!("{point} {what}");
+            let (before, began) = (ground.pids(), std::time::Instant::now());
+            ground.points.arm(point, what);
+            load.bring(&mut ground, &row, point).await;
+            ground.points.has_acted(point).await;
+            if what == "kill" {
+                ground.recovers(&before).await;
+            }
+            eprintln!("{row}: {:?}", began.elapsed());
+            ground.offers_are_found();
+        }
+    }
+    until(LONG, "lost offers to be made again", async || ground.offers_are_found().then_some(())).await;
+    ground.all_are_up().await;
+    checks::all(&ground).await;
+}

@@ -1,0 +1,200 @@
+//! What must hold after all of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use muster_bus::ConsumerSpec;
+use muster_domain::{State, Tenant, Topic};
+use muster_testkit::until;
+use muster_tests::{Probe, by_hand::bus_of};
+use muster_wire::Body;
+use serde_json::{Value, json};
+
+use crate::{Expected, Ground, LONG, SOON};
+
+/// Transitions that a loop makes, and must tell.
+const TOLD: [&str; 8] = ["wake", "reoffer", "rescue", "abandon", "poison", "cut_short", "time_out", "expire"];
+
+pub(crate) async fn all(ground: &Ground) {
+    let gateway = &ground.gateways[0];
+    let store = ground.stack.store().await;
+    let mut owed = BTreeSet::new();
+    for job in &ground.jobs {
+        owed.extend(one_end(gateway, job).await);
+    }
+    until(LONG, "every home to be gone", async || (store.count_homes().await == Ok(0)).then_some(())).await;
+    each_ran_as_often_as_it_should(ground);
+    each_is_listed_once(ground).await;
+    bad_ends_are_dead_letters_once(ground).await;
+    watchers_heard_each_end(ground).await;
+    nothing_is_held(ground).await;
+    each_act_is_told_once(ground, owed).await;
+    people_got_what_they_asked_for(ground).await;
+    every_entry_is_exported(ground).await;
+}
+
+/// Exactly one end, the right one; returns the ids of what loops did to it.
+async fn one_end(gateway: &Probe, expected: &Expected) -> Vec<String> {
+    let Expected { row, id, state, attempts, .. } = expected;
+    let job = gateway.ended(id, LONG).await;
+    let end = (job["state"].as_str(), job["attempt"].as_u64());
+    let story = gateway.history(id).await;
+    assert_eq!(end, (Some(*state), Some(*attempts)), "{row}: {job} {story}");
+    let lines = story["transitions"].as_array().expect("transitions");
+    let is_end = |line: &&Value| line["state"].as_str().and_then(State::parse).is_some_and(State::is_end);
+    assert_eq!(lines.iter().filter(is_end).count(), 1, "{row}: {story}");
+    assert!(lines.last().as_ref().is_some_and(is_end), "{row}: {story}");
+    let mut acts = Vec::new();
+    for (n, pair) in lines.windows(2).enumerate() {
+        let event = pair[1]["event"].as_str().unwrap_or_default();
+        // Waking a job that waited for its time is no help to one that went astray.
+        if TOLD.contains(&event) && (event != "wake" || pair[0]["state"] == "retrying") {
+            acts.push(format!("job:{id}:{}", n + 2));
+        }
+    }
+    acts
+}
+
+fn each_ran_as_often_as_it_should(ground: &Ground) {
+    let counts = ground.runs.counts();
+    for Expected { row, id, runs, .. } in &ground.jobs {
+        assert_eq!(counts.get(id).copied().unwrap_or(0), *runs, "{row}: runs of {id}");
+    }
+    let all = ground.runs.all();
+    let attempts: HashSet<(&str, u32)> = all.iter().map(|run| (run.job.as_str(), run.attempt)).collect();
+    let fences: HashSet<u64> = all.iter().map(|run| run.fence).collect();
+    assert_eq!((attempts.len(), fences.len()), (all.len(), all.len()), "no attempt ran twice, each had its own fence");
+    // Submits that were not answered and not repeated ran once or not at all.
+    let known: HashSet<&str> = ground.jobs.iter().map(|job| job.id.as_str()).collect();
+    let others = counts.iter().filter(|(id, _)| !known.contains(id.as_str()));
+    let others: Vec<usize> = others.map(|(_, n)| *n).collect();
+    assert!(others.iter().all(|n| *n == 1) && others.len() <= ground.unanswered.len(), "{others:?}");
+}
+
+async fn pages(gateway: &Probe, path: &str) -> Vec<Value> {
+    let (mut items, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = gateway.get(&format!("{path}?limit=100{cursor}")).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        items.extend(page.body["items"].as_array().expect("items").iter().cloned());
+        match page.body["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return items,
+        }
+    }
+}
+
+fn ids(items: &[Value]) -> Vec<String> {
+    let mut ids: Vec<String> = items.iter().filter_map(|item| item["id"].as_str()).map(str::to_owned).collect();
+    ids.sort();
+    ids
+}
+
+async fn each_is_listed_once(ground: &Ground) {
+    let ran = ground.runs.counts().into_keys();
+    let wanted: BTreeSet<String> = ground.jobs.iter().map(|job| job.id.clone()).chain(ran).collect();
+    let shown = ids(&pages(&ground.gateways[1], "/jobs").await);
+    assert_eq!(shown, wanted.into_iter().collect::<Vec<_>>(), "each is listed, once, and nothing else is");
+}
+
+async fn bad_ends_are_dead_letters_once(ground: &Ground) {
+    let bad = |job: &&Expected| State::parse(job.state).is_some_and(State::is_bad_end);
+    let mut wanted: Vec<String> = ground.jobs.iter().filter(bad).map(|job| job.id.clone()).collect();
+    wanted.sort();
+    assert_eq!(ids(&pages(&ground.gateways[1], "/dlq").await), wanted);
+}
+
+async fn watchers_heard_each_end(ground: &Ground) {
+    for Expected { row, id, state, .. } in &ground.jobs {
+        let wanted = BTreeSet::from([State::parse(state).expect("a state")]);
+        let heard = || ground.heard.lock().expect("no panic while noting").get(id).cloned();
+        until(SOON, &format!("{row}: the end of {id} to be heard"), async || heard()).await;
+        assert_eq!(heard(), Some(wanted), "{row}: {id}");
+    }
+}
+
+async fn nothing_is_held(ground: &Ground) {
+    let (store, tenant) = (ground.stack.store().await, Tenant::default());
+    for limit in &ground.limits {
+        until(SOON, &format!("{limit:?} to be free"), async || {
+            let (_, held, waiting) = store.read_slots(&tenant, limit).await.ok()?;
+            (held + waiting == 0).then_some(())
+        })
+        .await;
+    }
+    let line = |topic: &String| (tenant.clone(), Topic::parse(topic).expect("a topic").into());
+    let lines: Vec<_> = ground.topics.iter().map(line).collect();
+    until(SOON, "the backlog to be empty", async || {
+        store.queue_lens(&lines).await.ok()?.iter().all(|n| *n == 0).then_some(())
+    })
+    .await;
+}
+
+async fn each_act_is_told_once(ground: &Ground, owed: BTreeSet<String>) {
+    let entries = pages(&ground.gateways[1], "/audit").await;
+    let all = ids(&entries);
+    let distinct: BTreeSet<String> = all.iter().cloned().collect();
+    assert_eq!(distinct.len(), all.len(), "each id once");
+    let known: HashSet<&str> = ground.jobs.iter().map(|job| job.id.as_str()).collect();
+    // `job:<id>:<version>` is a transition; with one more word it is help that moved nothing.
+    let moved = |id: &&String| id.split(':').count() == 3 && id.split(':').nth(1).is_some_and(|job| known.contains(job));
+    let told: BTreeSet<String> = distinct.iter().filter(moved).cloned().collect();
+    assert_eq!(told, owed, "what loops did, and what the jobs' own stories tell");
+    let verdict = ground.gateways[0].get("/audit/verify").await.body;
+    assert_eq!((&verdict["valid"], &verdict["complete"]), (&json!(true), &json!(true)), "{verdict}");
+    let cancelled = ground.jobs.iter().filter(|job| job.state == "cancelled");
+    let by: HashMap<&str, Vec<&str>> = entries.iter().filter(|entry| entry["action"] == "job_cancel").fold(
+        HashMap::new(),
+        |mut by: HashMap<&str, Vec<&str>>, entry| {
+            let word = |name: &str| entry[name].as_str().expect("a word");
+            by.entry(word("job_id")).or_default().push(word("id"));
+            by
+        },
+    );
+    for Expected { row, id, .. } in cancelled {
+        assert!(by.contains_key(id.as_str()), "{row}: the cancel of {id} is told");
+    }
+    let set = |topic: &str| entries.iter().any(|e| e["action"] == "topic_set" && e["target"] == format!("topic/{topic}"));
+    assert!(ground.told.iter().all(|(topic, _)| set(topic)));
+}
+
+async fn people_got_what_they_asked_for(ground: &Ground) {
+    for id in &ground.operations {
+        let gateway = &ground.gateways[0];
+        let operation = until(LONG, "the operation to end", async || {
+            let operation = gateway.get(&format!("/operations/{id}")).await.body;
+            (operation["done"] == json!(true)).then_some(operation)
+        })
+        .await;
+        let wanted = json!({"matched": 6, "done": 6, "skipped": 0, "failed": 0});
+        assert_eq!((&operation["status"], &operation["counts"]), (&json!("done"), &wanted), "{operation}");
+    }
+    for (topic, bound) in &ground.told {
+        for gateway in &ground.gateways {
+            until(SOON, &format!("a gateway to know what {topic} was told"), async || {
+                let known = gateway.get("/topics").await.body;
+                let known = known["items"].as_array()?.iter().find(|item| item["topic"] == topic.as_str())?.clone();
+                (known["max_backlog"] == json!(bound)).then_some(())
+            })
+            .await;
+        }
+    }
+}
+
+async fn every_entry_is_exported(ground: &Ground) {
+    let wanted: BTreeSet<String> = ids(&pages(&ground.gateways[0], "/audit").await).into_iter().collect();
+    let bus = bus_of(&ground.stack, "exporter").await;
+    let consumer = bus.consumer(ConsumerSpec::audit_exporters()).await.expect("a consumer");
+    let mut got: BTreeMap<String, String> = BTreeMap::new();
+    until(LONG, "every entry to be exported", async || {
+        for delivery in consumer.fetch(100, std::time::Duration::from_millis(300)).await.unwrap_or_default() {
+            let Body::Audit(entry) = &delivery.body else { panic!("something else on the subject") };
+            let before = got.insert(entry.id.clone(), entry.hash.clone());
+            assert!(before.is_none_or(|hash| hash == entry.hash), "{}: the same entry under its id", entry.id);
+            delivery.receipt.ack().await;
+        }
+        wanted.iter().all(|id| got.contains_key(id)).then_some(())
+    })
+    .await;
+    let left = || ground.redis(&["XPENDING", "muster:audit", "export"]);
+    until(SOON, "all to be confirmed", async || left().starts_with('0').then_some(())).await;
+}

@@ -1,0 +1,297 @@
+//! What brings somebody to a failpoint. Each load notes what must become of its jobs; most are not
+//! waited for.
+
+use futures_util::{StreamExt, future::join_all};
+use muster_domain::{Topic, slot::Limit};
+use muster_sdk::HandlerError;
+use muster_testkit::until;
+use muster_tests::{Setup, TestWorker, by_hand::HandWorker};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{Ground, REOFFER, SOON, WHAT};
+
+/// The topic of everything that just runs.
+const WORK: &str = "work";
+/// Longer than this program runs.
+const LATER_MS: u64 = 3_600_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Submits of which most are repeated until they are answered.
+    Submits,
+    /// Jobs that succeed, fail for good and fail twice.
+    Jobs,
+    /// More jobs than a window holds.
+    Crowd,
+    /// Jobs under a concurrency key, and under a topic's limit.
+    Slots,
+    /// Offers that a pause meets on the bus.
+    Recall,
+    /// Jobs that somebody outside has a say in.
+    Asked,
+    /// Jobs whose time runs out, and one whose worker falls silent.
+    OutOfTime,
+    /// Cancels, of a job that waits and of one that runs.
+    Cancels,
+    /// A cancel of many.
+    Bulk,
+    /// A topic's settings.
+    Settings,
+    /// An act that is exported.
+    Export,
+    /// Offers that vanish from the bus: see `lose_offers`.
+    LostOffers,
+}
+
+impl Load {
+    pub(crate) async fn bring(self, ground: &mut Ground, row: &str, point: &str) {
+        let name = row.replace(['.', '_', ' ', ':'], "-");
+        match self {
+            Load::Submits => ground.submits(row).await,
+            Load::Jobs => ground.jobs(row).await,
+            Load::Crowd => ground.crowd(row, &name).await,
+            Load::Slots => ground.slots(row, &name).await,
+            Load::Recall => ground.recall(row, &name, point).await,
+            Load::Asked => ground.asked(row).await,
+            Load::OutOfTime => ground.out_of_time(row, &name).await,
+            Load::Cancels => ground.cancels(row).await,
+            Load::Bulk => ground.bulk(row, &name).await,
+            Load::Settings => ground.settings(&name).await,
+            Load::Export => {
+                let key = json!({"name": name, "tenant": "other", "scopes": ["read"]}).to_string();
+                ground.insist((Method::POST, "/api/v1/keys", &[], &key), 201).await;
+            }
+            Load::LostOffers => {}
+        }
+    }
+}
+
+fn once(topic: &str, what: &str) -> Value {
+    json!({"topic": topic, "payload": {"do": what}, "retry": {"max_attempts": 1}})
+}
+
+impl Ground {
+    /// Who works, and who has a say.
+    pub(crate) async fn begin(&mut self) {
+        for name in ["w1", "w2"] {
+            let worker = self.worker(name, WORK);
+            self.workers.push(worker);
+        }
+        let worker = self.worker("w3", "asked");
+        self.workers.push(worker);
+        self.answer().await;
+    }
+
+    /// Does as the payload says.
+    fn worker(&self, name: &str, topic: &str) -> TestWorker {
+        self.runs.worker(&self.stack, Setup { slots: 32, ..Setup::new(name, topic) }, |_, payload: Value| async move {
+            match payload["do"].as_str() {
+                Some("fail") => Err(HandlerError::retryable("not yet")),
+                Some("refuse") => Err(HandlerError::permanent("never")),
+                Some("hang") => std::future::pending().await,
+                _ => Ok(payload),
+            }
+        })
+    }
+
+    async fn submit(&self, job: &Value) -> String {
+        self.submit_as(&uuid::Uuid::new_v4().to_string(), job).await
+    }
+
+    async fn submit_as(&self, key: &str, job: &Value) -> String {
+        let headers = [("Idempotency-Key", key)];
+        self.insist((Method::POST, "/api/v1/jobs", &headers, &job.to_string()), 202).await.id()
+    }
+
+    async fn submit_many(&self, n: usize, job: &Value) -> Vec<String> {
+        join_all((0..n).map(|_| self.submit(job))).await
+    }
+
+    async fn submits(&mut self, row: &str) {
+        let job = |who: &str| json!({"topic": WORK, "payload": {"who": who}, "retry": {"max_attempts": 1}});
+        let (this, same) = (&*self, format!("{row} same"));
+        let alone: Vec<String> = (0..3).map(|n| format!("{row} {n}")).collect();
+        let posts = alone.iter().enumerate().map(|(n, who)| {
+            let body = Some(job(who).to_string().into_bytes());
+            async move { this.gateways[n % 2].send(Method::POST, "/api/v1/jobs", &[], body).await.ok() }
+        });
+        let (one, other) = (job(&same), once(WORK, "succeed"));
+        let (answers, repeated, shared) = tokio::join!(
+            join_all(posts),
+            this.submit_many(6, &other),
+            join_all((0..12).map(|_| this.submit_as(&same, &one))),
+        );
+        assert!(shared.iter().all(|id| *id == shared[0]), "{row}: one key is one job: {shared:?}");
+        self.expect(row, repeated, "succeeded", 1, 1);
+        self.expect(row, vec![shared[0].clone()], "succeeded", 1, 1);
+        for (who, answer) in alone.into_iter().zip(answers) {
+            match answer.filter(|answer| answer.status == 202) {
+                Some(answer) => self.expect(row, vec![answer.id()], "succeeded", 1, 1),
+                None => self.unanswered.push(who),
+            }
+        }
+    }
+
+    async fn jobs(&mut self, row: &str) {
+        let backoff = json!({"initial_ms": 50, "jitter": 0});
+        let twice = json!({"topic": WORK, "payload": {"do": "fail"}, "retry": {"max_attempts": 2, "backoff": backoff}});
+        let (good, bad) = (once(WORK, "succeed"), once(WORK, "refuse"));
+        let (good, bad, twice) =
+            tokio::join!(self.submit_many(4, &good), self.submit_many(1, &bad), self.submit_many(2, &twice));
+        // Nobody's death but the worker's own costs an attempt.
+        self.expect(row, good, "succeeded", 1, 1);
+        self.expect(row, bad, "failed", 1, 1);
+        self.expect(row, twice, "failed", 2, 2);
+    }
+
+    async fn crowd(&mut self, row: &str, topic: &str) {
+        let worker = self.worker(&format!("w-{topic}"), topic);
+        self.workers.push(worker);
+        self.topics.push(topic.to_owned());
+        let ids = self.gateways[0].submit_many(200, &once(topic, "succeed")).await;
+        self.expect(row, ids, "succeeded", 1, 1);
+    }
+
+    /// Under a key on one topic, under the topic's own limit on another.
+    async fn slots(&mut self, row: &str, name: &str) {
+        let worker = self.worker(&format!("w-{name}"), name);
+        self.workers.push(worker);
+        self.topics.push(name.to_owned());
+        let limit = json!({"concurrency": {"max": 2}}).to_string();
+        self.insist((Method::PUT, &format!("/api/v1/topics/{name}"), &[], &limit), 200).await;
+        let (mut keyed, placed) = (once(WORK, "succeed"), once(name, "succeed"));
+        keyed["concurrency_key"] = json!(name);
+        let (keyed, placed) = tokio::join!(self.submit_many(5, &keyed), self.submit_many(5, &placed));
+        self.limits.push(Limit::Key(name.to_owned()));
+        self.limits.push(Limit::Topic(Topic::parse(name).expect("a topic")));
+        self.expect(row, [keyed, placed].concat(), "succeeded", 1, 1);
+    }
+
+    /// A scheduler that has not heard of the pause yet lets them start: then others are tried.
+    async fn recall(&mut self, row: &str, name: &str, point: &str) {
+        for round in 0.. {
+            let topic = format!("{name}-{round}");
+            self.topics.push(topic.clone());
+            let ids = self.submit_many(3, &once(&topic, "succeed")).await;
+            for id in &ids {
+                self.gateways[0].reaches(id, "dispatched", SOON).await;
+            }
+            self.expect(row, ids.clone(), "succeeded", 1, 1);
+            let path = format!("/api/v1/topics/{topic}");
+            self.insist((Method::POST, &format!("{path}/pause"), &[], "{}"), 200).await;
+            let worker = self.worker(&format!("w-{topic}"), &topic);
+            self.workers.push(worker);
+            until(SOON, "the offers to be asked for", async || {
+                let acted = self.points.acted(point);
+                let started = ids.iter().any(|id| !self.runs.of(id).is_empty());
+                (acted || started).then_some(())
+            })
+            .await;
+            self.insist((Method::POST, &format!("{path}/resume"), &[], "{}"), 200).await;
+            if self.points.acted(point) {
+                return;
+            }
+        }
+    }
+
+    /// Answers for those who have a say: no where the label says so.
+    #[expect(clippy::disallowed_methods, reason = "a test's own answerer")]
+    async fn answer(&self) {
+        let nats = async_nats::connect(self.stack.state().nats_url).await.expect("a connection");
+        let mut asked = nats.subscribe("sys.job.decide").await.expect("a subscription");
+        nats.flush().await.expect("heard");
+        tokio::spawn(async move {
+            while let Some(question) = asked.next().await {
+                let said: Value = serde_json::from_slice(&question.payload).expect("a question");
+                let denied = said["labels"]["say"] == "no";
+                let answer = if denied { json!({"decision": "deny"}) } else { json!({"decision": "allow"}) };
+                let _ = nats.publish(question.reply.expect("who asks"), answer.to_string().into()).await;
+            }
+        });
+    }
+
+    async fn asked(&mut self, row: &str) {
+        let (yes, mut no) = (once("asked", "succeed"), once("asked", "succeed"));
+        no["labels"] = json!({"say": "no"});
+        let (yes, no) = tokio::join!(self.submit_many(2, &yes), self.submit_many(1, &no));
+        self.expect(row, yes, "succeeded", 1, 1);
+        self.expect(row, no, "denied", 0, 0);
+    }
+
+    async fn out_of_time(&mut self, row: &str, name: &str) {
+        let topic = |what: &str| format!("{name}-{what}");
+        let late = json!({"topic": topic("late"), "expire_in_ms": 1_000});
+        let long = json!({"topic": topic("long"), "timeout_ms": 4_000, "retry": {"max_attempts": 1}});
+        let backoff = json!({"initial_ms": 50, "jitter": 0});
+        let mute = json!({"topic": topic("mute"), "retry": {"max_attempts": 2, "backoff": backoff}});
+        let slow = HandWorker::on(&self.stack, &topic("slow"), &topic("long")).await;
+        let mut silent = HandWorker::on(&self.stack, &topic("silent"), &topic("mute")).await;
+        silent.lease_ms = 4_000;
+        let (timed_out, rescued) = tokio::join!(self.submit(&long), self.submit(&mute));
+        tokio::join!(slow.start_next(), silent.start_next());
+        let worker = self.worker(&format!("w-{name}"), &topic("mute"));
+        self.workers.push(worker);
+        // Last, because whoever ends them first may die of it.
+        let expired = self.submit_many(2, &late).await;
+        self.expect(row, expired, "expired", 0, 0);
+        self.expect(row, vec![timed_out], "timed_out", 1, 0);
+        self.expect(row, vec![rescued], "succeeded", 2, 1);
+    }
+
+    async fn cancels(&mut self, row: &str) {
+        let waits = self.submit(&json!({"topic": "later", "delay_ms": LATER_MS})).await;
+        let hangs = self.submit(&once(WORK, "hang")).await;
+        until(SOON, "it to run", async || (self.runs.of(&hangs).len() == 1).then_some(())).await;
+        for id in [&waits, &hangs] {
+            self.insist((Method::POST, &format!("/api/v1/jobs/{id}/cancel"), &[], "{}"), 200).await;
+        }
+        self.expect(row, vec![waits], "cancelled", 0, 0);
+        self.expect(row, vec![hangs], "cancelled", 1, 1);
+    }
+
+    async fn bulk(&mut self, row: &str, topic: &str) {
+        let ids = self.submit_many(6, &json!({"topic": topic, "delay_ms": LATER_MS})).await;
+        let body = json!({"action": "cancel", "filter": {"topic": topic}}).to_string();
+        let headers = [("Idempotency-Key", topic)];
+        let operation = self.insist((Method::POST, "/api/v1/jobs/bulk", &headers, &body), 202).await;
+        self.operations.push(operation.id());
+        self.expect(row, ids, "cancelled", 0, 0);
+    }
+
+    async fn settings(&mut self, topic: &str) {
+        let bound = 1_000 + self.told.len() as u64;
+        let body = json!({ "max_backlog": bound }).to_string();
+        self.insist((Method::PUT, &format!("/api/v1/topics/{topic}"), &[], &body), 200).await;
+        self.told.push((topic.to_owned(), bound));
+    }
+
+    /// Offers that are taken off the bus without a start, as if it had lost them.
+    pub(crate) async fn lose_offers(&mut self) {
+        let ids = self.submit_many(3, &once("lost", "succeed")).await;
+        let thief = HandWorker::on(&self.stack, "thief", "lost").await;
+        for _ in &ids {
+            thief.offered().await.1.ack().await;
+        }
+        self.expect(REOFFER, ids, "succeeded", 1, 1);
+        self.offers_are_found();
+    }
+
+    /// Arms what comes next once the last has acted; true when there is nothing left. Whoever dies of it
+    /// leaves an offer unmade, which is not missed before those beside it have been taken: so from then
+    /// on somebody takes them.
+    pub(crate) fn offers_are_found(&mut self) -> bool {
+        if !self.points.acted(REOFFER) {
+            return false;
+        }
+        let (first, next) = (self.lost.len() == WHAT.len(), self.lost.next());
+        if let Some(what) = next {
+            self.points.arm(REOFFER, what);
+        }
+        if !first && next.is_some() {
+            let worker = self.worker("w-lost", "lost");
+            self.workers.push(worker);
+        }
+        next.is_none()
+    }
+}
