@@ -8,7 +8,11 @@ use muster_tests::{
     Executions, Options, Probe, Setup, Stack,
     by_hand::{HandWorker, bus_of},
 };
-use muster_wire::{Body, v1::Heartbeat};
+use muster_wire::{
+    Body,
+    v1::{Heartbeat, Standing, result::Kind},
+};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -111,4 +115,59 @@ async fn a_worker_whose_loop_is_dead_is_shown_unhealthy_and_loses_its_leases() {
     assert_eq!((&job["state"], &job["attempt"], &job["worker"]), (&json!("succeeded"), &json!(2), &json!("well")));
     let said = gateway.get(&format!("/jobs/{id}/history")).await;
     assert!(said.text.contains("hung"), "{}", said.text);
+}
+
+#[tokio::test]
+async fn a_result_counts_though_a_release_of_the_same_attempt_crosses_it() {
+    let stack = Stack::start().await;
+    let (gateway, runs, gate) = (stack.gateway(1), Executions::default(), Arc::new(Semaphore::new(0)));
+    let (waits, bus) = (gate.clone(), bus_of(&stack, "listener").await);
+    // One attempt only: given back it would run again, lost it would be the last.
+    let once = |topic: &str| json!({"topic": topic, "payload": 7, "retry": {"max_attempts": 1}});
+    let setup = Setup { drain: Duration::ZERO, grace: Duration::from_secs(2), ..Setup::new("leaving", "cross") };
+    let leaving = runs.worker(&stack, setup, move |_, payload| {
+        let gate = waits.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(payload)
+        }
+    });
+    let ours = gateway.submit(once("cross")).await;
+    runs.reach(1, SOON).await;
+    let mut hand = HandWorker::on(&stack, "hand", "by-hand").await;
+    let theirs = gateway.submit(once("by-hand")).await;
+    let attempt = hand.start_next().await;
+
+    // Nobody settles anything for a while.
+    stack.signal("scheduler-1", Signal::SIGSTOP);
+    let mut said = bus.subscribe(&subjects::result(), None).await.unwrap();
+    bus.flush(SOON).await;
+    // It is to leave at once and give back what runs; just then what runs is done.
+    tokio::join!(leaving.drain(), async { gate.add_permits(1) });
+    // And a worker that says both.
+    hand.succeed(&attempt, "8").await;
+    hand.release(&attempt).await;
+    stack.signal("scheduler-1", Signal::SIGCONT);
+
+    for (id, result, worker) in [(&ours, 7, "leaving"), (&theirs, 8, "hand")] {
+        let job = gateway.ended(id, SOON).await;
+        assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
+        assert_eq!((&job["result"], &job["worker"]), (&json!(result), &json!(worker)), "{job}");
+        let story = gateway.history(id).await;
+        let events: Vec<&str> =
+            story["transitions"].as_array().unwrap().iter().filter_map(|line| line["event"].as_str()).collect();
+        assert_eq!(events, ["submit", "dispatch", "start", "succeed"], "{story}");
+    }
+    assert_eq!(runs.all().len(), 1, "it ran once");
+    assert_eq!(hand.settled().await.standing(), Standing::Ok, "who said both hears that its result stands");
+    // Whoever has sent a result never releases: of the attempt that our worker ran nothing else was said.
+    let mut heard = 0;
+    while let Ok(Some(received)) = tokio::time::timeout(Duration::from_millis(200), said.next()).await {
+        let Body::Result(group) = received.body else { continue };
+        for item in group.items.into_iter().filter(|item| item.worker == "leaving") {
+            assert!(matches!(item.kind, Some(Kind::Success(_))), "{item:?}");
+            heard += 1;
+        }
+    }
+    assert!(heard > 0, "its result was heard");
 }

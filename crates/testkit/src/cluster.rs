@@ -28,25 +28,34 @@ impl RedisCluster {
         off_runtime(Self::start_blocking).await
     }
 
+    /// The same, and the clock of the last node, which begins as a replica, is this far off.
+    pub async fn start_with_a_replica_at(offset: &'static str) -> RedisCluster {
+        off_runtime(move || Self::start_at(Some(offset))).await
+    }
+
     pub(crate) fn start_blocking() -> RedisCluster {
+        Self::start_at(None)
+    }
+
+    fn start_at(last: Option<&'static str>) -> RedisCluster {
         for _ in 1..START_TRIES {
-            if let Ok(cluster) = Self::try_start() {
+            if let Ok(cluster) = Self::try_start(last) {
                 return cluster;
             }
         }
-        Self::try_start().expect("a Redis Cluster starts")
+        Self::try_start(last).expect("a Redis Cluster starts")
     }
 
-    fn try_start() -> Result<RedisCluster> {
+    fn try_start(last: Option<&'static str>) -> Result<RedisCluster> {
         let nodes: Vec<RedisServer> = (0..NODES)
-            .map(|_| {
+            .map(|n| {
                 let options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
                     .into_iter()
                     .chain(["--cluster-node-timeout", "1500", "--repl-diskless-sync-delay", "0"])
                     .chain(["--cluster-port", &free_port().to_string()])
                     .map(str::to_owned)
                     .collect::<Vec<_>>();
-                RedisServer::launch(&options)
+                RedisServer::launch_at(last.filter(|_| n == NODES - 1), &options)
             })
             .collect();
         for node in &nodes {

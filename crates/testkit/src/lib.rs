@@ -7,6 +7,7 @@
 //! Knows nothing of Muster's crates, so that every one of them can use it in its tests.
 
 mod binaries;
+pub mod clock;
 mod cluster;
 mod folder;
 mod nats;

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, bail};
 use tempfile::TempDir;
 
-use crate::{folder, off_runtime, ports::free_port, process::Process, wait::poll};
+use crate::{clock, folder, off_runtime, ports::free_port, process::Process, wait::poll};
 
 const START_TRIES: usize = 5;
 const START_TIME: Duration = Duration::from_secs(20);
@@ -25,6 +25,8 @@ struct Inner {
     port: u16,
     folder: TempDir,
     extra: Vec<String>,
+    /// How far off its clock is, as libfaketime reads it.
+    clock: Option<&'static str>,
     process: Mutex<Option<Process>>,
 }
 
@@ -54,8 +56,13 @@ impl RedisServer {
 
     /// Starts the process without waiting for it.
     pub(crate) fn launch(extra: &[String]) -> RedisServer {
-        let inner =
-            Inner { port: free_port(), folder: folder::fresh(), extra: extra.to_vec(), process: Mutex::new(None) };
+        Self::launch_at(None, extra)
+    }
+
+    /// The same with a clock that is this far off, such as `+1m`.
+    pub(crate) fn launch_at(clock: Option<&'static str>, extra: &[String]) -> RedisServer {
+        let (port, folder, extra) = (free_port(), folder::fresh(), extra.to_vec());
+        let inner = Inner { port, folder, extra, clock, process: Mutex::new(None) };
         inner.spawn();
         RedisServer { inner: Arc::new(inner) }
     }
@@ -150,8 +157,15 @@ impl Inner {
             .collect();
         args.extend(["--port".into(), self.port.to_string(), "--dir".into(), folder.display().to_string()]);
         args.extend(self.extra.iter().cloned());
-        let process = Process::spawn("redis-server", &args, &folder.join("log"))
-            .expect("redis-server is installed and can be started");
+        let program = if let Some(offset) = self.clock {
+            let lies = clock::off_by(offset).into_iter().map(|(name, value)| format!("{name}={value}"));
+            args.splice(0..0, lies.chain(["redis-server".to_owned()]));
+            "env"
+        } else {
+            "redis-server"
+        };
+        let process =
+            Process::spawn(program, &args, &folder.join("log")).expect("redis-server is installed and can be started");
         *self.process() = Some(process);
     }
 

@@ -1,42 +1,28 @@
 //! One replica's clock is five minutes ahead, the other's five minutes behind: nothing is sooner or
-//! later for it. Needs libfaketime, which lies to a process about the time of day and leaves its
-//! monotonic clock alone.
+//! later for it. A Redis node whose clock is a minute off becomes a primary: no live worker's job is
+//! taken away for it. Needs libfaketime.
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use muster_sdk::{Context, HandlerError, Worker};
-use muster_testkit::{NatsServer, RedisServer, bin, free_port, until};
+use muster_testkit::{NatsServer, RedisCluster, RedisServer, bin, clock, free_port, until};
 use muster_tests::{Executions, Probe, Program, Run};
 use serde_json::{Value, json};
 
 use crate::SOON;
 
-/// Where Debian keeps the library; one folder per architecture.
-fn faketime() -> PathBuf {
-    let folders = fs::read_dir("/usr/lib").expect("a folder").flatten();
-    let mut found = folders.map(|entry| entry.path().join("faketime/libfaketime.so.1")).filter(|path| path.is_file());
-    found.next().expect("libfaketime is installed (Debian's package `libfaketime`)")
-}
-
 /// A gateway and a scheduler that believe it is `offset` from now.
-fn replica(name: &str, offset: &str, stores: [&str; 2], folder: &Path) -> (Probe, Vec<Program>) {
+fn replica(name: &str, offset: &str, wait: &str, stores: [&str; 2], folder: &Path) -> (Probe, Vec<Program>) {
     let (http, admin, other) = (free_port(), free_port(), free_port());
     let (http, admin, other) =
         (format!("127.0.0.1:{http}"), format!("127.0.0.1:{admin}"), format!("127.0.0.1:{other}"));
-    let lie = faketime().display().to_string();
-    let around = [
-        ("REDIS_URL", stores[0]),
-        ("NATS_URL", stores[1]),
-        ("LD_PRELOAD", lie.as_str()),
-        ("FAKETIME", offset),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ("FAKETIME_DONT_RESET", "1"),
-        ("MUSTER_OUTAGE_WAIT", "2s"),
-    ];
+    let lies = clock::off_by(offset);
+    let mut around = vec![("REDIS_URL", stores[0]), ("NATS_URL", stores[1]), ("MUSTER_OUTAGE_WAIT", wait)];
+    around.extend(lies.iter().map(|(name, value)| (*name, value.as_str())));
     let (gateway, scheduler) = (format!("gateway-{name}"), format!("scheduler-{name}"));
     let start = |program: &str, own: &[(&str, &str)]| {
         let env = [&around[..], own].concat();
@@ -58,6 +44,16 @@ fn replica(name: &str, offset: &str, stores: [&str; 2], folder: &Path) -> (Probe
     (Probe::new(format!("http://{http}"), "a-long-key".into()), programs)
 }
 
+async fn are_ready(gateways: [&Probe; 2]) {
+    for gateway in gateways {
+        until(SOON, "both replicas to be ready", async || {
+            let answer = gateway.send(reqwest::Method::GET, "/readyz", &[], None).await.ok()?;
+            (answer.body["status"] == "ready").then_some(())
+        })
+        .await;
+    }
+}
+
 fn seconds(job: &Value, from: &str, to: &str) -> f64 {
     let at = |name: &str| {
         let text = job[name].as_str().unwrap_or_else(|| panic!("no {name} in {job}"));
@@ -71,15 +67,9 @@ async fn replicas_whose_clocks_are_ten_minutes_apart_change_nothing() {
     let (redis, nats) = tokio::join!(RedisServer::start(), NatsServer::start());
     let (redis_url, nats_url) = (redis.url(), nats.url());
     let folder = tempfile::tempdir().unwrap();
-    let (ahead, mut fast) = replica("ahead", "+5m", [&redis_url, &nats_url], folder.path());
-    let (behind, mut slow) = replica("behind", "-5m", [&redis_url, &nats_url], folder.path());
-    for probe in [&ahead, &behind] {
-        until(SOON, "both replicas to be ready", async || {
-            let answer = probe.send(reqwest::Method::GET, "/readyz", &[], None).await.ok()?;
-            (answer.body["status"] == "ready").then_some(())
-        })
-        .await;
-    }
+    let (ahead, mut fast) = replica("ahead", "+5m", "2s", [&redis_url, &nats_url], folder.path());
+    let (behind, mut slow) = replica("behind", "-5m", "2s", [&redis_url, &nats_url], folder.path());
+    are_ready([&ahead, &behind]).await;
     let lies = fs::read_to_string(folder.path().join("muster-gateway-ahead.log")).unwrap_or_default();
     assert!(!lies.is_empty(), "it logs");
 
@@ -206,4 +196,86 @@ async fn running_until_started(gateway: &Probe, runs: &Executions, doomed: Worke
     for id in ids {
         assert_eq!(gateway.ended(&id, SOON).await["state"], "succeeded");
     }
+}
+
+#[tokio::test]
+async fn a_failover_to_a_node_a_minute_ahead_rescues_no_live_workers_job() {
+    failover_to_a_clock_that_is_off("+60s", 60).await;
+}
+
+#[tokio::test]
+async fn a_failover_to_a_node_a_minute_behind_rescues_no_live_workers_job() {
+    failover_to_a_clock_that_is_off("-60s", -60).await;
+}
+
+/// What a line of `INFO replication` says.
+async fn replication(cluster: &RedisCluster, node: usize, name: &str) -> String {
+    let info = cluster.cli(node, &["INFO", "replication"]).await;
+    let line = info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':').map(str::to_owned));
+    line.unwrap_or_default()
+}
+
+async fn failover_to_a_clock_that_is_off(offset: &'static str, off: i64) {
+    let (cluster, nats) = tokio::join!(RedisCluster::start_with_a_replica_at(offset), NatsServer::start());
+    let (redis_url, nats_url, folder) = (cluster.url(), nats.url(), tempfile::tempdir().unwrap());
+    // Their own clocks are right, and they wait for a whole lease after a gap, as they do by themselves.
+    let (one, _first) = replica("one", "+0s", "30s", [&redis_url, &nats_url], folder.path());
+    let (two, _second) = replica("two", "+0s", "30s", [&redis_url, &nats_url], folder.path());
+    are_ready([&one, &two]).await;
+    let runs = Executions::default();
+    let notes = runs.clone();
+    let worker = Worker::builder(nats_url).id("live").concurrency(64).lease(Duration::from_secs(3));
+    let worker = worker.handle("time", move |ctx: Context, payload: Value| {
+        let (job, worker, at) = (ctx.job_id().to_string(), "live".to_owned(), Instant::now());
+        notes.note(Run { job, attempt: ctx.attempt(), fence: ctx.fence(), worker, at });
+        async move {
+            tokio::time::sleep(Duration::from_millis(payload["ms"].as_u64().unwrap_or(0))).await;
+            Ok::<_, HandlerError>(payload)
+        }
+    });
+    let worker = worker.build().expect("a worker");
+    #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
+    let running = tokio::spawn(async move { worker.run().await });
+    let job = |ms: u64| json!({"topic": "time", "payload": {"ms": ms}, "retry": {"max_attempts": 1}});
+    let mut ids = Vec::new();
+    for n in 0..48 {
+        ids.push(if n % 2 == 0 { one.submit(job(20_000)).await } else { two.submit(job(20_000)).await });
+    }
+    runs.reach(ids.len(), SOON).await;
+
+    let liar = cluster.nodes.len() - 1;
+    let port = replication(&cluster, liar, "master_port").await;
+    let primary = cluster.nodes.iter().position(|node| node.port().to_string() == port).expect("its primary");
+    until(SOON, "the replica to have every start", async || {
+        let there = replication(&cluster, primary, "master_repl_offset").await;
+        (replication(&cluster, liar, "slave_repl_offset").await == there).then_some(())
+    })
+    .await;
+    cluster.kill9(primary);
+    until(SOON, "the node whose clock is off to take over", async || {
+        (replication(&cluster, liar, "role").await == "master").then_some(())
+    })
+    .await;
+    let second = async |node: usize| -> i64 {
+        let time = cluster.cli(node, &["TIME"]).await;
+        time.lines().next().and_then(|text| text.trim().parse().ok()).expect("a time")
+    };
+    let honest = (0..liar).find(|node| *node != primary).expect("another");
+    let seen = second(liar).await - second(honest).await;
+    assert!((seen - off).abs() <= 2, "its clock is {seen} s off");
+    let mut there = 0;
+    for id in &ids {
+        there += usize::from(cluster.primary_of(&format!("muster:job:{id}")).await == liar);
+    }
+    assert!(there > 0, "some of the jobs are on that node");
+    assert_eq!(runs.all().len(), ids.len(), "all of them still run");
+
+    // Once it has taken over it serves as any other.
+    ids.extend(one.submit_many(40, &job(0)).await);
+    for id in &ids {
+        let job = two.ended(id, SOON).await;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)), "{job}");
+        assert_eq!(runs.of(id).len(), 1, "{id} ran once");
+    }
+    running.abort();
 }
