@@ -2,13 +2,17 @@
 //! sweep; every administrative act; a tenant's own only; a chain that names where it was changed;
 //! an export that loses nothing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_bus::ConsumerSpec;
 use muster_sdk::HandlerError;
 use muster_testkit::{bin, until};
 use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::bus_of};
 use muster_wire::Body;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -133,10 +137,7 @@ async fn healthy_jobs_leave_no_trace_and_people_do() {
     );
     let again = acme.post(&format!("/jobs/{job}/retry"), &json!({})).await;
     assert_eq!(again.status, 202, "{}", again.text);
-    assert_eq!(
-        acme.send(reqwest::Method::DELETE, &format!("/api/v1/jobs/{job}"), &[], None).await.unwrap().status,
-        204
-    );
+    assert_eq!(acme.send(Method::DELETE, &format!("/api/v1/jobs/{job}"), &[], None).await.unwrap().status, 204);
     let bulk = acme.post("/jobs/bulk", &json!({"action": "cancel", "filter": {"topic": "later"}})).await;
     assert_eq!(bulk.status, 202, "{}", bulk.text);
     acme.reaches(&again.id(), "cancelled", SOON).await;
@@ -204,7 +205,7 @@ async fn exported_whoever_died(stack: &Stack, gateway: &Probe, died: &std::path:
     })
     .await;
     until(SOON, "the gateway to be up again", async || {
-        let answer = gateway.send(reqwest::Method::GET, "/readyz", &[], None).await.ok()?;
+        let answer = gateway.send(Method::GET, "/readyz", &[], None).await.ok()?;
         (answer.status == 200 && !answer.text.contains("degraded")).then_some(())
     })
     .await;
@@ -243,4 +244,80 @@ async fn tampered(stack: &Stack, gateway: &Probe) {
     let said = String::from_utf8_lossy(&after.stderr).into_owned();
     assert_eq!(after.status.code(), Some(1), "{said}");
     assert!(said.contains("number 4") && said.contains(verdict["broken"]["id"].as_str().unwrap()), "{said}");
+}
+
+/// Routes that change something and leave no entry, and why.
+const UNTOLD: [(&str, &str); 7] = [
+    ("post /api/v1/jobs", "a job's own record says who submitted it and when"),
+    ("post /api/v1/jobs/batch", "the same"),
+    ("post /api/v1/worker/lease", "the job's history tells what its worker does"),
+    ("post /api/v1/worker/extend", "the same"),
+    ("post /api/v1/worker/complete", "the same"),
+    ("post /api/v1/worker/fail", "the same"),
+    ("post /api/v1/worker/release", "the same"),
+];
+
+#[tokio::test]
+async fn every_route_that_changes_something_leaves_an_entry() {
+    let stack = Stack::start().await;
+    let (gateway, runs) = (stack.gateway(1), Executions::default());
+    let _worker = runs.echo(&stack, "w1", "told");
+    let document = gateway.send(Method::GET, "/openapi.json", &[], None).await.unwrap().body;
+    let routes = document["paths"].as_object().unwrap().iter().flat_map(|(path, ways)| {
+        let ways = ways.as_object().unwrap().keys().filter(|way| *way != "get");
+        ways.map(move |way| format!("{way} {path}"))
+    });
+    let routes: BTreeSet<String> = routes.collect();
+    assert!(UNTOLD.iter().all(|(route, _)| routes.contains(*route)), "each exception is a route");
+    until(SOON, "the worker to be seen", async || gateway.get("/workers").await.text.contains("\"w1\"").then_some(()))
+        .await;
+
+    // Something for each of them to act on.
+    let later = json!({"topic": "told", "delay_ms": 3_600_000});
+    let over = async || {
+        let id = gateway.submit(json!({"topic": "told", "payload": 1})).await;
+        gateway.ended(&id, SOON).await;
+        id
+    };
+    let key = async || gateway.post("/keys", &json!({"name": "k", "scopes": ["read"]})).await.id();
+    let none = Value::Null;
+    let slow = {
+        gateway.submit_many(30, &json!({"topic": "slow", "delay_ms": 3_600_000})).await;
+        let asked = json!({"action": "cancel", "filter": {"topic": "slow"}, "rate_per_s": 1});
+        gateway.post("/jobs/bulk", &asked).await.id()
+    };
+    for route in routes.iter().filter(|route| UNTOLD.iter().all(|(untold, _)| untold != route)) {
+        let (id, body, action) = match route.as_str() {
+            "post /api/v1/jobs/{id}/cancel" => (gateway.submit(later.clone()).await, json!({}), "job_cancel"),
+            "post /api/v1/jobs/{id}/retry" => (over().await, json!({}), "job_retry_by_hand"),
+            "delete /api/v1/jobs/{id}" => (over().await, none.clone(), "job_delete"),
+            "post /api/v1/jobs/bulk" => {
+                (String::new(), json!({"action": "cancel", "filter": {"topic": "nobody"}}), "bulk_start")
+            }
+            "post /api/v1/operations/{id}/cancel" => (slow.clone(), json!({}), "bulk_cancel"),
+            "put /api/v1/topics/{topic}" => ("told".into(), json!({"max_backlog": 9}), "topic_set"),
+            "post /api/v1/topics/{topic}/pause" => ("told".into(), json!({}), "topic_pause"),
+            "post /api/v1/topics/{topic}/resume" => ("told".into(), none.clone(), "topic_resume"),
+            "post /api/v1/workers/{id}/drain" => ("w1".into(), none.clone(), "worker_drain"),
+            "put /api/v1/config" => (String::new(), json!({}), "config_set"),
+            "post /api/v1/keys" => (String::new(), json!({"name": "k", "scopes": ["read"]}), "key_create"),
+            "delete /api/v1/keys/{id}" => (key().await, none.clone(), "key_delete"),
+            "post /api/v1/keys/{id}/rotate" => (key().await, json!({}), "key_rotate"),
+            other => panic!("{other} changes something: which entry does it leave? Or say why none, in UNTOLD"),
+        };
+        let (way, path) = route.split_once(' ').unwrap();
+        let path = path.replace("{id}", &id).replace("{topic}", &id);
+        let before = audit(&gateway, &format!("action={action}")).await.len();
+        let body = (!body.is_null()).then(|| body.to_string().into_bytes());
+        let way = Method::from_bytes(way.to_uppercase().as_bytes()).unwrap();
+        let answer = gateway.send(way, &path, &[], body).await.unwrap();
+        assert!(answer.status.is_success(), "{route}: {}", answer.text);
+        let entries = audit(&gateway, &format!("action={action}")).await;
+        assert_eq!(entries.len(), before + 1, "{route} leaves one entry");
+        let entry = &entries[0];
+        assert_eq!((&entry["actor"], &entry["actor_type"]), (&json!("bootstrap"), &json!("key")), "{entry}");
+        let names = [entry["job_id"].as_str(), entry["target"].as_str()];
+        assert!(names.iter().flatten().any(|name| name.contains(&id)), "{route}: it says to what: {entry}");
+    }
+    is_valid(&gateway).await;
 }

@@ -136,7 +136,8 @@ async fn each_act_is_told_once(ground: &Ground, owed: BTreeSet<String>) {
     assert_eq!(distinct.len(), all.len(), "each id once");
     let known: HashSet<&str> = ground.jobs.iter().map(|job| job.id.as_str()).collect();
     // `job:<id>:<version>` is a transition; with one more word it is help that moved nothing.
-    let moved = |id: &&String| id.split(':').count() == 3 && id.split(':').nth(1).is_some_and(|job| known.contains(job));
+    let moved =
+        |id: &&String| id.split(':').count() == 3 && id.split(':').nth(1).is_some_and(|job| known.contains(job));
     let told: BTreeSet<String> = distinct.iter().filter(moved).cloned().collect();
     assert_eq!(told, owed, "what loops did, and what the jobs' own stories tell");
     let verdict = ground.gateways[0].get("/audit/verify").await.body;
@@ -153,7 +154,8 @@ async fn each_act_is_told_once(ground: &Ground, owed: BTreeSet<String>) {
     for Expected { row, id, .. } in cancelled {
         assert!(by.contains_key(id.as_str()), "{row}: the cancel of {id} is told");
     }
-    let set = |topic: &str| entries.iter().any(|e| e["action"] == "topic_set" && e["target"] == format!("topic/{topic}"));
+    let set =
+        |topic: &str| entries.iter().any(|e| e["action"] == "topic_set" && e["target"] == format!("topic/{topic}"));
     assert!(ground.told.iter().all(|(topic, _)| set(topic)));
 }
 

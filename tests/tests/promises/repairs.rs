@@ -111,6 +111,13 @@ async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
     all_ran_once(&gateway, &runs, &ids).await;
     let store = stack.store().await;
     until(SOON, "every home to be gone", async || (store.count_homes().await == Ok(0)).then_some(())).await;
+    let told = gateway.get("/audit?action=job_put_back&limit=100").await.body;
+    let told = told["items"].as_array().unwrap();
+    assert!(!told.is_empty(), "who was put back is told");
+    for entry in told {
+        assert_eq!(entry["actor"], "system", "{entry}");
+        assert!(entry["job_id"].as_str().is_some_and(|id| ids.iter().any(|ours| ours == id)), "{entry}");
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@
 //! A job that has ended has a home until the effects of its end are done, and a failover can lose it
 //! before. A bad end leaves a dead letter before its home goes; so one that has neither, and still has
 //! its record when read again after that, gets its home back, and the look finishes the end.
+//!
+//! A home that is put back is told in the audit log first. A queue entry is not: it may only be early.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -14,7 +16,7 @@ use std::{
 };
 
 use muster_domain::{
-    JobId, Line, State, Tenant, Time,
+    Act, JobId, Line, State, Tenant, Time, audit,
     job::{QUEUED_LOOK, next_look},
     time::micros,
 };
@@ -57,9 +59,20 @@ impl Store {
         let now = self.now();
         let living = |record: &&Record| !record.head.state().is_end();
         let homeless = records.iter().filter(living).filter(|record| missing.homes.contains(&record.id));
-        let mut homes: Vec<_> = homeless.map(|record| (record.id, look_in(record, now))).collect();
+        let homeless: Vec<&Record> = homeless.collect();
         let unfinished = records.iter().filter(|record| missing.unfinished.contains(&record.id));
-        let unfinished: Vec<_> = unfinished.map(|record| (record.id, Duration::ZERO)).collect();
+        let unfinished: Vec<&Record> = unfinished.collect();
+        let help = |record: &&Record| audit::of_help(record.id, &record.spec, &record.head, "put_back", now);
+        let acts: Vec<Act> = homeless.iter().chain(&unfinished).map(help).collect();
+        if !acts.is_empty()
+            && let Err(fault) = self.audit(&acts).await
+        {
+            // Not put back before it is told: the same page comes again.
+            done.take(Err(fault));
+            return;
+        }
+        let mut homes: Vec<_> = homeless.iter().map(|record| (record.id, look_in(record, now))).collect();
+        let unfinished: Vec<_> = unfinished.iter().map(|record| (record.id, Duration::ZERO)).collect();
         done.unfinished += unfinished.len() as u64;
         homes.extend(unfinished);
         let queued = records.iter().filter(|record| record.head.state() == State::Queued);

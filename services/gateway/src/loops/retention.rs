@@ -1,13 +1,15 @@
 //! Deletes ended jobs after their time, and with them listings and dead letters: storage is bounded.
 //!
 //! Goes in steps until nothing is due, working half of the time only, then sleeps until something
-//! is. Leaves to others: what is due, and writes that compare what was read (`store`).
+//! is. What a pass deleted stands in the audit log as one entry, after it: what cannot be told then is
+//! told with the next. Leaves to others: what is due, and writes that compare what was read (`store`).
 
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use muster_chassis::{Budget, Counts, Loop, Safety};
-use muster_store::{LeaderLock, Lease, Retention, RetentionWalk, Store};
+use muster_domain::{Act, JobId};
+use muster_store::{LeaderLock, Lease, Retention, RetentionWalk, Store, StoreError};
 
 /// Entries of listings that one step looks at.
 const BATCH: usize = 500;
@@ -20,11 +22,34 @@ pub(super) struct RetentionLoop {
     /// How long, at this moment.
     keep: Box<dyn Fn() -> Retention + Send + Sync>,
     walk: RetentionWalk,
+    /// What was deleted and is not told yet.
+    untold: Removed,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Removed {
+    records: u64,
+    listings: u64,
+    dead_letters: u64,
 }
 
 impl RetentionLoop {
     pub(super) fn new(store: Store, keep: impl Fn() -> Retention + Send + Sync + 'static) -> RetentionLoop {
-        RetentionLoop { store, keep: Box::new(keep), walk: RetentionWalk::new() }
+        RetentionLoop { store, keep: Box::new(keep), walk: RetentionWalk::new(), untold: Removed::default() }
+    }
+
+    async fn tell(&mut self) -> Result<(), StoreError> {
+        if self.untold == Removed::default() {
+            return Ok(());
+        }
+        let Removed { records, listings, dead_letters } = self.untold;
+        // Its own id: of two that believe to lead, each tells what it deleted.
+        let id = format!("retention:{}", JobId::mint(0));
+        let act = Act::by_system(id, self.store.now(), "", "retention_removed");
+        let act = act.with("records", records).with("listings", listings).with("dead_letters", dead_letters);
+        self.store.audit(&[act]).await?;
+        self.untold = Removed::default();
+        Ok(())
     }
 }
 
@@ -38,11 +63,22 @@ impl Loop for RetentionLoop {
     type Lease = Lease;
 
     async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
+        let done = self.pass(lease, budget).await;
+        self.tell().await?;
+        done
+    }
+}
+
+impl RetentionLoop {
+    async fn pass(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
         let (mut counts, keep) = (Counts::none(), (self.keep)());
         loop {
             ensure!(lease.is_held(), "the lease is lost");
             let began = Instant::now();
             let done = self.store.retain(&mut self.walk, &keep, BATCH).await?;
+            self.untold.records += done.records;
+            self.untold.listings += done.listings;
+            self.untold.dead_letters += done.dead_letters;
             counts.add("looked", done.looked);
             counts.add("records", done.records);
             counts.add("listings", done.listings);
@@ -65,8 +101,8 @@ impl Loop for RetentionLoop {
 
 #[cfg(test)]
 mod tests {
-    use muster_domain::{Event, JobId, JobSpec, Tenant, Topic};
-    use muster_store::{Fields, LEADER_TTL, LeaseKeeper, NewJob, RedisSettings, Step};
+    use muster_domain::{Event, JobSpec, Tenant, Topic};
+    use muster_store::{AuditEntry, AuditFilter, Fields, LEADER_TTL, LeaseKeeper, NewJob, RedisSettings, Step};
     use muster_testkit::{RedisServer, until};
 
     use super::*;
@@ -117,6 +153,10 @@ mod tests {
             () = keeper.run() => {}
             () = passes => {}
         }
+        let told = store.list_audit(&AuditFilter::default(), None, 50).await.unwrap().0;
+        let told = told.iter().filter_map(AuditEntry::act).filter(|act| act.action == "retention_removed");
+        let removed: u64 = told.filter_map(|act| act.detail["records"].as_u64()).sum();
+        assert_eq!(removed, 1100, "what was deleted is told, once");
         for (n, record) in store.read(&ended, Fields::NONE).await.into_iter().enumerate() {
             assert_eq!(record.unwrap(), None, "{n}");
         }

@@ -45,6 +45,7 @@ pub(super) async fn drain(
         let why = format!("no worker {id:?} has been heard of in the last 30 s");
         return Err(Problem::new(ProblemCode::NotFound, why));
     }
+    gateway.tell(gateway.act(&caller, "worker_drain").target(format!("worker/{id}"))).await?;
     for worker in &named {
         if worker.as_str() != worker.own_name() {
             gateway.flow.store.drain_worker(worker, HOLDS).await?;
