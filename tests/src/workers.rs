@@ -112,6 +112,8 @@ pub struct Setup {
     pub drain: Duration,
     /// How long a handler may take to stop.
     pub grace: Duration,
+    /// It takes the jobs of every tenant where a topic is shared.
+    pub all_tenants: bool,
     /// What it provides.
     pub provides: Vec<(String, String)>,
 }
@@ -127,6 +129,7 @@ impl Setup {
             lease: Duration::from_secs(10),
             drain: Duration::from_secs(5),
             grace: Duration::from_millis(500),
+            all_tenants: false,
             provides: Vec::new(),
         }
     }
@@ -140,9 +143,12 @@ impl Executions {
         F: Fn(Context, Value) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Value, HandlerError>> + Send + 'static,
     {
-        let Setup { id: name, tenant, topic, slots, lease, drain, grace, provides } = setup;
+        let Setup { id: name, tenant, topic, slots, lease, drain, grace, all_tenants, provides } = setup;
         let notes = self.clone();
-        let builder = Worker::builder(stack.state().nats_url);
+        let mut builder = Worker::builder(stack.state().nats_url);
+        if all_tenants {
+            builder = builder.all_tenants();
+        }
         let worker = provides
             .into_iter()
             .fold(builder, |builder, (key, value)| builder.provides(key, value))

@@ -33,6 +33,9 @@ const OVERLAP: Duration = Duration::from_secs(120);
 /// Topics that one poll reads besides those that changed.
 const SLICE: usize = 500;
 
+/// The tenant of whoever says none: what is said of all tenants is said there.
+const DEFAULT_TENANT: &str = "default";
+
 type Topics = HashMap<String, HashMap<String, Arc<TopicRecord>>>;
 
 /// What this replica knows. Everything here is cheap to ask and safe to ask from anywhere.
@@ -82,6 +85,12 @@ impl Settings {
             return None;
         }
         topics.get(tenant)?.get(topic).cloned()
+    }
+
+    /// Whether workers of all tenants may take the jobs of this topic, whoever's they are. Said of the default
+    /// tenant's topic, and holds for every tenant's topic of that name.
+    pub fn is_shared(&self, topic: &str) -> bool {
+        self.topic(DEFAULT_TENANT, topic).is_some_and(|told| told.settings.shared)
     }
 
     /// The names of a tenant's topics that were told something, with what, in the order of the names.

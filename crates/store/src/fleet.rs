@@ -18,6 +18,9 @@ pub struct WorkerSeen {
     pub id: String,
     /// Whose jobs it runs.
     pub tenant: String,
+    /// On topics that are shared it runs every tenant's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all_tenants: bool,
     /// Of which topics.
     pub topics: Vec<String>,
     /// How many at once.
@@ -33,6 +36,13 @@ pub struct WorkerSeen {
     /// When it was last heard.
     #[serde(with = "as_micros")]
     pub last_seen: Time,
+}
+
+impl WorkerSeen {
+    /// Whether it runs jobs of this tenant, on a topic that is shared by all of them or not.
+    pub fn serves(&self, tenant: &str, shared: bool) -> bool {
+        self.tenant == tenant || (shared && self.all_tenants)
+    }
 }
 
 /// All live workers.

@@ -38,7 +38,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 pub use context::{Context, StopReason};
 pub use handler::{HandlerError, INVALID_PAYLOAD, MAX_RESULT, RESULT_PREVIEW};
-use pulls::Pulls;
+use pulls::{Pulls, Source};
 use pulse::{Pulse, Vitals};
 use turn::Turn;
 
@@ -66,6 +66,7 @@ enum Order {
 struct Plan {
     worker: WorkerId,
     tenant: Tenant,
+    all_tenants: bool,
     topics: Vec<Topic>,
     handlers: HashMap<String, handler::Handler>,
     labels: BTreeMap<String, String>,
@@ -107,6 +108,7 @@ pub struct Summary {
 pub struct WorkerBuilder {
     url: String,
     tenant: String,
+    all_tenants: bool,
     id: Option<String>,
     concurrency: usize,
     lease: Duration,
@@ -121,6 +123,13 @@ impl WorkerBuilder {
     /// Whose jobs it does; `default` if nobody says.
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = tenant.into();
+        self
+    }
+
+    /// On topics that are declared `shared` it does the jobs of every tenant besides its own, and goes from
+    /// tenant to tenant, so that none of them waits for what another one has flooded a topic with.
+    pub fn all_tenants(mut self) -> Self {
+        self.all_tenants = true;
         self
     }
 
@@ -232,6 +241,7 @@ impl WorkerBuilder {
         let plan = Plan {
             worker,
             tenant,
+            all_tenants: self.all_tenants,
             topics,
             handlers: self.handlers.into_iter().collect(),
             labels: self.labels,
@@ -285,6 +295,7 @@ impl Worker {
         WorkerBuilder {
             url: nats_url.into(),
             tenant: Tenant::default().to_string(),
+            all_tenants: false,
             id: None,
             concurrency: 16,
             lease: Duration::from_secs(30),
@@ -346,7 +357,8 @@ impl Worker {
 
         let mut own = Vec::with_capacity(plan.topics.len());
         for topic in &plan.topics {
-            own.push((topic.into(), bus.consumer(ConsumerSpec::offers(&plan.tenant, topic)).await?));
+            let source = Source { tenant: plan.tenant.clone(), line: topic.into() };
+            own.push((source, bus.consumer(ConsumerSpec::offers(&plan.tenant, topic)).await?));
         }
 
         // What runs beside the loop ends with it: dropping the set aborts it.
@@ -366,6 +378,7 @@ impl Worker {
         let pulse = Pulse {
             worker: plan.worker.to_string(),
             tenant: plan.tenant.to_string(),
+            all_tenants: plan.all_tenants,
             topics: plan.topics.iter().map(Topic::to_string).collect(),
             labels: plan.labels.clone(),
             slots: plan.concurrency,
@@ -374,7 +387,7 @@ impl Worker {
         spawn(Box::pin(pulse.clone().run(bus.clone())));
         tracing::info!(worker = %plan.worker, topics = ?plan.topics, slots = plan.concurrency, "worker runs");
 
-        let turn = Turn::new(bus.clone(), plan, Pulls::new(own), Arc::new(publisher), vitals);
+        let turn = Turn::new(bus.clone(), plan.clone(), Pulls::new(own, plan.all_tenants), Arc::new(publisher), vitals);
         let (summary, consumers) = turn.run(ctl, self.orders.subscribe()).await;
 
         let last = async {

@@ -79,12 +79,12 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Those of the snapshot that take this job's topic.
-    pub(crate) fn of(record: &Record, snapshot: &WorkerSnapshot) -> Serving {
+    /// Those of the snapshot that take this job's topic, which may be shared by all tenants.
+    pub(crate) fn of(record: &Record, snapshot: &WorkerSnapshot, shared: bool) -> Serving {
         let (tenant, topic) = (record.spec.tenant.as_str(), record.spec.topic.as_str());
         let mut serving = Serving { at: snapshot.at, ..Serving::default() };
         let takes = |topics: &[String]| topics.iter().any(|taken| taken == topic);
-        for worker in snapshot.workers.iter().filter(|w| w.tenant == tenant && takes(&w.topics)) {
+        for worker in snapshot.workers.iter().filter(|w| w.serves(tenant, shared) && takes(&w.topics)) {
             let name = WorkerId::trusted(worker.id.as_str());
             if !line::provides(name.own_name(), &worker.labels, &record.spec.requires) {
                 serving.lacking += 1;

@@ -103,6 +103,7 @@ impl Fleet {
             .map(|(Worker { said, .. }, silent)| WorkerSeen {
                 id: said.worker.clone(),
                 tenant: said.tenant.clone(),
+                all_tenants: said.all_tenants,
                 topics: said.topics.clone(),
                 slots: said.slots,
                 busy: said.busy,
@@ -123,16 +124,17 @@ impl Fleet {
 
     /// The same for a lane, whose workers may have to provide something.
     pub(crate) fn free_for(&self, lane: &Lane) -> u64 {
-        if !lane.is_pooled() {
+        if !lane.is_pooled() && !lane.is_shared() {
             return self.free_slots(lane.tenant.as_str(), lane.topic.as_str());
         }
         self.state().workers.values().filter(|worker| worker.takes(lane)).map(|worker| worker.free).sum()
     }
 
-    /// Who may run a lane's jobs.
+    /// Who may run a lane's jobs and does not pull them by itself.
     pub(crate) fn takers(&self, lane: &Lane) -> Vec<WorkerId> {
         let state = self.state();
-        let takers = state.workers.values().filter(|worker| worker.takes(lane));
+        let by_itself = |worker: &Worker| !lane.is_pooled() && worker.said.tenant == lane.tenant.as_str();
+        let takers = state.workers.values().filter(|worker| worker.takes(lane) && !by_itself(worker));
         takers.map(|worker| WorkerId::trusted(worker.said.worker.clone())).collect()
     }
 
@@ -145,7 +147,8 @@ impl Worker {
     fn takes(&self, lane: &Lane) -> bool {
         let said = &self.said;
         let name = WorkerId::trusted(said.worker.as_str());
-        said.tenant == lane.tenant.as_str()
+        let theirs = said.tenant == lane.tenant.as_str() || (said.all_tenants && lane.is_shared());
+        theirs
             && said.topics.iter().any(|topic| topic == lane.topic.as_str())
             && lane.fits(name.own_name(), &said.labels)
     }
@@ -211,7 +214,7 @@ async fn note(desk: &Desk, beat: Heartbeat) {
     for topic in topics {
         // A worker's own names are not ours to judge; one that is no topic has no lane.
         let Ok(lane) = desk.lanes.lane(&tenant, &topic) else { continue };
-        lane.window().free_slots(desk.fleet.free_slots(&tenant, &topic));
+        lane.window().free_slots(desk.fleet.free_for(&lane));
         if !leaving && lane.can_release() {
             desk.lanes.poke(&lane);
         }

@@ -55,13 +55,16 @@ pub(crate) struct Lane {
     pub(crate) rules: ArcSwapOption<TopicRecord>,
     /// Its rate has run out for a moment.
     pub(crate) resting: AtomicBool,
+    /// Workers of all tenants may take its jobs.
+    shared: AtomicBool,
     /// A place of its topic was given back since somebody last counted them.
     pub(crate) place_came_free: AtomicBool,
 }
 
 impl Lane {
-    fn new(tenant: Tenant, line: Line, rules: Option<Arc<TopicRecord>>) -> Lane {
+    fn new(tenant: Tenant, line: Line, rules: Option<Arc<TopicRecord>>, shared: bool) -> Lane {
         Lane {
+            shared: AtomicBool::new(shared),
             rules: ArcSwapOption::new(rules),
             resting: AtomicBool::new(false),
             place_came_free: AtomicBool::new(false),
@@ -93,6 +96,16 @@ impl Lane {
     /// Its workers must be told of it: it is not the one that they pull from by themselves.
     pub(crate) fn is_pooled(&self) -> bool {
         !self.line.pool().is_empty()
+    }
+
+    /// Whether workers of all tenants may take its jobs.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Acquire)
+    }
+
+    /// It was said, or taken back.
+    pub(crate) fn set_shared(&self, shared: bool) {
+        self.shared.store(shared, Ordering::Release);
     }
 
     /// What its workers must provide; none if that is not known yet.
@@ -239,7 +252,8 @@ impl Lanes {
             self.pooled.fetch_add(usize::from(!line.pool().is_empty()), Ordering::AcqRel);
             // Asked under the lock: whoever hands out news afterwards finds the lane here.
             let rules = self.settings.topic(tenant.as_str(), line.topic().as_str());
-            Arc::new(Lane::new(tenant, line.clone(), rules))
+            let shared = self.settings.is_shared(line.topic().as_str());
+            Arc::new(Lane::new(tenant, line.clone(), rules, shared))
         };
         let lane = lines.entry(line.to_string()).or_insert_with(made).clone();
         drop(known);
@@ -274,6 +288,16 @@ impl Lanes {
             lane.is_pooled() && topics.iter().any(|t| t == lane.topic.as_str()) && !lane.window().is_idle()
         };
         lines.values().filter(theirs).cloned().collect()
+    }
+
+    /// Lines of other tenants' topics that have something to do, where the topic is shared.
+    pub(crate) fn shared(&self, own: &str, topics: &[String]) -> Vec<Arc<Lane>> {
+        self.each(|lane| {
+            lane.is_shared()
+                && lane.tenant.as_str() != own
+                && topics.iter().any(|t| t == lane.topic.as_str())
+                && !lane.window().is_idle()
+        })
     }
 
     /// Asks for a release of this lane's backlog, soon.

@@ -1,7 +1,8 @@
 //! Tells workers of the lines that only some of them may pull from.
 //!
-//! Every worker of a topic pulls its plain line by itself. A line whose jobs require something is
-//! pulled only by those who provide it, and they learn of it from here: from the scheduler that has
+//! Every worker of a topic pulls its tenant's plain line by itself. A line whose jobs require something
+//! is pulled only by those who provide it, a line of another tenant's shared topic only by those who take
+//! the jobs of all tenants, and they learn of it from here: from the scheduler that has
 //! offers for it, at once and then every second while there are any, and with each of their
 //! heartbeats. A notice that is lost is healed by the next; a worker that hears no more of a line
 //! stops pulling from it. Any scheduler may tell, and telling twice is harmless. Leaves to others:
@@ -21,7 +22,7 @@ use crate::{desk::Desk, lanes::Lane};
 
 /// Tells all who may run this lane's jobs that there are some, unless they have just heard.
 pub(crate) async fn tell(desk: &Desk, lane: &Lane) {
-    if !lane.is_pooled() || lane.window().is_idle() || !lane.to_be_told(Instant::now()) {
+    if !(lane.is_pooled() || lane.is_shared()) || lane.window().is_idle() || !lane.to_be_told(Instant::now()) {
         return;
     }
     let takers = desk.fleet.takers(lane);
@@ -34,7 +35,10 @@ pub(crate) async fn greet(desk: &Desk, beat: &Heartbeat) {
         return;
     }
     let worker = WorkerId::trusted(beat.worker.as_str());
-    let lanes = desk.lanes.pooled(&beat.tenant, &beat.topics);
+    let mut lanes = desk.lanes.pooled(&beat.tenant, &beat.topics);
+    if beat.all_tenants {
+        lanes.extend(desk.lanes.shared(&beat.tenant, &beat.topics));
+    }
     let fitting = lanes.iter().filter(|lane| lane.fits(worker.own_name(), &beat.labels));
     let pools: Vec<Pool> = fitting.map(|lane| pool(lane)).collect();
     if !pools.is_empty() {
@@ -48,5 +52,5 @@ async fn notice(desk: &Desk, worker: &WorkerId, pools: Vec<Pool>) {
 }
 
 fn pool(lane: &Lane) -> Pool {
-    Pool { topic: lane.topic.to_string(), pool: lane.line.pool().to_owned() }
+    Pool { topic: lane.topic.to_string(), pool: lane.line.pool().to_owned(), tenant: lane.tenant.to_string() }
 }

@@ -82,6 +82,7 @@ pub(crate) async fn obey(desk: &Desk, stop: &CancellationToken) {
     loop {
         changes.mark_unchanged();
         for lane in desk.lanes.all() {
+            lane.set_shared(desk.flow.settings.is_shared(lane.topic.as_str()));
             let told = desk.flow.settings.topic(lane.tenant.as_str(), lane.topic.as_str());
             let version = |told: Option<&Arc<_>>| told.map(|told: &Arc<muster_store::TopicRecord>| told.version);
             if version(lane.rules.load().as_ref()) == version(told.as_ref()) {

@@ -16,6 +16,7 @@ pub(crate) async fn a_snapshot_is_read_as_written_and_runs_out(bench: &Bench) {
     let worker = WorkerSeen {
         id: "h~acme~w 1".into(),
         tenant: "acme".into(),
+        all_tenants: true,
         topics: vec!["mail".into()],
         slots: 4,
         busy: 1,

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture, future::join_all};
 use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, GroupPublisher, Receipt, subjects};
-use muster_domain::{Line, Tenant};
 use muster_wire::{Body, v1};
 use tokio::time::Instant;
 
 use super::{
     Attempt,
     leases::{Standing, standing},
+    pulls::Source,
     starts::{Handback, Offered, Verdict},
 };
 
@@ -26,9 +26,9 @@ pub(super) type Errand = BoxFuture<'static, Done>;
 /// An errand that is over.
 pub(super) enum Done {
     /// What a pull on a line brought.
-    Pulled { line: Line, deliveries: Vec<Delivery> },
+    Pulled { source: Source, deliveries: Vec<Delivery> },
     /// A line that we were told of is open, or could not be opened.
-    Opened { line: Line, consumer: Option<Arc<Consumer>> },
+    Opened { source: Source, consumer: Option<Arc<Consumer>> },
     /// What was answered to a start request that was sent at `sent`.
     Started { sent: Instant, answers: Vec<(Offered, Verdict, v1::StartAnswer)> },
     /// What was answered to an extension that was sent at `sent`: the ask comes back with its answer.
@@ -40,7 +40,7 @@ pub(super) enum Done {
 }
 
 /// Pulls up to `most` messages.
-pub(super) fn pull(consumer: Arc<Consumer>, line: Line, most: usize) -> Errand {
+pub(super) fn pull(consumer: Arc<Consumer>, source: Source, most: usize) -> Errand {
     async move {
         let deliveries = match consumer.fetch(most, PULL_WAIT).await {
             Ok(deliveries) => deliveries,
@@ -50,19 +50,19 @@ pub(super) fn pull(consumer: Arc<Consumer>, line: Line, most: usize) -> Errand {
                 Vec::new()
             }
         };
-        Done::Pulled { line, deliveries }
+        Done::Pulled { source, deliveries }
     }
     .boxed()
 }
 
 /// Opens a line that we were told of.
-pub(super) fn open(bus: Bus, tenant: Tenant, line: Line) -> Errand {
+pub(super) fn open(bus: Bus, source: Source) -> Errand {
     async move {
-        let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &line)).await;
+        let consumer = bus.consumer(ConsumerSpec::offers(&source.tenant, &source.line)).await;
         if let Err(error) = &consumer {
-            tracing::warn!(%line, %error, "could not open a line of offers; trying when it is told again");
+            tracing::warn!(tenant = %source.tenant, line = %source.line, %error, "could not open a line of offers; trying when it is told again");
         }
-        Done::Opened { line, consumer: consumer.ok().map(Arc::new) }
+        Done::Opened { source, consumer: consumer.ok().map(Arc::new) }
     }
     .boxed()
 }

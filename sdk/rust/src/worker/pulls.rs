@@ -1,13 +1,15 @@
 //! Where a worker pulls from: the line of each of its topics, and lines that it was told of because it
-//! provides what their jobs require.
+//! provides what their jobs require, or takes the jobs of all tenants.
 //!
-//! Promises: a line it was told of is pulled from for as long as it is told of. Leaves to others:
+//! Promises: a line it was told of is pulled from for as long as it is told of. Who takes the jobs of all
+//! tenants goes from line to line: while there are more lines with work than free slots, whoever was
+//! pulled from longest ago is next, and free slots are shared evenly. Leaves to others:
 //! opening, fetching and closing (`errands`), and what comes of a delivery.
 
 use std::{sync::Arc, time::Duration};
 
 use muster_bus::Consumer;
-use muster_domain::Line;
+use muster_domain::{Line, Tenant};
 use tokio::time::Instant;
 
 use super::slots::Appetite;
@@ -17,53 +19,67 @@ const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// Lines that a worker pulls from at most, besides those of its topics.
 const MOST_TOLD: usize = 256;
 
+/// A tenant's line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) tenant: Tenant,
+    pub(super) line: Line,
+}
+
 /// One line, and how it is pulled from. `C` is its consumer, of which only the bus knows more.
 struct Pull<C> {
-    line: Line,
+    source: Source,
     /// None while it is being opened.
     consumer: Option<Arc<C>>,
     appetite: Appetite,
     under_way: bool,
+    /// The last pull brought something, so there may be more.
+    has_more: bool,
+    /// When it was last pulled from, counted in pulls.
+    turn: u64,
     /// Until when it is pulled from; for ever if it is a topic's own.
     until: Option<Instant>,
+}
+
+impl<C> Pull<C> {
+    fn new(source: Source, until: Option<Instant>) -> Pull<C> {
+        let appetite = Appetite::new();
+        Pull { source, consumer: None, appetite, under_way: false, has_more: false, turn: 0, until }
+    }
 }
 
 /// All of them.
 pub(super) struct Pulls<C = Consumer> {
     all: Vec<Pull<C>>,
+    /// From line to line.
+    fair: bool,
+    turns: u64,
 }
 
 impl<C> Pulls<C> {
     /// The lines of the worker's topics.
-    pub(super) fn new(own: Vec<(Line, C)>) -> Pulls<C> {
-        let pull = |(line, consumer)| Pull {
-            line,
-            consumer: Some(Arc::new(consumer)),
-            appetite: Appetite::new(),
-            under_way: false,
-            until: None,
-        };
-        Pulls { all: own.into_iter().map(pull).collect() }
+    pub(super) fn new(own: Vec<(Source, C)>, fair: bool) -> Pulls<C> {
+        let pull = |(source, consumer)| Pull { consumer: Some(Arc::new(consumer)), ..Pull::new(source, None) };
+        Pulls { all: own.into_iter().map(pull).collect(), fair, turns: 0 }
     }
 
     /// There is something for us on this line. True if it has to be opened.
-    pub(super) fn told(&mut self, line: &Line, now: Instant) -> bool {
+    pub(super) fn told(&mut self, source: &Source, now: Instant) -> bool {
         let until = Some(now + FORGET_AFTER);
-        if let Some(pull) = self.all.iter_mut().find(|pull| pull.line == *line) {
+        if let Some(pull) = self.all.iter_mut().find(|pull| pull.source == *source) {
             pull.until = pull.until.and(until);
             return false;
         }
         if self.all.iter().filter(|pull| pull.until.is_some()).count() >= MOST_TOLD {
             return false;
         }
-        let (line, appetite) = (line.clone(), Appetite::new());
-        self.all.push(Pull { line, consumer: None, appetite, under_way: false, until });
+        self.all.push(Pull::new(source.clone(), until));
         true
     }
 
     /// It is open; if it could not be opened it is tried when we next hear of it.
-    pub(super) fn opened(&mut self, line: &Line, consumer: Option<Arc<C>>) {
-        match (self.all.iter().position(|pull| pull.line == *line), consumer) {
+    pub(super) fn opened(&mut self, source: &Source, consumer: Option<Arc<C>>) {
+        match (self.all.iter().position(|pull| pull.source == *source), consumer) {
             (Some(place), Some(consumer)) => self.all[place].consumer = Some(consumer),
             (Some(place), None) => drop(self.all.swap_remove(place)),
             (None, _) => {}
@@ -71,21 +87,37 @@ impl<C> Pulls<C> {
     }
 
     /// Whoever is to be pulled from now, each with how many messages; they count as under way.
-    pub(super) fn due(&mut self, free: usize, now: Instant) -> Vec<(Line, Arc<C>, usize)> {
-        let idle = self.all.iter_mut().filter(|pull| !pull.under_way && pull.until.is_none_or(|until| until > now));
+    pub(super) fn due(&mut self, free: usize, now: Instant) -> Vec<(Source, Arc<C>, usize)> {
+        let is_due = |pull: &&mut Pull<C>| !pull.under_way && pull.until.is_none_or(|until| until > now);
+        let mut idle: Vec<&mut Pull<C>> = self.all.iter_mut().filter(is_due).collect();
+        let mut share = free;
+        if self.fair {
+            // A line that brought nothing is asked all the same: it costs nothing until something comes.
+            let with_more = idle.iter().filter(|pull| pull.has_more).count();
+            share = (free / with_more.max(1)).max(1);
+            idle.sort_by_key(|pull| pull.turn);
+            let mut left = free;
+            idle.retain(|pull| {
+                let asked = !pull.has_more || left > 0;
+                left = left.saturating_sub(if pull.has_more { share } else { 0 });
+                asked
+            });
+        }
         let mut due = Vec::new();
         for pull in idle {
             let Some(consumer) = pull.consumer.clone() else { continue };
-            pull.under_way = true;
-            due.push((pull.line.clone(), consumer, pull.appetite.messages(free)));
+            self.turns += 1;
+            (pull.under_way, pull.turn) = (true, self.turns);
+            due.push((pull.source.clone(), consumer, pull.appetite.messages(share)));
         }
         due
     }
 
     /// A pull from this line is over, and brought so many offers in so many messages.
-    pub(super) fn brought(&mut self, line: &Line, messages: usize, offers: usize) {
-        if let Some(pull) = self.all.iter_mut().find(|pull| pull.line == *line) {
+    pub(super) fn brought(&mut self, source: &Source, messages: usize, offers: usize) {
+        if let Some(pull) = self.all.iter_mut().find(|pull| pull.source == *source) {
             pull.under_way = false;
+            pull.has_more = messages > 0;
             pull.appetite.saw(messages, offers);
         }
     }
@@ -109,13 +141,14 @@ mod tests {
     use super::*;
 
     fn lines(pulls: &mut Pulls<u8>, now: Instant) -> Vec<String> {
-        pulls.due(1, now).into_iter().map(|(line, ..)| line.to_string()).collect()
+        pulls.due(1, now).into_iter().map(|(source, ..)| source.line.to_string()).collect()
     }
 
     #[test]
     fn a_line_is_pulled_from_for_as_long_as_we_hear_of_it() {
-        let (own, told) = (Line::named("t", "").unwrap(), Line::named("t", "0123456789abcdef").unwrap());
-        let (mut pulls, now) = (Pulls::new(vec![(own.clone(), 1)]), Instant::now());
+        let source = |pool: &str| Source { tenant: Tenant::default(), line: Line::named("t", pool).unwrap() };
+        let (own, told) = (source(""), source("0123456789abcdef"));
+        let (mut pulls, now) = (Pulls::new(vec![(own.clone(), 1)], false), Instant::now());
         assert_eq!(lines(&mut pulls, now), ["t"]);
         assert!(lines(&mut pulls, now).is_empty(), "under way");
         assert!(pulls.told(&told, now) && !pulls.told(&told, now), "opened once");
@@ -132,5 +165,26 @@ mod tests {
         assert!(pulls.told(&told, later), "and again if that failed");
         pulls.brought(&own, 1, 1);
         assert_eq!(lines(&mut pulls, later), ["t"], "our own line is never forgotten");
+    }
+
+    #[test]
+    fn who_takes_the_jobs_of_all_tenants_goes_from_one_to_the_next() {
+        let source =
+            |tenant: &str| Source { tenant: Tenant::parse(tenant).unwrap(), line: Line::named("t", "").unwrap() };
+        let tenants = ["a", "b", "c"];
+        let (mut pulls, now) = (Pulls::new(tenants.map(|t| (source(t), 1)).into(), true), Instant::now());
+        let due = |pulls: &mut Pulls<u8>, free: usize| {
+            pulls.due(free, now).into_iter().map(|(source, ..)| source.tenant.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(due(&mut pulls, 4).len(), 3, "nobody knows yet who has something");
+        tenants.iter().for_each(|t| pulls.brought(&source(t), usize::from(*t != "c"), usize::from(*t != "c")));
+        // Two have more; the third is asked beside them, for it may have something any time.
+        assert_eq!(due(&mut pulls, 4), ["a", "b", "c"]);
+        ["a", "b"].iter().for_each(|t| pulls.brought(&source(t), 1, 1));
+        // One slot, two who have more: in turn, however much either has.
+        for next in ["a", "b", "a", "b"] {
+            assert_eq!(due(&mut pulls, 1), [next]);
+            pulls.brought(&source(next), 1, 1);
+        }
     }
 }

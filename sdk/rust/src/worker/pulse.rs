@@ -61,6 +61,7 @@ impl Vitals {
 pub(super) struct Pulse {
     pub(super) worker: String,
     pub(super) tenant: String,
+    pub(super) all_tenants: bool,
     pub(super) topics: Vec<String>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) slots: usize,
@@ -80,6 +81,7 @@ impl Pulse {
             leaving,
             consuming: !leaving && self.vitals.consuming(),
             keeping: false,
+            all_tenants: self.all_tenants,
         })
     }
 

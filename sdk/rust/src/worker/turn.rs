@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use muster_bus::{Bus, Consumer, Delivery, GroupPublisher, Receipt, Subscription};
-use muster_domain::{JobErrorCode, JobId, Line};
+use muster_domain::{JobErrorCode, JobId, Line, Tenant};
 use muster_wire::{Body, v1, v1::result::Kind};
 use tokio::{
     sync::{mpsc, watch},
@@ -23,7 +23,7 @@ use super::{
     handler::{HandlerError, failed, success},
     leases::{Leases, Standing, over, split},
     leave::Phase,
-    pulls::Pulls,
+    pulls::{Pulls, Source},
     pulse::Vitals,
     results::{Results, result},
     running::{Ended, Fate, Running},
@@ -159,8 +159,8 @@ impl Turn {
 
     fn done(&mut self, done: Done) {
         match done {
-            Done::Pulled { line, deliveries } => self.pulled(&line, deliveries),
-            Done::Opened { line, consumer } => self.pulls.opened(&line, consumer),
+            Done::Pulled { source, deliveries } => self.pulled(&source, deliveries),
+            Done::Opened { source, consumer } => self.pulls.opened(&source, consumer),
             Done::Started { sent, answers } => {
                 self.starts.request_over();
                 for (offered, verdict, answer) in answers {
@@ -189,7 +189,7 @@ impl Turn {
         self.sending == 0 && !self.starts.has_handbacks()
     }
 
-    fn pulled(&mut self, line: &Line, deliveries: Vec<Delivery>) {
+    fn pulled(&mut self, source: &Source, deliveries: Vec<Delivery>) {
         let (now, messages, mut offers) = (Instant::now(), deliveries.len(), 0);
         for delivery in deliveries {
             let Delivery { body, receipt, .. } = delivery;
@@ -201,7 +201,7 @@ impl Turn {
             let running = &self.running;
             self.starts.take(Arc::new(receipt), items, |offered| running.runs(offered), now);
         }
-        self.pulls.brought(line, messages, offers);
+        self.pulls.brought(source, messages, offers);
         if self.phase != Phase::Working {
             let freed = self.starts.give_back_unbegun();
             self.slots.give(freed);
@@ -354,9 +354,13 @@ impl Turn {
             self.over(attempt, reason);
         }
         for pool in control.pools {
-            let Ok(line) = Line::named(&pool.topic, &pool.pool) else { continue };
-            if self.plan.handlers.contains_key(&pool.topic) && self.pulls.told(&line, Instant::now()) {
-                self.errands.push(errands::open(self.bus.clone(), self.plan.tenant.clone(), line));
+            let (Ok(line), Ok(tenant)) = (Line::named(&pool.topic, &pool.pool), Tenant::parse(&pool.tenant)) else {
+                continue;
+            };
+            let ours = self.plan.all_tenants || tenant == self.plan.tenant;
+            let source = Source { tenant, line };
+            if ours && self.plan.handlers.contains_key(&pool.topic) && self.pulls.told(&source, Instant::now()) {
+                self.errands.push(errands::open(self.bus.clone(), source));
             }
         }
         if control.drain {
@@ -457,8 +461,8 @@ impl Turn {
         if self.phase != Phase::Working || free == 0 || self.starts.waiting() > 0 || self.results.is_full() {
             return;
         }
-        for (line, consumer, most) in self.pulls.due(free, Instant::now()) {
-            self.errands.push(errands::pull(consumer, line, most));
+        for (source, consumer, most) in self.pulls.due(free, Instant::now()) {
+            self.errands.push(errands::pull(consumer, source, most));
         }
     }
 }

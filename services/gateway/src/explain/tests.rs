@@ -357,7 +357,7 @@ fn who_could_run_it_is_told_until_somebody_does() {
     ];
     let told = |record: &Record, workers: &[WorkerSeen]| {
         let snapshot = WorkerSnapshot { at: NOW, workers: workers.to_vec() };
-        let workers = Some(Serving::of(record, &snapshot));
+        let workers = Some(Serving::of(record, &snapshot, false));
         explain(&Seen {
             record,
             home: None,

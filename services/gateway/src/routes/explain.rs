@@ -46,7 +46,8 @@ pub(super) async fn explain(
         _ => None,
     };
     // Nice to know: an explanation without it is still one.
-    let workers = store.read_workers().await.ok().flatten().map(|snapshot| Serving::of(&record, &snapshot));
+    let shared = gateway.flow.settings.is_shared(record.spec.topic.as_str());
+    let workers = store.read_workers().await.ok().flatten().map(|seen| Serving::of(&record, &seen, shared));
     let deciding = match record.head.state() {
         JobState::Pending => store.deciding(id).await?,
         _ => None,

@@ -61,6 +61,9 @@ pub(super) fn visible<'a>(caller: &Caller, worker: &'a WorkerSeen) -> Vec<&'a st
 fn write_worker(json: &mut Json, worker: &WorkerSeen, topics: &[&str]) {
     json.text("id", WorkerId::trusted(worker.id.as_str()).own_name());
     json.text("tenant", &worker.tenant);
+    if worker.all_tenants {
+        json.boolean("all_tenants", true);
+    }
     json.list("topics", |json| topics.iter().for_each(|topic| json.item(topic)));
     json.integer("slots", worker.slots.into());
     json.integer("busy", worker.busy.into());

@@ -41,7 +41,7 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
             for (topic, told) in &names {
                 json.object(None, |json| {
                     write_settings(json, &caller.tenant, topic, told.as_deref());
-                    json.integer("workers", workers_of(snapshot.as_ref(), &caller.tenant, topic));
+                    json.integer("workers", workers_of(&gateway, snapshot.as_ref(), &caller.tenant, topic));
                 });
             }
         });
@@ -98,7 +98,27 @@ pub(super) async fn put(
     let topic = named(&caller, &name)?;
     let seen = if_match(&headers)?;
     let settings = read_settings(&body.bytes)?;
+    may_share(&gateway, &caller, &topic, settings.shared).await?;
     change(&gateway, &caller, &topic, seen, TopicChange::Settings(settings)).await
+}
+
+/// Whether the caller may say that the topic is shared, or no longer: that is about the jobs of all tenants.
+async fn may_share(gateway: &Gateway, caller: &Caller, topic: &Topic, shared: bool) -> Result<(), Problem> {
+    let default = Tenant::default();
+    if caller.tenant != default {
+        let why = "is said of the topic of tenant default, and holds for the topics of that name of all tenants";
+        let refused = Problem::field(ProblemCode::InvalidRequest, "/shared", why);
+        return if shared { Err(refused) } else { Ok(()) };
+    }
+    if caller.key.tenant.is_none() {
+        return Ok(());
+    }
+    let told = gateway.flow.store.read_topics(&[(default, topic.clone())]).await.pop().unwrap_or(Ok(None))?;
+    if told.is_some_and(|told| told.settings.shared) == shared {
+        return Ok(());
+    }
+    let why = "this key lacks all tenants: whether a topic is shared is about the jobs of every one of them";
+    Err(Problem::new(ProblemCode::MissingScope, why))
 }
 
 /// Pause a topic: its jobs wait as `queued` from now on. What runs goes on.
@@ -245,7 +265,7 @@ async fn shown(
                 json.integer("dispatched", offered);
             }
         });
-        json.integer("workers", workers_of(workers.as_ref(), &caller.tenant, topic));
+        json.integer("workers", workers_of(gateway, workers.as_ref(), &caller.tenant, topic));
     });
     Ok(tagged(json(StatusCode::OK, body), told.map_or(0, |told| told.version)))
 }
@@ -262,10 +282,11 @@ fn runnable(told: Option<&TopicRecord>, queued: u64, offered: u64, places: Optio
     }
 }
 
-fn workers_of(snapshot: Option<&WorkerSnapshot>, tenant: &Tenant, topic: &Topic) -> u64 {
+fn workers_of(gateway: &Gateway, snapshot: Option<&WorkerSnapshot>, tenant: &Tenant, topic: &Topic) -> u64 {
+    let shared = gateway.flow.settings.is_shared(topic.as_str());
     let all = snapshot.iter().flat_map(|snapshot| &snapshot.workers);
     let takes = |topics: &[String]| topics.iter().any(|taken| taken == topic.as_str());
-    all.filter(|worker| worker.tenant == tenant.as_str() && takes(&worker.topics)).count() as u64
+    all.filter(|worker| worker.serves(tenant.as_str(), shared) && takes(&worker.topics)).count() as u64
 }
 
 fn write_settings(json: &mut Json, tenant: &Tenant, topic: &Topic, told: Option<&TopicRecord>) {
@@ -310,6 +331,9 @@ fn write_settings(json: &mut Json, tenant: &Tenant, topic: &Topic, told: Option<
                 json.number("jitter", retry.jitter);
             });
         });
+    }
+    if settings.shared {
+        json.boolean("shared", true);
     }
     if let Some(schema) = &settings.schema {
         json.raw("schema", schema.to_string().as_bytes());

@@ -20,6 +20,8 @@ pub(crate) struct WorkerView {
     id: String,
     /// Whose jobs it runs.
     tenant: String,
+    /// On shared topics it runs the jobs of every tenant; absent if not.
+    all_tenants: Option<bool>,
     /// Of which topics, as far as the key may touch them.
     topics: Vec<String>,
     /// How many at once.

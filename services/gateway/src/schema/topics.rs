@@ -23,7 +23,8 @@ pub(crate) struct TopicSettings {
     retention: Option<TopicRetention>,
     /// A JSON Schema that payloads must fit, 64 KiB at most. `$ref` only into itself, and never in a circle.
     schema: Option<serde_json::Value>,
-    /// Not honoured yet: `true` is refused.
+    /// Workers of all tenants may take the jobs of every tenant's topic of this name. Only for the topic of
+    /// tenant `default`, with a key of all tenants.
     shared: Option<bool>,
 }
 

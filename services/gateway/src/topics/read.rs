@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use muster_domain::{
-    ProblemCode, RetryPolicy, TopicSettings,
+    RetryPolicy, TopicSettings,
     topic::{Concurrency, TopicRate, TopicRetention},
 };
 
@@ -49,11 +49,8 @@ pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
             read
         }),
         schema: o.take("schema").and_then(|raw| read_schema(raw.get(), "/schema", f)),
-        shared: false,
+        shared: o.boolean("shared", f) == Some(true),
     };
-    if o.boolean("shared", f) == Some(true) {
-        f.add(ProblemCode::UnsupportedField, o.at(), "shared", "is not honoured by this version");
-    }
     o.finish(f);
     faults.into_result()?;
     Ok(settings)
@@ -72,6 +69,8 @@ fn read_rate(mut o: Object<'_>, f: &mut Faults) -> Option<TopicRate> {
 
 #[cfg(test)]
 mod tests {
+    use muster_domain::ProblemCode;
+
     use super::*;
 
     fn read(body: &str) -> Result<TopicSettings, Problem> {
@@ -96,6 +95,7 @@ mod tests {
         assert_eq!(retry.backoff.factor, RetryPolicy::default().backoff.factor, "what is not said has its default");
         assert_eq!(all.schema.unwrap().to_string(), r#"{"maximum":1.50,"type":"object"}"#);
         assert_eq!(all.retention.unwrap().succeeded_ms, Some(1_200_000));
+        assert!(read(r#"{"shared":true}"#).unwrap().shared);
         assert_eq!(read(r#"{"rate":{"per_s":7.2}}"#).unwrap().rate.unwrap().burst, 8);
     }
 
@@ -121,7 +121,6 @@ mod tests {
             (r#"{"retention":7}"#, "/retention", ProblemCode::InvalidRequest),
             (r#"{"schema":{"properties":{"a":{"type":7}}}}"#, "/schema/properties/a/type", ProblemCode::InvalidRequest),
             (r#"{"shared":1}"#, "/shared", ProblemCode::InvalidRequest),
-            (r#"{"shared":true}"#, "/shared", ProblemCode::UnsupportedField),
             (r#"{"paused":true}"#, "/paused", ProblemCode::UnknownField),
             (r#"{"lease_ms":5000,"lease_ms":6000}"#, "/lease_ms", ProblemCode::UnknownField),
         ] {

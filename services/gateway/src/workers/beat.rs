@@ -61,6 +61,7 @@ impl Beats {
             labels: beat.provides.unwrap_or_default(),
             leaving: false,
             consuming: true,
+            all_tenants: false,
         };
         // The next one heals a lost one.
         let _ = bus.broadcast(&subjects::heartbeat(), Body::Heartbeat(heartbeat)).await;

@@ -59,9 +59,9 @@ mod tests {
     #[test]
     fn a_worker_hears_of_the_lines_of_its_topics_until_nobody_speaks_of_them() {
         let (told, now, worker) = (Told::default(), Instant::now(), WorkerId::trusted("h~a~1"));
-        let pool = |topic: &str| Pool { topic: topic.into(), pool: "0123456789abcdef".into() };
+        let pool = |topic: &str| Pool { topic: topic.into(), pool: "0123456789abcdef".into(), ..Pool::default() };
         let topics = [Topic::parse("t").unwrap()];
-        told.note(&worker, &[pool("t"), pool("other"), Pool { topic: "t".into(), pool: "?".into() }], now);
+        told.note(&worker, &[pool("t"), pool("other"), Pool { pool: "?".into(), ..pool("t") }], now);
         let held: Vec<String> = told.lines(&worker, &topics, now).iter().map(Line::to_string).collect();
         assert_eq!(held, ["t~0123456789abcdef"]);
         assert!(told.lines(&WorkerId::trusted("h~b~1"), &topics, now).is_empty());

@@ -44,6 +44,10 @@ pub(crate) struct Run {
     #[arg(long = "topic", required = true, value_name = "TOPIC")]
     topics: Vec<String>,
 
+    /// On topics that are shared: the jobs of every tenant, from one to the next. Only over NATS
+    #[arg(long, conflicts_with = "http")]
+    all_tenants: bool,
+
     /// How many jobs at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
@@ -128,6 +132,7 @@ enum Builtin {
 struct Settings {
     id: WorkerId,
     tenant: Tenant,
+    all_tenants: bool,
     topics: Vec<Topic>,
     concurrency: usize,
     provides: Vec<(String, String)>,
@@ -174,6 +179,9 @@ impl Run {
                 crew.push(over_nats::run(settings, &url, work, stop));
                 try_join_all(crew).await.map(drop)
             }
+            None if self.all_tenants => {
+                Err(Failure::usage("--all-tenants needs NATS: a worker over HTTP has the jobs of one tenant").into())
+            }
             None => {
                 let door = target.door()?;
                 tracing::info!(worker = %settings.id, %topics, urls = ?door.urls, "taking jobs over HTTP");
@@ -189,6 +197,7 @@ impl Run {
         Ok(Settings {
             id: self.id.clone().unwrap_or_else(|| WorkerId::random("cli")),
             tenant,
+            all_tenants: self.all_tenants,
             topics: self.topics.iter().map(topic).collect::<Result<_, _>>()?,
             concurrency: self.concurrency as usize,
             provides: self.provides.clone(),

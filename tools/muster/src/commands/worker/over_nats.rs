@@ -24,6 +24,9 @@ pub(super) async fn run(settings: Settings, url: &str, work: Arc<Work>, mut stop
         .drain(settings.drain)
         .grace(GRACE)
         .stream_replicas(settings.stream_replicas);
+    if settings.all_tenants {
+        builder = builder.all_tenants();
+    }
     for (name, value) in &settings.provides {
         builder = builder.provides(name, value);
     }
