@@ -303,7 +303,7 @@ async fn of_two_writers_one_wins_and_bad_input_changes_nothing() {
         (json!({"rate": {"per_s": -1}}), "/rate/per_s"),
         (json!({"concurrency": {"max": "3"}}), "/concurrency/max"),
         (json!({"colour": "red"}), "/colour"),
-        (json!({"shared": true}), "/shared"),
+        (json!({"shared": 1}), "/shared"),
         (json!([]), ""),
     ] {
         let answer = put(&one, "/topics/raced", &body, None).await;
