@@ -79,7 +79,6 @@ fn apply(gateway: &Gateway, values: Values, version: u64) {
     if let Ok(rate) = settings::rate(&values) {
         gateway.limits.set(rate, settings::burst(&values));
     }
-    gateway.topics.set_declared(settings::topics_are_declared(&values));
     gateway.config.now.store(Arc::new(values));
     tracing::info!(event = "config_changed", version, "settings changed at run time");
 }

@@ -11,10 +11,7 @@ mod schemas;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -41,8 +38,8 @@ const COME_BACK: Duration = Duration::from_secs(2);
 /// The topics of this gateway.
 pub(crate) struct Topics {
     flow: Flow,
-    /// Only topics that were told something may be used.
-    declared: AtomicBool,
+    /// Only topics that were told something may be used; unless the cluster was told otherwise.
+    declared: bool,
     measured: Mutex<HashMap<(Tenant, Topic), Measure>>,
     schemas: schemas::Schemas,
 }
@@ -57,17 +54,7 @@ struct Measure {
 
 impl Topics {
     pub(crate) fn new(flow: Flow, declared: bool) -> Topics {
-        Topics {
-            flow,
-            declared: AtomicBool::new(declared),
-            measured: Mutex::default(),
-            schemas: schemas::Schemas::default(),
-        }
-    }
-
-    /// Whether only topics that were told something may be used, from now on.
-    pub(crate) fn set_declared(&self, declared: bool) {
-        self.declared.store(declared, Ordering::Relaxed);
+        Topics { flow, declared, measured: Mutex::default(), schemas: schemas::Schemas::default() }
     }
 
     /// Makes sure that Redis was asked once: before that nobody knows what topics were told.
@@ -84,7 +71,7 @@ impl Topics {
     /// What the topic was told, if it may be used.
     pub(crate) fn told(&self, tenant: &Tenant, topic: &Topic) -> Result<Option<Arc<TopicRecord>>, &'static str> {
         let told = self.flow.settings.topic(tenant.as_str(), topic.as_str());
-        if told.is_none() && self.declared.load(Ordering::Relaxed) {
+        if told.is_none() && self.must_be_declared() {
             return Err("is not declared, and MUSTER_TOPICS=declared refuses topics that are not");
         }
         Ok(told)
@@ -95,6 +82,16 @@ impl Topics {
         match self.flow.settings.topic(tenant.as_str(), topic.as_str()) {
             Some(told) => self.schemas.judge((tenant, topic), &told, payload, at).await,
             None => Ok(()),
+        }
+    }
+
+    /// Asked of what is known, not of what was applied: a request that was first to ask Redis must not be let in
+    /// before the rest of this gateway has heard.
+    fn must_be_declared(&self) -> bool {
+        match self.flow.settings.config().values.get("topics").map(String::as_str) {
+            Some("declared") => true,
+            Some("open") => false,
+            _ => self.declared,
         }
     }
 
