@@ -33,11 +33,16 @@ impl Store {
     /// Lets at most `limit` old entries leave; how many did. Repeating is harmless, and of several
     /// who do it at once one is heard. The newest entry stays.
     pub async fn trim_audit(&self, keep: &AuditRetention, limit: usize) -> Result<u64, StoreError> {
-        let key = keys::audit();
-        let mut count = redis::cmd("XLEN");
-        count.arg(key.as_bytes());
-        let length: u64 = number(&self.router().call(Command::plain(count)).await?)?;
         let oldest = self.audit_after("", limit + 1).await?;
+        let mut count = redis::cmd("XLEN");
+        count.arg(keys::audit().as_bytes());
+        let length: u64 = number(&self.router().call(Command::plain(count)).await?)?;
+        // What was counted must begin where what was read does: entries only ever leave at that end, and
+        // whoever made some leave meanwhile has done this work.
+        let begins = self.audit_after("", 1).await?;
+        if begins.first().map(|entry| &entry.cursor) != oldest.first().map(|entry| &entry.cursor) {
+            return Ok(0);
+        }
         let until = self.now().before(keep.age).0 / 1000;
         let spare = usize::try_from(length.saturating_sub(keep.entries)).unwrap_or(usize::MAX);
         let leaves = |(n, entry): &(usize, &AuditEntry)| *n < spare || entry.millis() < until;
