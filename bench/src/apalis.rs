@@ -53,8 +53,10 @@ async fn main() -> Result<()> {
         Mode::Worker => {
             let ticks = Ticks::open()?;
             let backend = storage.poll_with_strategy(Every(Box::pin(tokio::time::sleep(POLL))));
+            // A name of its own: one that was seen a moment ago is refused.
+            let name = format!("bench-{}", std::process::id());
             let worker =
-                WorkerBuilder::new("bench").backend(backend).parallelize(tokio::spawn).build(move |_: Value| {
+                WorkerBuilder::new(name).backend(backend).parallelize(tokio::spawn).build(move |_: Value| {
                     let ticks = ticks.clone();
                     async move {
                         ticks.tick();

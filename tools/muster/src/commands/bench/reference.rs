@@ -117,7 +117,7 @@ impl Reference {
         figures.put("cpu.redis", (after[0] - before[0]) as f64 / jobs as f64);
         figures.put("cpu.worker", (after[1] - before[1]) as f64 / jobs as f64);
         self.exactly(&ticks, jobs + 200)?;
-        drop(worker);
+        stopped(worker).await?;
         self.forget().await?;
 
         let _ = std::fs::remove_file(&ticks);
@@ -131,7 +131,7 @@ impl Reference {
         }
         figures.put("drained", jobs as f64 / begun.elapsed().as_secs_f64());
         self.exactly(&ticks, jobs)?;
-        drop(worker);
+        stopped(worker).await?;
         self.forget().await?;
         Ok(Some(figures))
     }
@@ -144,7 +144,7 @@ impl Reference {
         let worker = self.spawn(peer, &driver, &ticks, &["worker"], false)?;
         self.ask(peer, &driver, &ticks, &["submit", "200"]).await?;
         let said = self.ask(peer, &driver, &ticks, &["latency", &rate.to_string(), &seconds.to_string()]).await?;
-        drop(worker);
+        stopped(worker).await?;
         self.forget().await?;
         let mut figures = Figures::default();
         for (name, _) in super::open_loop::PERCENTILES {
@@ -205,6 +205,11 @@ impl Reference {
     async fn forget(&self) -> anyhow::Result<()> {
         probe::redis_ask(&self.addr, "FLUSHALL").await.map(drop)
     }
+}
+
+/// Kills a worker and waits until it is gone: what it still had on its way must not follow a FLUSHALL.
+async fn stopped(mut worker: Child) -> anyhow::Result<()> {
+    Ok(worker.kill().await?)
 }
 
 fn size(file: &Path) -> u64 {
