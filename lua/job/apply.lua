@@ -6,16 +6,16 @@
 -- lease in microseconds and its eight bytes of id.
 -- @key job                  the job's hash
 -- @arg ask: bytes           packed, since every argument costs: event, seen, wait, lease, start_id
--- @arg worker: bytes        for a start
--- @arg note: bytes          for the history, at most 240 bytes; of a start its worker unless given
--- @arg result: bytes        to store with it; empty = none
--- @arg error: bytes         to store with it; empty = none
+-- @arg worker: bytes?       for a start
+-- @arg result: bytes?       to store with it
+-- @arg error: bytes?        to store with it
+-- @arg note: bytes?         for the history, at most 240 bytes; of a start its worker unless given
 -- @ret reply: bytes         outcome, forward, now, head; the outcome alone if the job is missing
 -- @include job/table
 -- @include job/head
 -- @include job/look
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then return struct.pack('>BI8I8', MISSING, 0, NOW) end
+if not raw then return struct.pack(ANSWER, MISSING, 0, NOW) end
 local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
 local state, version, attempt, max, lost, released, last, ended_by, timeout, fence, since, due, lease,
   deadline, start_by, started, created, start_id, worker, after = struct.unpack(HEAD, raw)
@@ -57,10 +57,11 @@ if not refusal then
   elseif event == START then come = not overdue and not unstarted end
   if not come then refusal = EARLY end
 end
-if refusal then return answer(refusal, 0, string.sub(raw, 1, after - 1)) end
+if refusal then return struct.pack(ANSWER, refusal, 0, NOW) .. string.sub(raw, 1, after - 1) end
 
-local before = look(state, false, since, due, lease, deadline, start_by, started)
-local note = ARGV[3]
+local lives = to < SUCCEEDED
+local before = lives and look(state, false, since, due, lease, deadline, start_by, started)
+local note = ARGV[5] or ''
 if state == RUNNING then
   ended_by = event
   -- Cut off by a cancel or the clock, its worker may still be at it until the lease ends.
@@ -73,7 +74,7 @@ if event == START then
   fence = math.max(fence + 1, NOW)
   lease = NOW + asked_lease
   started = NOW
-  start_id, worker = asked_id, ARGV[2]
+  start_id, worker = asked_id, ARGV[2] or ''
   if note == '' then note = worker end
   ended_by = 0
   if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
@@ -90,14 +91,24 @@ elseif moment == DUE_LEASE_END then
 end
 
 local forward = 0
-if to < SUCCEEDED then
+if lives then
   local next = look(to, true, NOW, due, lease, deadline, start_by, started)
   if next < before then forward = math.max(next - NOW, 0) + 1 end
 end
-local head = struct.pack(HEAD, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
-  lease, deadline, start_by, started, created, start_id, #worker, worker)
-local packed = head .. remember(raw, after, line(event, to, attempt, note))
-local result, error = ARGV[4], ARGV[5]
+-- The history keeps its first line and the last 63.
+local count = string.byte(raw, after) * 256 + string.byte(raw, after + 1)
+local lines
+if count < 64 then
+  count = count + 1
+  lines = string.sub(raw, after + 2)
+else
+  local second = after + 3 + string.byte(raw, after + 2)
+  lines = string.sub(raw, after + 2, second - 1) .. string.sub(raw, second + 1 + string.byte(raw, second))
+end
+local top = struct.pack(TOP, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
+  lease, deadline, start_by, started, created, start_id, #worker, worker, count)
+local packed = top .. lines .. struct.pack(LINE, 12 + #note, event, to, NOW, attempt) .. note
+local result, error = ARGV[3] or '', ARGV[4] or ''
 if result == '' and error == '' then
   redis.call('HSET', KEYS[1], 's', packed)
 elseif error == '' then
@@ -116,4 +127,4 @@ if event == DISPATCH then
     redis.call('HDEL', KEYS[1], 'c')
   end
 end
-return answer(APPLIED, forward, head)
+return struct.pack(ANSWER, APPLIED, forward, NOW) .. top

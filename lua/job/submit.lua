@@ -5,18 +5,18 @@
 -- @arg bounds: bytes        packed, since every argument costs: max_attempts, timeout_ms, run_at, start_by, deadline
 -- @arg spec: bytes          what was asked for
 -- @arg payload: bytes       JSON, verbatim; empty = none
--- @arg body_hash: bytes     of an idempotent submit; empty = none
 -- @arg place: bytes         where the listing names it; empty = nowhere in particular
+-- @arg body_hash: bytes?    of an idempotent submit
 -- @ret reply: bytes         outcome (1 created, 2 exists, 3 exists with another body), forward, now, head
 -- @include job/table
 -- @include job/head
-local spec, payload, body_hash, place = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local spec, payload, place, body_hash = ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local raw = redis.call('HGET', KEYS[1], 's')
 if raw then
   local length = string.byte(raw, 91)
   local outcome = 2
   if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
-  return answer(outcome, 0, string.sub(raw, 1, 91 + length))
+  return struct.pack(ANSWER, outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
 end
 local max, timeout, run_at, start_by, deadline = struct.unpack('>I2I4i8i8i8', ARGV[1])
 if run_at < 0 then run_at = NOW - run_at end
@@ -24,11 +24,11 @@ if start_by < 0 then start_by = NOW - start_by end
 if deadline < 0 then deadline = NOW - deadline end
 local head = struct.pack(HEAD, PENDING, 1, 0, max, 0, 0, 0, 0, timeout,
   0, NOW, run_at, 0, deadline, start_by, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. '\0\1' .. line(0, PENDING, 0, '')
+local packed = head .. '\0\1' .. struct.pack(LINE, 12, 0, PENDING, NOW, 0)
 if payload ~= '' and body_hash == '' and place ~= '' then
   -- The usual one, without the detour by a table.
   redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
-  return answer(1, 0, head)
+  return struct.pack(ANSWER, 1, 0, NOW) .. head
 end
 local fields = { 's', packed, 'd', spec }
 if payload ~= '' then
@@ -44,4 +44,4 @@ if place ~= '' then
   fields[#fields + 1] = place
 end
 redis.call('HSET', KEYS[1], unpack(fields))
-return answer(1, 0, head)
+return struct.pack(ANSWER, 1, 0, NOW) .. head

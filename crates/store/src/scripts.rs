@@ -483,21 +483,6 @@ pub(crate) mod job {
         "job/apply",
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
-local function line(event, state, attempt, note)
-  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
-end
-local function remember(raw, at, added)
-  local count = struct.unpack('>I2', raw, at)
-  if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
-  end
-  local second = at + 3 + string.byte(raw, at + 2)
-  local third = second + 1 + string.byte(raw, second)
-  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
-end
-local function answer(outcome, forward, head)
-  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
-end
 local function look(state, fresh, since, due, lease, deadline, start_by, started)
   local at
   if state == 1 then
@@ -553,9 +538,10 @@ if not refusal then
   elseif event == 10 then come = not overdue and not unstarted end
   if not come then refusal = 6 end
 end
-if refusal then return answer(refusal, 0, string.sub(raw, 1, after - 1)) end
-local before = look(state, false, since, due, lease, deadline, start_by, started)
-local note = ARGV[3]
+if refusal then return struct.pack('>BI8I8', refusal, 0, NOW) .. string.sub(raw, 1, after - 1) end
+local lives = to < 8
+local before = lives and look(state, false, since, due, lease, deadline, start_by, started)
+local note = ARGV[5] or ''
 if state == 7 then
   ended_by = event
   if event ~= 23 and event ~= 21 and event ~= 20 then lease = 0 end
@@ -566,7 +552,7 @@ if event == 10 then
   fence = math.max(fence + 1, NOW)
   lease = NOW + asked_lease
   started = NOW
-  start_id, worker = asked_id, ARGV[2]
+  start_id, worker = asked_id, ARGV[2] or ''
   if note == '' then note = worker end
   ended_by = 0
   if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
@@ -582,14 +568,23 @@ elseif moment == 2 then
   lost = lost + 1
 end
 local forward = 0
-if to < 8 then
+if lives then
   local next = look(to, true, NOW, due, lease, deadline, start_by, started)
   if next < before then forward = math.max(next - NOW, 0) + 1 end
 end
-local head = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
-  lease, deadline, start_by, started, created, start_id, #worker, worker)
-local packed = head .. remember(raw, after, line(event, to, attempt, note))
-local result, error = ARGV[4], ARGV[5]
+local count = string.byte(raw, after) * 256 + string.byte(raw, after + 1)
+local lines
+if count < 64 then
+  count = count + 1
+  lines = string.sub(raw, after + 2)
+else
+  local second = after + 3 + string.byte(raw, after + 2)
+  lines = string.sub(raw, after + 2, second - 1) .. string.sub(raw, second + 1 + string.byte(raw, second))
+end
+local top = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2', to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
+  lease, deadline, start_by, started, created, start_id, #worker, worker, count)
+local packed = top .. lines .. struct.pack('>BBBI8I2', 12 + #note, event, to, NOW, attempt) .. note
+local result, error = ARGV[3] or '', ARGV[4] or ''
 if result == '' and error == '' then
   redis.call('HSET', KEYS[1], 's', packed)
 elseif error == '' then
@@ -606,7 +601,7 @@ if event == 4 then
     redis.call('HDEL', KEYS[1], 'c')
   end
 end
-return answer(1, forward, head)
+return struct.pack('>BI8I8', 1, forward, NOW) .. top
 "#,
     );
 
@@ -623,12 +618,12 @@ return answer(1, forward, head)
         pub(crate) ask: Vec<u8>,
         /// for a start
         pub(crate) worker: Vec<u8>,
+        /// to store with it
+        pub(crate) result: Vec<u8>,
+        /// to store with it
+        pub(crate) error: Vec<u8>,
         /// for the history, at most 240 bytes; of a start its worker unless given
         pub(crate) note: Vec<u8>,
-        /// to store with it; empty = none
-        pub(crate) result: Vec<u8>,
-        /// to store with it; empty = none
-        pub(crate) error: Vec<u8>,
     }
 
     /// What `job/apply` answers.
@@ -643,10 +638,7 @@ return answer(1, forward, head)
         fn into_command(self) -> Command {
             Command::script(&APPLY, self.key.as_bytes())
                 .arg(self.ask)
-                .arg(self.worker)
-                .arg(self.note)
-                .arg(self.result)
-                .arg(self.error)
+                .optional(&[self.worker, self.result, self.error, self.note])
         }
 
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
@@ -660,21 +652,6 @@ return answer(1, forward, head)
         "job/delete",
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
-local function line(event, state, attempt, note)
-  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
-end
-local function remember(raw, at, added)
-  local count = struct.unpack('>I2', raw, at)
-  if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
-  end
-  local second = at + 3 + string.byte(raw, at + 2)
-  local third = second + 1 + string.byte(raw, second)
-  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
-end
-local function answer(outcome, forward, head)
-  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
-end
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < 8 then return 2 end
@@ -729,26 +706,11 @@ return 1
         "job/extend",
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
-local function line(event, state, attempt, note)
-  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
-end
-local function remember(raw, at, added)
-  local count = struct.unpack('>I2', raw, at)
-  if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
-  end
-  local second = at + 3 + string.byte(raw, at + 2)
-  local third = second + 1 + string.byte(raw, second)
-  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
-end
-local function answer(outcome, forward, head)
-  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
-end
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw then return struct.pack('>BI8I8', 5, 0, NOW) end
 local head_end = 91 + string.byte(raw, 91)
 if string.byte(raw, 1) ~= 7 or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
-  return answer(3, 0, string.sub(raw, 1, head_end))
+  return struct.pack('>BI8I8', 3, 0, NOW) .. string.sub(raw, 1, head_end)
 end
 local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
 local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
@@ -757,7 +719,7 @@ if ARGV[3] == '' then
 else
   redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
 end
-return answer(1, 0, string.sub(packed, 1, head_end))
+return struct.pack('>BI8I8', 1, 0, NOW) .. string.sub(packed, 1, head_end)
 "#,
     );
 
@@ -878,28 +840,13 @@ return 1
         "job/submit",
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
-local function line(event, state, attempt, note)
-  return struct.pack('>BBBI8I2', 12 + #note, event, state, NOW, attempt) .. note
-end
-local function remember(raw, at, added)
-  local count = struct.unpack('>I2', raw, at)
-  if count < 64 then
-    return struct.pack('>I2', count + 1) .. string.sub(raw, at + 2) .. added
-  end
-  local second = at + 3 + string.byte(raw, at + 2)
-  local third = second + 1 + string.byte(raw, second)
-  return string.sub(raw, at, second - 1) .. string.sub(raw, third) .. added
-end
-local function answer(outcome, forward, head)
-  return struct.pack('>BI8I8', outcome, forward, NOW) .. head
-end
-local spec, payload, body_hash, place = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local spec, payload, place, body_hash = ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local raw = redis.call('HGET', KEYS[1], 's')
 if raw then
   local length = string.byte(raw, 91)
   local outcome = 2
   if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
-  return answer(outcome, 0, string.sub(raw, 1, 91 + length))
+  return struct.pack('>BI8I8', outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
 end
 local max, timeout, run_at, start_by, deadline = struct.unpack('>I2I4i8i8i8', ARGV[1])
 if run_at < 0 then run_at = NOW - run_at end
@@ -907,10 +854,10 @@ if start_by < 0 then start_by = NOW - start_by end
 if deadline < 0 then deadline = NOW - deadline end
 local head = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', 1, 1, 0, max, 0, 0, 0, 0, timeout,
   0, NOW, run_at, 0, deadline, start_by, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. '\0\1' .. line(0, 1, 0, '')
+local packed = head .. '\0\1' .. struct.pack('>BBBI8I2', 12, 0, 1, NOW, 0)
 if payload ~= '' and body_hash == '' and place ~= '' then
   redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
-  return answer(1, 0, head)
+  return struct.pack('>BI8I8', 1, 0, NOW) .. head
 end
 local fields = { 's', packed, 'd', spec }
 if payload ~= '' then
@@ -926,7 +873,7 @@ if place ~= '' then
   fields[#fields + 1] = place
 end
 redis.call('HSET', KEYS[1], unpack(fields))
-return answer(1, 0, head)
+return struct.pack('>BI8I8', 1, 0, NOW) .. head
 "#,
     );
 
@@ -942,10 +889,10 @@ return answer(1, 0, head)
         pub(crate) spec: Vec<u8>,
         /// JSON, verbatim; empty = none
         pub(crate) payload: Vec<u8>,
-        /// of an idempotent submit; empty = none
-        pub(crate) body_hash: Vec<u8>,
         /// where the listing names it; empty = nowhere in particular
         pub(crate) place: Vec<u8>,
+        /// of an idempotent submit
+        pub(crate) body_hash: Vec<u8>,
     }
 
     /// What `job/submit` answers.
@@ -962,8 +909,8 @@ return answer(1, 0, head)
                 .arg(self.bounds)
                 .arg(self.spec)
                 .arg(self.payload)
-                .arg(self.body_hash)
                 .arg(self.place)
+                .optional(&[self.body_hash])
         }
 
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {

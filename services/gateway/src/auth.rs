@@ -169,7 +169,7 @@ impl Keys {
         let known = match self.recall(id) {
             Some(known) => known,
             None => {
-                let found = self.store.find_key(id).await?.as_ref().map(known_key);
+                let found = Box::pin(self.store.find_key(id)).await?.as_ref().map(known_key);
                 self.remember(id, found.clone());
                 found
             }

@@ -62,7 +62,8 @@ impl Topics {
         if self.flow.settings.is_known() {
             return Ok(());
         }
-        match tokio::time::timeout(PATIENCE, self.flow.poll_settings()).await {
+        // Boxed, like all that is rarely awaited on the way of a submit: else each request carries the room for it.
+        match Box::pin(tokio::time::timeout(PATIENCE, self.flow.poll_settings())).await {
             Ok(polled) => polled.map(|_| ()),
             Err(_) => Err(StoreError::Unavailable { detail: "settings were not read in time".to_owned() }),
         }
@@ -123,7 +124,7 @@ impl Topics {
         let full = match self.enter(&name, most) {
             Some(full) => full,
             None => {
-                let waiting = self.measure(tenant, topic).await?;
+                let waiting = Box::pin(self.measure(tenant, topic)).await?;
                 let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
                 if measured.len() >= MOST_MEASURED {
                     measured.clear();

@@ -65,6 +65,7 @@ pub(crate) fn scripts(scripts: &[Script]) -> String {
                     Kind::U64 => "u64",
                     Kind::I64 => "i64",
                     Kind::Bytes => "bytes",
+                    Kind::Optional => "bytes, or none",
                     Kind::List => "list",
                 };
                 let _ = writeln!(out, "| {what} | `{}` | {kind} | {} |", f.name, f.doc);

@@ -16,7 +16,7 @@ fn rust_type(kind: Kind) -> &'static str {
     match kind {
         Kind::U64 => "u64",
         Kind::I64 => "i64",
-        Kind::Bytes => "Vec<u8>",
+        Kind::Bytes | Kind::Optional => "Vec<u8>",
         Kind::List => "Vec<Vec<u8>>",
     }
 }
@@ -75,11 +75,15 @@ fn call(out: &mut String, s: &Script) {
     fields(out, &s.rets, "        ");
     let _ = writeln!(out, "    }}\n\n    impl Script for {name} {{\n        type Reply = {name}Reply;\n");
     out.push_str("        fn into_command(self) -> Command {\n");
-    let args: String = s
-        .args
+    let (optional, given): (Vec<_>, Vec<_>) = s.args.iter().partition(|a| a.kind == Kind::Optional);
+    let mut args: String = given
         .iter()
         .map(|a| format!("\n                .arg({}self.{})", if a.kind == Kind::List { "&" } else { "" }, a.name))
         .collect();
+    if !optional.is_empty() {
+        let names: Vec<String> = optional.iter().map(|a| format!("self.{}", a.name)).collect();
+        let _ = write!(args, "\n                .optional(&[{}])", names.join(", "));
+    }
     let _ = writeln!(out, "            Command::script(&{source}, self.key.as_bytes()){args}\n        }}\n");
     out.push_str("        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {\n");
     let _ = writeln!(out, "            let mut reply = Replied::new(reply, {})?;", s.rets.len());
@@ -90,7 +94,7 @@ fn call(out: &mut String, s: &Script) {
             let read = match r.kind {
                 Kind::U64 => "u64",
                 Kind::I64 => "i64",
-                Kind::Bytes => "bytes",
+                Kind::Bytes | Kind::Optional => "bytes",
                 Kind::List => "list",
             };
             format!("{}: reply.{read}()?", r.name)

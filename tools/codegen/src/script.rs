@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     U64,
     I64,
     Bytes,
+    /// An argument that is left out where it and all behind it are empty; the script reads `ARGV[n] or ''`.
+    Optional,
     /// The rest of the arguments, or a nested array of the reply.
     List,
 }
@@ -88,6 +90,9 @@ fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Scr
         lists == 0 || (lists == 1 && script.args.last().is_some_and(|a| a.kind == Kind::List)),
         "a list comes last"
     );
+    let optional = |f: &Field| f.kind == Kind::Optional;
+    ensure!(script.args.iter().skip_while(|a| !optional(a)).all(optional), "what may be left out comes last");
+    ensure!(!script.rets.iter().any(optional), "a reply is never left out");
     ensure!(!script.rets.is_empty(), "a script says what it returns");
     ensure!(script.body.contains("KEYS[1]"), "the key is not used");
     ensure!(!script.body.contains("KEYS[2]"), "every script takes exactly one key");
@@ -104,6 +109,7 @@ fn field(text: &str) -> Result<Field> {
         "u64" => Kind::U64,
         "i64" => Kind::I64,
         "bytes" => Kind::Bytes,
+        "bytes?" => Kind::Optional,
         "list<bytes>" => Kind::List,
         other => bail!("unknown type {other}"),
     };

@@ -11,6 +11,10 @@ mod spans;
 mod stack;
 mod target;
 
+/// Workers run in this program too, and a job is a few dozen small allocations.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> std::process::ExitCode {
     commands::run()
 }

@@ -65,6 +65,16 @@ impl Command {
         self
     }
 
+    /// Appends these, up to the last that is not empty: every argument costs Redis time.
+    #[must_use]
+    pub fn optional<const N: usize>(mut self, args: &[Vec<u8>; N]) -> Command {
+        let given = args.iter().rposition(|arg| !arg.is_empty()).map_or(0, |last| last + 1);
+        for arg in &args[..given] {
+            self.cmd.arg(arg.as_slice());
+        }
+        self
+    }
+
     /// The key that decides where this goes; empty if the command has none.
     pub fn key(&self) -> &[u8] {
         match self.cmd.args_iter().nth(self.key_at) {
@@ -101,6 +111,14 @@ mod tests {
         object.arg("ENCODING").arg("o");
         assert_eq!(Command::plain_at(object, 2).key(), b"o");
         assert_eq!(Command::script(&SCRIPT, b"s").arg(1).key(), b"s");
+    }
+
+    #[test]
+    fn what_is_empty_at_the_end_is_left_out() {
+        let call = |args: [Vec<u8>; 3]| Command::script(&SCRIPT, b"s").optional(&args).cmd.args_iter().count() - 4;
+        assert_eq!(call([vec![], vec![], vec![]]), 0);
+        assert_eq!(call([vec![], vec![1], vec![]]), 2);
+        assert_eq!(call([vec![], vec![], vec![1]]), 3);
     }
 
     #[test]

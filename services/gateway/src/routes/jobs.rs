@@ -75,7 +75,7 @@ pub(super) async fn submit(
     let mut response = match wait {
         None => json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document()),
         Some(wait) => {
-            let record = wait_for(&gateway, &caller, job.id, visible(&caller), wait).await?;
+            let record = Box::pin(wait_for(&gateway, &caller, job.id, visible(&caller), wait)).await?;
             let status = if record.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
             json(status, JobView { durability: accepted.durability, ..JobView::of(&record) }.document())
         }
