@@ -31,7 +31,7 @@ test: ## everything that CI checks: format, lints, generated files, all tests
 	cargo clippy --workspace --all-targets $(FAILPOINTS) -- -D warnings
 	cargo run --quiet --package muster-codegen -- --check
 	cargo build --workspace $(FAILPOINTS)
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --no-fail-fast $(FAILPOINTS)
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-5} cargo test --workspace --no-fail-fast $(FAILPOINTS)
 
 fmt: ## format the code
 	cargo fmt --all

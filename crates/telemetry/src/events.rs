@@ -180,19 +180,27 @@ impl Emit for Unanswered<'_> {
     }
 }
 
-/// Lets one log line through per second, and counts the ones it held back.
-struct Quiet {
-    last_ms: AtomicU64,
+/// Lets so many log lines through per second, and counts the ones it held back.
+#[derive(Debug)]
+pub struct Quiet {
+    lines: u64,
+    since_ms: AtomicU64,
+    spoken: AtomicU64,
     left_out: AtomicU64,
 }
 
 impl Quiet {
     const fn new() -> Quiet {
-        Quiet { last_ms: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+        Quiet::lines(1)
+    }
+
+    /// At most so many lines in any second.
+    pub const fn lines(lines: u64) -> Quiet {
+        Quiet { lines, since_ms: AtomicU64::new(0), spoken: AtomicU64::new(0), left_out: AtomicU64::new(0) }
     }
 
     /// `Some(n)`: speak, and say that `n` were left out. `None`: stay quiet.
-    fn speak(&self) -> Option<u64> {
+    pub fn speak(&self) -> Option<u64> {
         static START: OnceLock<Instant> = OnceLock::new();
         // One second ahead, so that the very first fault of a process is heard.
         let now = 1_000 + u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -200,9 +208,12 @@ impl Quiet {
     }
 
     fn speak_at(&self, now_ms: u64) -> Option<u64> {
-        let last = self.last_ms.load(Ordering::Relaxed);
-        let due = now_ms >= last + 1_000;
-        if due && self.last_ms.compare_exchange(last, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let since = self.since_ms.load(Ordering::Relaxed);
+        let due = now_ms >= since + 1_000;
+        if due && self.since_ms.compare_exchange(since, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.spoken.store(0, Ordering::Relaxed);
+        }
+        if self.spoken.fetch_add(1, Ordering::Relaxed) < self.lines {
             return Some(self.left_out.swap(0, Ordering::Relaxed));
         }
         self.left_out.fetch_add(1, Ordering::Relaxed);
@@ -222,5 +233,13 @@ mod tests {
         assert_eq!(quiet.speak_at(1_999), None);
         assert_eq!(quiet.speak_at(2_000), Some(2));
         assert_eq!(quiet.speak_at(2_500), None);
+    }
+
+    #[test]
+    fn or_as_many_lines_as_were_asked_for() {
+        let quiet = Quiet::lines(3);
+        let said: Vec<_> = (0..5).map(|ms| quiet.speak_at(1_000 + ms)).collect();
+        assert_eq!(said, [Some(0), Some(0), Some(0), None, None]);
+        assert_eq!([quiet.speak_at(2_000), quiet.speak_at(2_001)], [Some(2), Some(0)]);
     }
 }

@@ -4,7 +4,8 @@
 //! known caller with the route's scope before any of its body is read; each refusal, unknown path
 //! and panic is a problem document; each answer is measured by its route's pattern. What goes well
 //! or is the client's own fault is logged at `debug` only: at tens of thousands a second a line
-//! each is a load of its own. Each refusal that is our fault (5xx) is a line with the request's id.
+//! each is a load of its own. Each refusal that is our fault (5xx) is a line with the request's id; of
+//! those for want of room or of a store, which come by the thousand, at most a hundred a second.
 
 use std::{panic::AssertUnwindSafe, time::Instant};
 
@@ -16,7 +17,11 @@ use axum::{
 use futures_util::FutureExt;
 use http::{HeaderName, HeaderValue, Uri};
 use muster_domain::{ProblemCode, TraceParent};
-use muster_telemetry::{Emit, Histogram, events::TaskPanicked, observe, trace};
+use muster_telemetry::{
+    Emit, Histogram,
+    events::{Quiet, TaskPanicked},
+    observe, trace,
+};
 use tracing::Instrument;
 
 use crate::{
@@ -114,11 +119,15 @@ fn complete(mut response: Response, uri: &Uri, route: &str, request_id: &str, co
 
 /// A client that shows its request id must be found in the log.
 fn note_fault(problem: &Problem, route: &str, request_id: &str, trace_id: &str) {
+    static REFUSALS: Quiet = Quiet::lines(100);
     let (code, detail) = (problem.code.as_str(), &*problem.detail);
     match problem.status().as_u16() {
         500 => tracing::error!(event = "request_failed", request_id, route, code, trace_id, detail, "a request failed"),
         501.. => {
-            tracing::warn!(event = "request_failed", request_id, route, code, trace_id, detail, "a request failed")
+            if let Some(left_out) = REFUSALS.speak() {
+                let event = "request_failed";
+                tracing::warn!(event, request_id, route, code, trace_id, detail, left_out, "a request failed");
+            }
         }
         _ => {}
     }
