@@ -155,6 +155,20 @@ impl Probe {
         .await
     }
 
+    /// The ids of all jobs that a query asks for, page by page.
+    pub async fn listed(&self, query: &str) -> Vec<String> {
+        let (mut ids, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("/jobs?limit=500&{query}{cursor}")).await;
+            assert_eq!(page.status, 200, "{}", page.text);
+            ids.extend(page.body["items"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+            match page.body["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return ids,
+            }
+        }
+    }
+
     /// The job's transitions.
     pub async fn history(&self, id: &str) -> Value {
         self.get(&format!("/jobs/{id}/history")).await.body

@@ -40,20 +40,6 @@ async fn one_end(gateway: &Probe, id: &str, within: Duration) -> Value {
     job
 }
 
-/// Every id of a list, page by page.
-async fn listed(gateway: &Probe, query: &str) -> Vec<String> {
-    let (mut ids, mut cursor) = (Vec::new(), String::new());
-    loop {
-        let page = gateway.get(&format!("/jobs?limit=500&{query}{cursor}")).await;
-        assert_eq!(page.status, 200, "{}", page.text);
-        ids.extend(page.body["items"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
-        match page.body["next_cursor"].as_str() {
-            Some(next) => cursor = format!("&cursor={next}"),
-            None => return ids,
-        }
-    }
-}
-
 #[tokio::test]
 async fn what_a_gateway_answered_before_it_died_runs_once() {
     let stack = Stack::with(Options::two()).await;
@@ -156,7 +142,7 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere() {
     let mut doomed = WorkerProcess::start(&stack, &args);
     let ids = gateway.submit_many(50, &json!({"topic": "nap", "payload": {"ms": 600_000}})).await;
     until(SOON, "50 running jobs", async || {
-        (listed(&gateway, "state=running&worker=doomed").await.len() == 50).then_some(())
+        (gateway.listed("state=running&worker=doomed").await.len() == 50).then_some(())
     })
     .await;
     let runs = Executions::default();

@@ -2,6 +2,8 @@
 
 use muster_domain::{JobId, Line, Priority, RequestId, Tenant, Topic, WorkerId, slot::Limit};
 
+use crate::lists::Bucket;
+
 /// A key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Vec<u8>);
@@ -45,12 +47,12 @@ pub(crate) fn queue(tenant: &Tenant, line: &Line, priority: Priority) -> Key {
     Key::new(format!("muster:queue:{tenant}:{line}:{priority}"))
 }
 
-/// Ids of the jobs that a tenant created in ten minutes.
-pub(crate) fn listing(tenant: &Tenant, bucket: u64) -> Key {
+/// Ids of the jobs that a tenant created in ten minutes, or of some of them.
+pub(crate) fn listing(tenant: &Tenant, bucket: Bucket) -> Key {
     Key::new(format!("muster:idx:{tenant}:{bucket}"))
 }
 
-/// Which of a tenant's listings exist.
+/// Which of a tenant's listings exist, scored by their ten minutes.
 pub(crate) fn buckets(tenant: &Tenant) -> Key {
     Key::new(format!("muster:idx:{tenant}:buckets"))
 }

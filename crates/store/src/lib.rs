@@ -32,9 +32,9 @@ mod scrub;
 mod settings;
 mod slots;
 
-use std::{collections::HashSet, sync::Arc, sync::Mutex};
+use std::sync::Arc;
 
-use muster_domain::{Tenant, Time};
+use muster_domain::Time;
 
 pub use crate::{
     api_keys::ApiKey,
@@ -64,8 +64,8 @@ pub use crate::{
 #[derive(Clone, Debug)]
 pub struct Store {
     router: Router,
-    /// Listings that this process has announced already.
-    buckets: Arc<Mutex<HashSet<(Tenant, u64)>>>,
+    /// Listings that this process has noted already.
+    noted: lists::Noted,
     /// How the audit log ends, as this process last heard; whoever adds to it holds this.
     audit_tail: Arc<tokio::sync::Mutex<audit::Tail>>,
 }
@@ -73,7 +73,11 @@ pub struct Store {
 impl Store {
     /// Connects lazily: a Redis that is away now may come later.
     pub async fn connect(settings: RedisSettings) -> Result<Store, StoreError> {
-        Ok(Store { router: Router::connect(settings).await?, buckets: Arc::default(), audit_tail: Arc::default() })
+        Ok(Store {
+            router: Router::connect(settings).await?,
+            noted: lists::Noted::default(),
+            audit_tail: Arc::default(),
+        })
     }
 
     /// An estimate of Redis time, for sleeping and for choosing; scripts judge by the real one.
@@ -111,19 +115,6 @@ impl Store {
     async fn run_many<S: script::Script>(&self, calls: Vec<S>) -> Vec<Result<S::Reply, StoreError>> {
         let replies = self.router.many(calls.into_iter().map(S::into_command).collect()).await;
         replies.into_iter().map(|reply| reply.and_then(S::decode)).collect()
-    }
-
-    fn bucket_is_new(&self, tenant: &Tenant, bucket: u64) -> bool {
-        self.buckets.lock().is_ok_and(|known| !known.contains(&(tenant.clone(), bucket)))
-    }
-
-    fn remember_bucket(&self, tenant: &Tenant, bucket: u64) {
-        if let Ok(mut known) = self.buckets.lock() {
-            if known.len() > 10_000 {
-                known.clear();
-            }
-            known.insert((tenant.clone(), bucket));
-        }
     }
 
     /// Names and texts of all scripts, for tests that go over every one.

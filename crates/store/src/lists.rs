@@ -6,19 +6,23 @@
 //! once, whoever dies when.
 //!
 //! Places are taken just before the records are made, so jobs that two gateways accept at the same
-//! moment may be listed a few milliseconds out of the order of their `created_at`.
+//! moment may be listed a few milliseconds out of the order of their `created_at`. Jobs that came while
+//! the list's node was away stand on another list of the same ten minutes, and are listed behind it.
 //!
-//! A cursor is a bucket and a position in it. Lists only grow at their end, so a cursor never moves
+//! A cursor is a list and a position in it. Lists only grow at their end, so a cursor never moves
 //! however many jobs are added meanwhile. A page reads at most [`PAGE_WORK`] records; it may
 //! therefore be short, and only a missing cursor ends the list.
 
-use std::collections::BTreeMap;
+mod places;
 
-use futures_util::future::join_all;
+use std::{cmp::Reverse, collections::BTreeMap};
+
 use muster_domain::{JobId, State, Tenant, Time, Topic};
 
+pub use self::places::Place;
+pub(crate) use self::places::{BUCKET, Bucket, Noted};
 use crate::{
-    NewJob, Store, StoreError, keys,
+    Store, StoreError, keys,
     record::{Fields, Record},
     router::Command,
     script::{list, number},
@@ -26,42 +30,6 @@ use crate::{
 
 /// Most records that one page reads.
 pub const PAGE_WORK: usize = 2000;
-
-/// Length of a bucket, in microseconds.
-pub(crate) const BUCKET: u64 = 600_000_000;
-
-/// Where a listing names a job: which ten minutes, and at which position of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    bucket: u32,
-    position: u32,
-}
-
-impl Place {
-    pub(crate) fn new(bucket: u64, position: u64) -> Place {
-        Place {
-            bucket: u32::try_from(bucket).unwrap_or(u32::MAX),
-            position: u32::try_from(position).unwrap_or(u32::MAX),
-        }
-    }
-
-    pub(crate) fn bucket(self) -> u64 {
-        self.bucket.into()
-    }
-
-    pub(crate) fn position(self) -> u64 {
-        self.position.into()
-    }
-
-    pub(crate) fn to_bytes(self) -> [u8; 8] {
-        (u64::from(self.bucket) << 32 | u64::from(self.position)).to_be_bytes()
-    }
-
-    pub(crate) fn from_bytes(raw: &[u8]) -> Option<Place> {
-        let both = u64::from_be_bytes(raw.try_into().ok()?);
-        Some(Place::new(both >> 32, both & u64::from(u32::MAX)))
-    }
-}
 
 /// What a listed job must be like. Empty fields ask for nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -122,7 +90,7 @@ pub struct Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cursor {
     /// In the listing: this bucket, below this position.
-    Listed { bucket: u64, below: u64 },
+    Listed { bucket: Bucket, below: u64 },
     /// In the dead letters: below this rank's score and id.
     Dead { at: u64, id: JobId },
 }
@@ -131,7 +99,11 @@ impl Cursor {
     fn parse(text: &str) -> Option<Cursor> {
         let mut parts = text.split('.');
         let cursor = match (parts.next()?, parts.next()?, parts.next()?) {
-            ("b", bucket, below) => Cursor::Listed { bucket: bucket.parse().ok()?, below: below.parse().ok()? },
+            ("b", bucket, below) => {
+                let number: u64 = bucket.parse().ok()?;
+                let bucket = u32::try_from(number).map_or(Bucket::LAST, Bucket::from_number);
+                Cursor::Listed { bucket, below: below.parse().ok()? }
+            }
             ("d", at, id) => Cursor::Dead { at: at.parse().ok()?, id: id.parse().ok()? },
             _ => return None,
         };
@@ -158,85 +130,6 @@ pub enum ListError {
 }
 
 impl Store {
-    /// Gives new jobs a place in their tenants' listings, each for itself.
-    pub(crate) async fn place_jobs(&self, jobs: &[NewJob]) -> Vec<Result<Place, StoreError>> {
-        let now = self.now();
-        let mut tenants: BTreeMap<&Tenant, Vec<usize>> = BTreeMap::new();
-        for (n, job) in jobs.iter().enumerate() {
-            tenants.entry(&job.spec.tenant).or_default().push(n);
-        }
-        let mut places: Vec<_> = jobs.iter().map(|_| Err(StoreError::Decode("no place".into()))).collect();
-        let all = tenants.into_iter().map(|(tenant, members)| async move {
-            let entries: Vec<_> = members.iter().map(|n| (jobs[*n].id, now)).collect();
-            (members, self.index_jobs(tenant, &entries).await)
-        });
-        for (members, placed) in join_all(all).await {
-            match placed {
-                Ok(placed) => members.into_iter().zip(placed).for_each(|(n, place)| places[n] = Ok(place)),
-                Err(fault) => members.into_iter().for_each(|n| places[n] = Err(fault.clone())),
-            }
-        }
-        places
-    }
-
-    /// Lists jobs of a tenant under a moment; the places they got, in order. A repeat adds entries, and
-    /// gives other places.
-    pub async fn index_jobs(&self, tenant: &Tenant, jobs: &[(JobId, Time)]) -> Result<Vec<Place>, StoreError> {
-        let mut buckets: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        for (n, (_, at)) in jobs.iter().enumerate() {
-            buckets.entry(at.0 / BUCKET).or_default().push(n);
-        }
-        self.announce_buckets(tenant, buckets.keys().copied()).await?;
-        let command = |(bucket, members): (&u64, &Vec<usize>)| {
-            let key = keys::listing(tenant, *bucket);
-            let mut cmd = redis::cmd("RPUSH");
-            cmd.arg(key.as_bytes());
-            for n in members {
-                cmd.arg(jobs[*n].0.as_bytes().as_slice());
-            }
-            Command::plain(cmd)
-        };
-        let replies = self.router().many(buckets.iter().map(command).collect()).await;
-        let mut places = vec![Place::new(0, 0); jobs.len()];
-        for ((bucket, members), reply) in buckets.iter().zip(replies) {
-            let length: u64 = number(&reply?)?;
-            let first = length.saturating_sub(members.len() as u64);
-            for (position, n) in (first..).zip(members) {
-                places[*n] = Place::new(*bucket, position);
-            }
-        }
-        Ok(places)
-    }
-
-    /// Notes that these listings exist, where this process has not done so yet.
-    async fn announce_buckets(&self, tenant: &Tenant, buckets: impl Iterator<Item = u64>) -> Result<(), StoreError> {
-        let unknown: Vec<u64> = buckets.filter(|b| self.bucket_is_new(tenant, *b)).collect();
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        self.note_buckets(tenant, &unknown).await?;
-        unknown.iter().for_each(|b| self.remember_bucket(tenant, *b));
-        Ok(())
-    }
-
-    /// Notes that these listings exist, and whose they are; tells how many had not been noted. Repeating
-    /// is harmless.
-    pub(crate) async fn note_buckets(&self, tenant: &Tenant, buckets: &[u64]) -> Result<u64, StoreError> {
-        let (key, tenants) = (keys::buckets(tenant), keys::listed_tenants());
-        let mut note = redis::cmd("ZADD");
-        note.arg(key.as_bytes());
-        for bucket in buckets {
-            note.arg(*bucket).arg(*bucket);
-        }
-        let mut name = redis::cmd("SADD");
-        name.arg(tenants.as_bytes()).arg(tenant.as_str());
-        let replies = self.router().many(vec![Command::plain(note), Command::plain(name)]).await;
-        let [noted, named] =
-            <[_; 2]>::try_from(replies).map_err(|_| StoreError::Decode("two commands, two replies".into()))?;
-        named?;
-        number(&noted?)
-    }
-
     /// One page of a tenant's jobs that pass the filter, newest first.
     pub async fn list(
         &self,
@@ -252,7 +145,7 @@ impl Store {
             (Some(Cursor::Dead { at, id }), true) => {
                 return self.list_dead(tenant, Some((at, id)), limit, filter, fields).await;
             }
-            (None, false) => (u64::MAX, u64::MAX),
+            (None, false) => (Bucket::LAST, u64::MAX),
             (Some(Cursor::Listed { bucket, below }), false) => (bucket, below),
             _ => return Err(ListError::BadCursor),
         };
@@ -262,7 +155,7 @@ impl Store {
     async fn list_all(
         &self,
         tenant: &Tenant,
-        (mut bucket, mut below): (u64, u64),
+        (mut from, mut below): (Bucket, u64),
         limit: usize,
         filter: &ListFilter,
         fields: Fields,
@@ -272,15 +165,15 @@ impl Store {
         if let Some(before) = filter.created_before {
             // Buckets that began later hold nothing that is asked for, but for an estimate of the time
             // that was ahead.
-            let newest = before.0 / BUCKET + 1;
-            if newest < bucket {
-                (bucket, below) = (newest, u64::MAX);
+            let newest = Bucket::first(before.0 / BUCKET + 1);
+            if newest.span < from.span {
+                (from, below) = (newest, u64::MAX);
             }
         }
         let oldest = filter.created_after.map_or(0, |t| (t.0 / BUCKET).saturating_sub(1));
-        for current in self.buckets_from(tenant, bucket, oldest).await? {
+        for current in self.buckets_from(tenant, from, oldest).await? {
             let length = self.bucket_length(tenant, current).await?;
-            let mut end = if current == bucket { below.min(length) } else { length };
+            let mut end = if current == from { below.min(length) } else { length };
             while end > 0 {
                 let start = end.saturating_sub(work.min(limit.max(50)) as u64);
                 let ids = self.bucket_slice(tenant, current, start, end).await?;
@@ -339,7 +232,7 @@ impl Store {
         ids: &[JobId],
         filter: &ListFilter,
         fields: Fields,
-        listed: Option<(u64, u64)>,
+        listed: Option<(Bucket, u64)>,
     ) -> Result<Vec<(usize, Record)>, StoreError> {
         // In a listing, an entry counts only at the place that the record remembers.
         let counts = |n: usize, record: &Record| match (listed, record.place) {
@@ -357,16 +250,20 @@ impl Store {
         Ok(found)
     }
 
-    async fn buckets_from(&self, tenant: &Tenant, newest: u64, oldest: u64) -> Result<Vec<u64>, StoreError> {
+    /// A tenant's lists from this one on, newest first; of the same ten minutes by choice.
+    async fn buckets_from(&self, tenant: &Tenant, from: Bucket, oldest: u64) -> Result<Vec<Bucket>, StoreError> {
         let key = keys::buckets(tenant);
         let mut cmd = redis::cmd("ZREVRANGEBYSCORE");
-        let newest = if newest == u64::MAX { "+inf".to_owned() } else { newest.to_string() };
-        cmd.arg(key.as_bytes()).arg(newest).arg(oldest);
+        cmd.arg(key.as_bytes()).arg(from.span).arg(oldest);
         let members = list(self.router().call(Command::plain(cmd)).await?)?;
-        Ok(members.iter().filter_map(|m| std::str::from_utf8(m).ok()?.parse().ok()).collect())
+        let order = |bucket: &Bucket| (Reverse(bucket.span), bucket.choice);
+        let mut buckets: Vec<Bucket> = members.iter().filter_map(|member| Bucket::parse(member)).collect();
+        buckets.retain(|bucket| order(bucket) >= order(&from));
+        buckets.sort_by_key(order);
+        Ok(buckets)
     }
 
-    pub(crate) async fn bucket_length(&self, tenant: &Tenant, bucket: u64) -> Result<u64, StoreError> {
+    pub(crate) async fn bucket_length(&self, tenant: &Tenant, bucket: Bucket) -> Result<u64, StoreError> {
         let key = keys::listing(tenant, bucket);
         let mut cmd = redis::cmd("LLEN");
         cmd.arg(key.as_bytes());
@@ -376,7 +273,7 @@ impl Store {
     pub(crate) async fn bucket_slice(
         &self,
         tenant: &Tenant,
-        bucket: u64,
+        bucket: Bucket,
         start: u64,
         end: u64,
     ) -> Result<Vec<JobId>, StoreError> {
@@ -396,7 +293,9 @@ mod tests {
 
     #[test]
     fn cursors_survive_their_text_and_nothing_else_is_one() {
-        for cursor in [Cursor::Listed { bucket: 3, below: 9 }, Cursor::Dead { at: 5, id: JobId::mint(2) }] {
+        for cursor in
+            [Cursor::Listed { bucket: Bucket::first(3), below: 9 }, Cursor::Dead { at: 5, id: JobId::mint(2) }]
+        {
             assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
         }
         for bad in ["", "b", "b.1", "b.1.x", "b.1.2.3", "x.1.2", "b.-1.2"] {

@@ -21,7 +21,7 @@ use redis::Value;
 use self::visit::Visit;
 use crate::{
     Store, StoreError, keys,
-    lists::BUCKET,
+    lists::{BUCKET, Bucket},
     router::Command,
     script::{list, number},
 };
@@ -70,14 +70,14 @@ impl Retention {
         self.least() / 24
     }
 
-    /// The newest listing that may hold somebody who is due.
+    /// The newest ten minutes whose listings may hold somebody who is due.
     fn newest_due(&self, now: Time) -> Option<u64> {
-        now.0.checked_sub(self.first_look(0).0).map(|age| age / BUCKET)
+        now.0.checked_sub(self.first_look(Bucket::first(0)).0).map(|age| age / BUCKET)
     }
 
     /// When a listing is looked at first: most of its jobs can leave then.
-    fn first_look(&self, bucket: u64) -> Time {
-        Time(bucket * BUCKET) + self.least() + self.grain()
+    fn first_look(&self, bucket: Bucket) -> Time {
+        bucket.begins() + self.least() + self.grain()
     }
 }
 
@@ -87,7 +87,7 @@ pub struct RetentionWalk {
     /// Those still to come; none between two rounds.
     tenants: Option<VecDeque<Tenant>>,
     /// The first tenant's listings that are due; none before they were asked for.
-    buckets: Option<VecDeque<u64>>,
+    buckets: Option<VecDeque<Bucket>>,
     visit: Option<Visit>,
     next: Option<Time>,
 }
@@ -224,7 +224,7 @@ impl Store {
         &self,
         tenant: &Tenant,
         keep: &Retention,
-    ) -> Result<(VecDeque<u64>, Option<Time>), StoreError> {
+    ) -> Result<(VecDeque<Bucket>, Option<Time>), StoreError> {
         let now = self.now();
         let (buckets, kept) = (keys::buckets(tenant), keys::kept_buckets(tenant));
         let Some(newest) = keep.newest_due(now) else { return Ok(Default::default()) };
@@ -235,15 +235,15 @@ impl Store {
         let mut looked_at = redis::cmd("ZRANGE");
         looked_at.arg(kept.as_bytes()).arg(0).arg(-1).arg("WITHSCORES");
         let [old, ahead, looked_at] = self.three([old, ahead, looked_at]).await?;
-        let parse = |member: &Vec<u8>| -> Option<u64> { std::str::from_utf8(member).ok()?.parse().ok() };
-        let looks: BTreeMap<u64, Time> = list(looked_at)?
+        let parse = |member: &Vec<u8>| Bucket::parse(member);
+        let looks: BTreeMap<Bucket, Time> = list(looked_at)?
             .chunks(2)
             .filter_map(|pair| Some((parse(&pair[0])?, Time(score(pair.get(1)?)?))))
             .collect();
         let (mut due, mut next) = (VecDeque::new(), None::<Time>);
         let mut later = |at: Time| next = Some(next.map_or(at, |next| next.min(at)));
         // One that is no longer noted, but was kept, is looked at too: or it would be kept for ever.
-        let noted: BTreeSet<u64> = list(old)?.iter().filter_map(parse).chain(looks.keys().copied()).collect();
+        let noted: BTreeSet<Bucket> = list(old)?.iter().filter_map(parse).chain(looks.keys().copied()).collect();
         for bucket in noted {
             match looks.get(&bucket) {
                 Some(at) if !at.reached(now) => later(*at),
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_listing_is_looked_at_when_most_of_its_jobs_can_leave() {
         let keep = Retention::of_all(7 * DAY, 30 * DAY);
-        let look = keep.first_look(1000);
+        let look = keep.first_look(Bucket::first(1000));
         assert_eq!(look.since(Time(1000 * BUCKET)), 7 * DAY + Duration::from_secs(7 * 3600));
         assert_eq!(keep.newest_due(look), Some(1000));
         assert_eq!(keep.newest_due(Time(look.0 - 1)), Some(999));

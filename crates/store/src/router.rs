@@ -219,6 +219,15 @@ impl Router {
         self.0.cluster
     }
 
+    /// Whether one node serves both keys now, as far as is known.
+    pub fn share_a_node(&self, one: &[u8], other: &[u8]) -> bool {
+        let map = self.0.map.load();
+        match (map.owner(slot_of(one)), map.owner(slot_of(other))) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => true,
+        }
+    }
+
     /// The nodes that serve slots now (one, if standalone). Fails if the cluster's map is not known.
     pub async fn primaries(&self) -> Result<Vec<NodeAddr>, StoreError> {
         let deadline = Instant::now() + self.0.settings.budget;

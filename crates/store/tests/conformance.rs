@@ -4,6 +4,8 @@
 
 #[path = "conformance/audit.rs"]
 mod audit;
+#[path = "conformance/away.rs"]
+mod away;
 #[path = "conformance/bench.rs"]
 mod bench;
 #[path = "conformance/claims.rs"]
@@ -120,6 +122,7 @@ on_both! {
     slots::a_topic_has_no_more_places_than_it_was_told_and_nobody_waits_in_line,
     slots::a_dispatch_at_a_place_is_named_by_the_record_until_one_without,
     lists::every_job_is_shown_exactly_once_while_others_are_added,
+    lists::a_second_list_of_the_same_ten_minutes_is_walked_behind_the_first,
     lists::filters_show_what_was_asked_for,
     lists::bad_ends_are_walked_along_the_dead_letters,
     lists::cursors_of_others_are_refused,

@@ -8,23 +8,10 @@ use std::{
 };
 
 use muster_testkit::until;
-use muster_tests::{Executions, Failpoints, Options, Probe, Setup, Stack, by_hand::HandWorker};
+use muster_tests::{Executions, Failpoints, Options, Setup, Stack, by_hand::HandWorker};
 use serde_json::{Value, json};
 
 use crate::{LONG, SOON, all_ran_once, one_end, redis};
-
-async fn listed(gateway: &Probe, topic: &str) -> Vec<String> {
-    let (mut ids, mut cursor) = (Vec::new(), String::new());
-    loop {
-        let page = gateway.get(&format!("/jobs?limit=500&topic={topic}{cursor}")).await;
-        assert_eq!(page.status, 200, "{}", page.text);
-        ids.extend(page.body["items"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
-        match page.body["next_cursor"].as_str() {
-            Some(next) => cursor = format!("&cursor={next}"),
-            None => return ids,
-        }
-    }
-}
 
 #[tokio::test]
 async fn streams_deleted_under_load_lose_no_job_and_repeat_none() {
@@ -102,7 +89,7 @@ async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
         }
     }
     until(LONG, "every job to be listed again", async || {
-        let shown = listed(&gateway, "spoilt").await;
+        let shown = gateway.listed("topic=spoilt").await;
         let all: BTreeSet<&String> = shown.iter().collect();
         (all.len() == ids.len() && shown.len() == ids.len()).then_some(())
     })

@@ -1,5 +1,7 @@
 //! One listing that is due: walked in slices, then dropped, or kept until somebody on it can be due.
 
+use std::time::Duration;
+
 use muster_domain::{JobId, Tenant, Time, time::micros};
 
 use super::{Retained, Retention};
@@ -8,7 +10,7 @@ use crate::{
     homes::text,
     jobs::KEEP_KEY,
     keys,
-    lists::{BUCKET, Place},
+    lists::{BUCKET, Bucket, Place},
     record::{Fields, Record},
     router::Command,
     scripts,
@@ -17,12 +19,12 @@ use crate::{
 /// Most entries that one call reads.
 const SLICE: usize = 500;
 /// After its ten minutes a listing may still be written to by those who were late.
-const LATE: u64 = BUCKET;
+const LATE: Duration = Duration::from_micros(BUCKET);
 
 /// How far one listing was read, and who stays.
 #[derive(Debug)]
 pub(super) struct Visit {
-    bucket: u64,
+    bucket: Bucket,
     /// As first read.
     length: u64,
     position: u64,
@@ -35,7 +37,7 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    pub(super) fn new(bucket: u64, length: u64) -> Visit {
+    pub(super) fn new(bucket: Bucket, length: u64) -> Visit {
         Visit { bucket, length, position: 0, living: false, due: None, unreadable: false }
     }
 
@@ -53,7 +55,7 @@ impl Visit {
 
     /// Nobody writes to it any more.
     fn is_closed(&self, now: Time) -> bool {
-        Time((self.bucket + 1) * BUCKET + LATE).reached(now)
+        (self.bucket.ends() + LATE).reached(now)
     }
 
     /// When to look again at a listing that stays. Who has not ended yet cannot be due before a whole
@@ -61,7 +63,7 @@ impl Visit {
     fn next(&self, keep: &Retention, now: Time) -> Time {
         let latest = now + keep.least();
         let due = self.due.filter(|_| !self.is_empty()).unwrap_or(latest).min(latest);
-        let due = if self.is_empty() { Time((self.bucket + 1) * BUCKET + LATE) } else { due };
+        let due = if self.is_empty() { self.bucket.ends() + LATE } else { due };
         due.max(now + keep.grain())
     }
 }
@@ -169,7 +171,7 @@ impl Store {
             if dropped == 1 {
                 let forget = |key: &keys::Key| {
                     let mut cmd = redis::cmd("ZREM");
-                    cmd.arg(key.as_bytes()).arg(visit.bucket);
+                    cmd.arg(key.as_bytes()).arg(visit.bucket.number());
                     Command::plain(cmd)
                 };
                 // Who stops in between is found by the next look: an empty list, to be forgotten.
@@ -182,7 +184,7 @@ impl Store {
         }
         let next = visit.next(keep, now);
         let mut cmd = redis::cmd("ZADD");
-        cmd.arg(kept.as_bytes()).arg(next.0).arg(visit.bucket);
+        cmd.arg(kept.as_bytes()).arg(next.0).arg(visit.bucket.number());
         self.router().call(Command::plain(cmd)).await?;
         Ok(Some(next))
     }
@@ -195,15 +197,13 @@ fn stands(record: &Record, tenant: &Tenant, here: Place) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
     const NOW: Time = Time(3_000_000 * BUCKET);
 
     fn next(change: impl Fn(&mut Visit)) -> Duration {
-        let mut visit = Visit::new(2_990_000, 10);
+        let mut visit = Visit::new(Bucket::first(2_990_000), 10);
         change(&mut visit);
         visit.next(&Retention::of_all(7 * DAY, 30 * DAY), NOW).since(NOW)
     }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_listing_that_may_still_be_written_to_is_not_dropped() {
-        let visit = Visit::new(2_999_999, 10);
+        let visit = Visit::new(Bucket::first(2_999_999), 10);
         assert!(!visit.is_closed(NOW) && visit.is_closed(NOW + Duration::from_secs(600)));
         assert!(visit.is_empty());
     }

@@ -8,7 +8,13 @@ use std::collections::BTreeMap;
 
 use muster_domain::{JobId, Tenant};
 
-use crate::{Store, StoreError, keys, lists::Place, record::Record, router::Command, scripts};
+use crate::{
+    Store, StoreError, keys,
+    lists::{Bucket, Place},
+    record::Record,
+    router::Command,
+    scripts,
+};
 
 /// Most places that one call leaves blank, so that it takes Redis some 20 ms at most. A list that is missing
 /// more comes back out of order.
@@ -38,11 +44,11 @@ impl Store {
     }
 
     async fn note_all(&self, placed: &[Placed<'_>]) -> Vec<Result<u64, StoreError>> {
-        let mut buckets: BTreeMap<&Tenant, Vec<u64>> = BTreeMap::new();
+        let mut buckets: BTreeMap<&Tenant, Vec<Bucket>> = BTreeMap::new();
         for (_, tenant, place) in placed {
             buckets.entry(tenant).or_default().push(place.bucket());
         }
-        let note = |(tenant, mut buckets): (_, Vec<u64>)| async move {
+        let note = |(tenant, mut buckets): (_, Vec<Bucket>)| async move {
             buckets.sort_unstable();
             buckets.dedup();
             self.note_buckets(tenant, &buckets).await

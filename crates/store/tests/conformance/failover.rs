@@ -61,7 +61,7 @@ impl Load {
 }
 
 /// The slots of the first three nodes, which are the primaries.
-async fn slots(cluster: &RedisCluster) -> Vec<RangeInclusive<u16>> {
+pub(crate) async fn slots(cluster: &RedisCluster) -> Vec<RangeInclusive<u16>> {
     let mut ranges = Vec::new();
     for node in 0..3 {
         let nodes = cluster.cli(node, &["CLUSTER", "NODES"]).await;

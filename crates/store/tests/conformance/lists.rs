@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use muster_domain::{Event, JobError, JobId, JobSpec, Labels, State, Tenant, Time, WorkerId};
 use muster_store::{Deleted, Fields, ListError, ListFilter, NewJob, Page, Record, Step};
 
-use crate::bench::{Bench, Job, new_job, spec, tenant, topic};
+use crate::bench::{Bench, Job, job_key, new_job, spec, tenant, topic};
 
 async fn page(bench: &Bench, tenant: &Tenant, cursor: Option<&str>, limit: usize, filter: &ListFilter) -> Page {
     let page = bench.store.list(tenant, cursor, limit, filter, Fields::NONE).await.expect("a page");
@@ -91,6 +91,47 @@ pub(crate) async fn every_job_is_shown_exactly_once_while_others_are_added(bench
     bench.store.index_jobs(&tenant, &entries).await.unwrap();
     let shown = page(bench, &tenant, None, 100, &filter).await;
     assert_eq!(shown.items.iter().filter(|job| few.contains(&job.id)).count(), 3);
+}
+
+/// Moves some jobs to a list of their own, as if that of their ten minutes had been away. Entries of
+/// theirs stay on the first, and some of others stand on the second.
+async fn moved_to_a_second_list(bench: &Bench, tenant: &Tenant, span: u64, ids: &[JobId], others: &[JobId]) {
+    const CHOICE: u64 = 2 << 24;
+    let number = (CHOICE + span).to_string();
+    let buckets = format!("muster:idx:{tenant}:buckets");
+    bench.command("ZADD", &buckets, &[span.to_string().as_bytes(), number.as_bytes()]).await;
+    for (position, id) in others.iter().chain(ids).enumerate() {
+        bench.command("RPUSH", &format!("muster:idx:{tenant}:{number}"), &[id.as_bytes()]).await;
+        if ids.contains(id) {
+            let place = (CHOICE + span) << 32 | position as u64;
+            bench.command("HSET", &job_key(*id), &[b"l", &place.to_be_bytes()]).await;
+        }
+    }
+}
+
+pub(crate) async fn a_second_list_of_the_same_ten_minutes_is_walked_behind_the_first(bench: &Bench) {
+    const TEN_MINUTES: u64 = 600_000_000;
+    let tenant = tenant();
+    let span = bench.store.ping().await.unwrap().0 / TEN_MINUTES;
+    let mut jobs: Vec<NewJob> = (0..16).map(|_| new_job(spec(&tenant))).collect();
+    let at = |n: usize| Time((span - u64::from(n < 4)) * TEN_MINUTES);
+    let entries: Vec<_> = jobs.iter().enumerate().map(|(n, job)| (job.id, at(n))).collect();
+    let places = bench.store.index_jobs(&tenant, &entries).await.unwrap();
+    jobs.iter_mut().zip(places).for_each(|(job, place)| job.place = Some(place));
+    assert!(bench.store.submit(&jobs).await.iter().all(Result::is_ok));
+    let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    moved_to_a_second_list(bench, &tenant, span, &ids[7..11], &ids[12..14]).await;
+
+    let newest_first = |range: std::ops::Range<usize>| range.rev().map(|n| ids[n]);
+    let first = newest_first(11..16).chain(newest_first(4..7));
+    let wanted: Vec<JobId> = first.chain(newest_first(7..11)).chain(newest_first(0..4)).collect();
+    let records = bench.store.read(&ids, Fields::NONE).await;
+    let created = records.into_iter().map(|record| record.unwrap().unwrap().head.created_at).min();
+    for limit in [1, 3, 7, 500] {
+        assert_eq!(walk(bench, &tenant, limit, &ListFilter::default(), async || {}).await, wanted, "pages of {limit}");
+        let filter = ListFilter { created_after: created, ..ListFilter::default() };
+        assert_eq!(walk(bench, &tenant, limit, &filter, async || {}).await, wanted, "pages of {limit}");
+    }
 }
 
 /// Jobs of every kind, in the order of their creation, as they are stored.
