@@ -54,7 +54,7 @@ if not refusal then
   elseif moment == DUE_ANY_EXPIRY then come = overdue or unstarted or (state == AWAITING_APPROVAL and due <= NOW)
   elseif event == SCHEDULE then come = due > NOW
   elseif event == DISPATCH or event == HOLD then come = state ~= PENDING or due <= NOW
-  elseif event == START then come = not overdue and not unstarted end
+  elseif event == START then come = not overdue and not unstarted and (state ~= PENDING or due <= NOW) end
   if not come then refusal = EARLY end
 end
 if refusal then return struct.pack(ANSWER, refusal, 0, NOW) .. string.sub(raw, 1, after - 1) end

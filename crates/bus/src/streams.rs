@@ -151,11 +151,6 @@ impl ConsumerSpec {
         ConsumerSpec::jobs(subjects::offer(tenant, line))
     }
 
-    /// The offers to one worker.
-    pub fn own_offers(worker: &WorkerId) -> ConsumerSpec {
-        ConsumerSpec::jobs(subjects::worker_jobs(worker))
-    }
-
     fn sys(queue: &str, filter: Subject) -> ConsumerSpec {
         ConsumerSpec {
             stream: Stream::Sys,

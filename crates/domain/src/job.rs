@@ -11,6 +11,8 @@ pub use look::{
     Action, BusView, DISPATCHED_LOOK, Known, Look, PENDING_LOOK, PENDING_LOOK_MAX, QUEUED_LOOK, latest_look, look,
     next_look,
 };
-pub use retry::{Backoff, FailedAttempt, MAX_RELEASES, RetryPolicy, after_failure, after_lost_lease, after_time_out};
+pub use retry::{
+    Backoff, FailedAttempt, MAX_RELEASES, RetryPolicy, USUAL_ATTEMPTS, after_failure, after_lost_lease, after_time_out,
+};
 pub use spec::{Durability, JobError, JobSpec, MAX_ERROR_MESSAGE, OnLostLease, Priority, Progress, When};
 pub use state::{Due, Event, Outcome, Seen, State, TABLE, transition};

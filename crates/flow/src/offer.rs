@@ -1,13 +1,14 @@
 //! Putting dispatched jobs on their topics. The record says `dispatched` first; the offer follows,
 //! under an id made of jobs and versions, so that a repeat of the same decision is one message.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use muster_bus::{BusError, subjects};
-use muster_domain::{Head, JobId, Line, Tenant, line::pool_of};
+use muster_domain::{Head, Line, Tenant, line::pool_of};
 use muster_store::Record;
 use muster_wire::{Body, encoded_len, v1};
+use sha2::{Digest, Sha256};
 
 use crate::Flow;
 
@@ -42,14 +43,14 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
     }
 }
 
+/// Made of jobs and versions, and short: the stream remembers it for minutes.
 fn message_id(items: &[v1::Offer]) -> String {
-    let mut id = String::with_capacity(items.len() * 48);
+    let mut hasher = Sha256::new();
     for offer in items {
-        if let Some(job) = JobId::from_slice(&offer.job_id) {
-            let _ = write!(id, "{job}:{},", offer.version);
-        }
+        hasher.update(&offer.job_id);
+        hasher.update(offer.version.to_be_bytes());
     }
-    id
+    hex::encode(&hasher.finalize()[..12])
 }
 
 impl Flow {

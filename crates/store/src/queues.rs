@@ -51,6 +51,8 @@ pub struct Waiting {
     pub oldest: Option<Time>,
 }
 
+/// Most entries that one claim takes of one priority.
+const MOST_CLAIMED: u64 = 1000;
 /// Ends the member of an entry that needs a slot.
 const LIMITED: &str = "+";
 /// What a claim takes from a score; as in `lua/queue/claim.lua`.
@@ -107,15 +109,24 @@ impl Store {
         hold: Duration,
     ) -> Result<Vec<QueueEntry>, StoreError> {
         let line = line.into();
-        let mut taken: Vec<QueueEntry> = Vec::new();
-        for &priority in Priority::ALL {
-            let wanted = (n - taken.len()).min(1000) as u64;
-            if wanted == 0 {
-                break;
+        // Counted in one flight and claimed in one: so the classes of one claim stay together, and two
+        // schedulers do not take one class each.
+        let claimable = self.claimable(tenant, &line).await?;
+        let (mut left, mut claims) = (n as u64, Vec::new());
+        for (&priority, claimable) in Priority::ALL.iter().zip(claimable) {
+            let n = claimable.min(left).min(MOST_CLAIMED);
+            left -= n;
+            if n > 0 {
+                claims.push((
+                    priority,
+                    scripts::queue::Claim { key: keys::queue(tenant, &line, priority), n, hold: micros(hold) },
+                ));
             }
-            let key = keys::queue(tenant, &line, priority);
-            let reply = self.run(scripts::queue::Claim { key, n: wanted, hold: micros(hold) }).await?;
-            taken.extend(reply.members.iter().filter_map(|member| {
+        }
+        let (priorities, claims): (Vec<Priority>, Vec<_>) = claims.into_iter().unzip();
+        let mut taken: Vec<QueueEntry> = Vec::new();
+        for (priority, reply) in priorities.into_iter().zip(self.run_many(claims).await) {
+            taken.extend(reply?.members.iter().filter_map(|member| {
                 let (job, version) = std::str::from_utf8(member).ok()?.split_once(':')?;
                 let limited = version.ends_with(LIMITED);
                 Some(QueueEntry {
@@ -130,6 +141,20 @@ impl Store {
             }));
         }
         Ok(taken)
+    }
+
+    /// How many entries of each priority nobody has claimed, or has no more.
+    async fn claimable(&self, tenant: &Tenant, line: &Line) -> Result<Vec<u64>, StoreError> {
+        let lapsed = format!("{:.0}", self.now().0 as f64 - CLAIM);
+        let count = |priority: Priority, from: &str, to: &str| {
+            let mut cmd = redis::cmd("ZCOUNT");
+            cmd.arg(keys::queue(tenant, line, priority).as_bytes()).arg(from).arg(to);
+            Command::plain(cmd)
+        };
+        let asked = Priority::ALL.iter().flat_map(|&p| [count(p, "0", "+inf"), count(p, "-inf", &lapsed)]);
+        let replies = self.router().many(asked.collect()).await;
+        let counts = replies.into_iter().map(|reply| number::<u64>(&reply?)).collect::<Result<Vec<_>, _>>()?;
+        Ok(counts.chunks(2).map(|two| two.iter().sum()).collect())
     }
 
     /// Gives claimed entries their places back, without waiting for the claim to lapse. One that is gone stays so.

@@ -3,7 +3,7 @@
 //! Knows: the order of a release, which a model was asked about: claim the head of the queue for
 //! a few seconds, dispatch by version, publish, forward the home, only then remove the entry.
 //! Promises: nothing is popped, so whoever dies on the way leaves an entry that the next claim
-//! finishes; an entry whose job is `dispatched` already is published again before it is removed;
+//! finishes; who stands in line `pending` on a topic that moves fast is offered as it is; an entry whose job is `dispatched` already is published again before it is removed;
 //! whoever could not dispatch leaves the entry. Leaves to others: how many fit (`window`), what
 //! the topic was told about it (`rules`), who goes first (the queue).
 
@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use muster_domain::{Event, Head, JobId, Outcome, State};
 use muster_flow::{Offering, offer_of};
-use muster_store::{Fields, Moved, QueueEntry, Step, StoreError};
+use muster_store::{Fields, Moved, QueueEntry, Record, Step, StoreError};
 use muster_wire::v1::{JobEvent, Offer};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,8 @@ use crate::{
 const CLAIM: Duration = Duration::from_secs(5);
 /// Entries released in one round.
 const ROUND: u64 = 256;
+/// The version of a job that nothing has happened to yet.
+const ACCEPTED: u32 = 1;
 
 /// Answers pokes until stopped.
 pub(crate) async fn run(desk: &Arc<Desk>, pokes: &mut mpsc::UnboundedReceiver<Arc<Lane>>, stop: &CancellationToken) {
@@ -114,7 +116,8 @@ pub(crate) struct Ready {
     pub(crate) entry: QueueEntry,
     /// How far ahead its home must be brought; none where it is near enough.
     pub(crate) look: Option<Duration>,
-    pub(crate) event: JobEvent,
+    /// None where nothing was said in its record.
+    pub(crate) event: Option<JobEvent>,
 }
 
 async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
@@ -124,15 +127,26 @@ async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
         let next = slots::round(desk, lane, limited).await;
         slots::hand_over(desk, next).await;
     }
-    if entries.is_empty() {
-        return;
+    let fast = lane.window().is_hot() && desk.consults.is_none();
+    let (lined, mut held): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| fast && entry.version == ACCEPTED);
+    let mut sorted = Sorted::default();
+    if !lined.is_empty() {
+        held.extend(as_they_are(desk, lane, lined, &mut sorted).await);
     }
+    if !held.is_empty() {
+        dispatch(desk, lane, held, &mut sorted).await;
+    }
+    lane.window().give_back(sorted.unused);
+    publish(desk, lane, sorted).await;
+}
+
+/// Dispatches by version, then offers what was read meanwhile.
+async fn dispatch(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorted: &mut Sorted) {
     let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
     let steps = entries.iter().map(|e| Step::new(e.job, Event::Dispatch, e.version.into())).collect();
     // Spec and payload never change, so they may be read while the job moves.
     let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&ids, Fields::PAYLOAD));
     muster_flow::failpoint!("release.after_apply");
-    let mut sorted = Sorted::default();
     for ((entry, moved), record) in entries.into_iter().zip(moved).zip(records) {
         match standing(&moved) {
             Standing::Offered { head, look, first } => match record {
@@ -143,7 +157,7 @@ async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
                         events::observe_first_dispatch(head, due.max(head.created_at));
                     }
                     sorted.again |= !first;
-                    let event = events::moved(entry.job, lane, head);
+                    let event = Some(events::moved(entry.job, lane, head));
                     sorted.offers.push(offer_of(&record, head));
                     sorted.offered.push(Ready { entry, look, event });
                 }
@@ -157,8 +171,26 @@ async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
             Standing::Unknown => sorted.unused += 1,
         }
     }
-    lane.window().give_back(sorted.unused);
-    publish(desk, lane, sorted).await;
+}
+
+/// Offers those that stand as they were accepted: whoever starts them compares the version. Returns the
+/// others, of whose records there is more to say.
+async fn as_they_are(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorted: &mut Sorted) -> Vec<QueueEntry> {
+    let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
+    let records = desk.store().read(&ids, Fields::PAYLOAD).await;
+    let (now, mut others) = (desk.store().now(), Vec::new());
+    for (entry, record) in entries.into_iter().zip(records) {
+        let stands = |record: &Record| record.head.state() == State::Pending && record.head.version == entry.version;
+        let Some(record) = record.ok().flatten().filter(stands) else {
+            others.push(entry);
+            continue;
+        };
+        lane.learn(&record.spec.requires);
+        events::observe_dispatch(record.head.created_at, now);
+        sorted.offers.push(Offer { dispatched_at: now.0, ..offer_of(&record, &record.head) });
+        sorted.offered.push(Ready { entry, look: None, event: None });
+    }
+    others
 }
 
 /// Publish, forward, remove: in this order.
@@ -176,7 +208,7 @@ pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
         }
         stand.add(lane);
         homes.extend(ready.look.map(|look| (ready.entry.job, look)));
-        news.push(ready.event);
+        news.extend(ready.event);
         entries.push(ready.entry);
     }
     desk.published(&stand, how.many).await;

@@ -3,9 +3,9 @@
 //! Knows: what follows from each decision, and in which order. Promises: one event per job, the
 //! whole batch in one pipeline; whoever has moved a job meanwhile is right, and the submit is
 //! dropped; a submit that comes twice changes nothing and repeats what the first time may have
-//! left undone. Where a topic's backlog moves so fast that a newcomer waits for seconds only, it
-//! stands in line as it is, `pending`: its entry is all that is written (see the ADR
-//! `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing what was held
+//! left undone. Where a topic's jobs start by the hundred a second, a newcomer is offered as it is,
+//! `pending`, or stands in line as it is while the window is full: its offer or its entry is all that
+//! is written (see the ADRs `offered-as-it-is` and `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing what was held
 //! (`backlog`), the effects of ends (`flow`).
 
 use std::{sync::Arc, time::Duration};
@@ -65,9 +65,13 @@ impl Work for Dispatch {
 pub(crate) async fn go_ahead(desk: &Desk, items: Vec<Submit>, again: bool) -> Vec<usize> {
     let (asks, mut failed) = read(desk, items).await;
     survey::unknown(desk, asks.iter().map(|ask| &ask.lane)).await;
-    let (lined, decided) = decide(desk, asks, again);
-    let moved = apply(desk, decided).await;
-    let done = carry_out(desk, lined, moved, again).await;
+    let Decisions { offered, lined, decided } = decide(desk, asks, again);
+    let moved = if decided.is_empty() { Vec::new() } else { apply(desk, decided).await };
+    let mut todo = Consequences::default();
+    offered.into_iter().for_each(|ask| todo.offer_as_it_is(ask, desk.store().now()));
+    lined.into_iter().for_each(|ask| todo.line(ask));
+    moved.into_iter().for_each(|answer| todo.add(answer, again));
+    let done = carry_out(desk, todo).await;
     failed.extend(done);
     failed
 }
@@ -136,12 +140,22 @@ async fn read(desk: &Desk, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
     (asks, failed)
 }
 
-/// Who stands in line, and what was decided about everybody else.
-fn decide(desk: &Desk, asks: Vec<Ask>, again: bool) -> (Vec<Ask>, Vec<Decided>) {
+/// What is to become of a batch.
+#[derive(Default)]
+struct Decisions {
+    /// Offered without a word in their records: a start takes them from `pending`.
+    offered: Vec<Ask>,
+    /// In line without a word in their records.
+    lined: Vec<Ask>,
+    /// Everybody else.
+    decided: Vec<Decided>,
+}
+
+fn decide(desk: &Desk, asks: Vec<Ask>, again: bool) -> Decisions {
     let now = desk.store().now();
     // Somebody who was asked about a job is not asked again for want of a word in its record.
-    let may_line = !again && desk.consults.is_none();
-    let (mut lined, mut decided) = (Vec::new(), Vec::with_capacity(asks.len()));
+    let may_stay = !again && desk.consults.is_none();
+    let mut decisions = Decisions::default();
     for ask in asks {
         let question = Question { run_at: Time(ask.submit.run_at).some(), now, limited: ask.is_limited() };
         let mut window = ask.lane.window();
@@ -149,17 +163,20 @@ fn decide(desk: &Desk, asks: Vec<Ask>, again: bool) -> (Vec<Ask>, Vec<Decided>) 
         if decision == Decision::Dispatch {
             window.take(1);
         }
-        let fast = decision == Decision::Hold && window.moves_fast() && !ask.lane.holds_newcomers();
-        let in_line = fast && may_line && may_stand_in_line(&ask, now);
+        let fast = window.moves_fast() && !ask.lane.holds_newcomers();
         drop(window);
-        if in_line { lined.push(ask) } else { decided.push(Decided { ask, decision }) }
+        match decision {
+            Decision::Dispatch if fast && may_stay && may_stay_pending(&ask, now) => decisions.offered.push(ask),
+            Decision::Hold if fast && may_stay && may_stay_pending(&ask, now) => decisions.lined.push(ask),
+            _ => decisions.decided.push(Decided { ask, decision }),
+        }
     }
-    (lined, decided)
+    decisions
 }
 
 /// Whether nothing about this job has to be looked at before its first look, so that a short wait
 /// needs no word in its record: it has just come, and has no moment of its own to keep.
-fn may_stand_in_line(ask: &Ask, now: Time) -> bool {
+fn may_stay_pending(ask: &Ask, now: Time) -> bool {
     let submit = &ask.submit;
     let no_bounds = submit.deadline == 0 && submit.spec.as_ref().is_some_and(|spec| spec.start_by == 0);
     !ask.is_limited() && submit.version == 1 && no_bounds && now.since(Time(submit.pending_since)) < FRESH
@@ -214,14 +231,7 @@ struct Offers {
     from: Vec<(usize, Arc<Lane>)>,
 }
 
-async fn carry_out(desk: &Desk, lined: Vec<Ask>, answered: Vec<Answered>, again: bool) -> Vec<usize> {
-    let mut todo = Consequences::default();
-    for ask in lined {
-        todo.line(ask);
-    }
-    for answer in answered {
-        todo.add(answer, again);
-    }
+async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
     let Consequences { offers: [single, shared], held, homes, events, mut failed } = todo;
     muster_flow::failpoint!("dispatch.after_apply");
     let how = |many| Offering { many, again: false };
@@ -292,6 +302,15 @@ impl Consequences {
 
     fn hold(&mut self, ask: Ask, head: &Head) {
         self.enqueue(ask, head.version, head.created_at);
+    }
+
+    /// It stays `pending`; whoever starts it does so under the version it was accepted with.
+    fn offer_as_it_is(&mut self, ask: Ask, now: Time) {
+        events::observe_dispatch(Time(ask.submit.pending_since), now);
+        self.events.push(events::pending(&ask.submit, &ask.lane));
+        let shared = &mut self.offers[1];
+        shared.items.push(offers::as_it_is(ask.submit, now, &ask.lane.line));
+        shared.from.push((ask.place, ask.lane));
     }
 
     /// It stays `pending`; its entry, under the version it was accepted with, is what releases it.

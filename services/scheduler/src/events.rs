@@ -46,8 +46,13 @@ pub(crate) fn pending(submit: &Submit, lane: &Lane) -> JobEvent {
 /// dispatch. What a retry waits for is its back-off.
 pub(crate) fn observe_first_dispatch(head: &Head, since: Time) {
     if head.attempt == 0 && head.released == 0 {
-        observe(Histogram::DispatchLatency, &[], head.since.since(since).as_secs_f64());
+        observe_dispatch(since, head.since);
     }
+}
+
+/// The same, of a job that is offered at `at` for the first time.
+pub(crate) fn observe_dispatch(since: Time, at: Time) {
+    observe(Histogram::DispatchLatency, &[], at.since(since).as_secs_f64());
 }
 
 /// Tells them, in their order.

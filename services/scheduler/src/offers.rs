@@ -1,25 +1,32 @@
 //! Offers: what a worker gets to see of a job, made from the submit that came with it.
 //!
-//! Promises: an offer carries the version and the moment of its dispatch as the record has them.
+//! Promises: an offer carries the version under which it may be started, and the moment it was made.
 //! Leaves to others: offers from records, and publishing (`flow`).
 
-use muster_domain::{Head, Line};
+use muster_domain::{Head, Line, Time, job::USUAL_ATTEMPTS};
 use muster_wire::v1::{Offer, Submit};
 
-/// From the submit that a dispatch was decided on.
+/// From the submit that a dispatch was decided on, as the record has it since.
 pub(crate) fn from_submit(submit: Submit, head: &Head, line: &Line) -> Offer {
+    let deadline = head.deadline.map_or(0, |d| d.0);
+    let max_attempts = head.max_attempts.into();
+    Offer { version: head.version, max_attempts, deadline, ..as_it_is(submit, head.since, line) }
+}
+
+/// From the submit of a job that stays `pending` until it is started. `now` is Redis time, as far as known.
+pub(crate) fn as_it_is(submit: Submit, now: Time, line: &Line) -> Offer {
     let spec = submit.spec.unwrap_or_default();
     Offer {
         job_id: submit.job_id,
-        version: head.version,
-        dispatched_at: head.since.0,
+        version: submit.version,
+        dispatched_at: now.0,
         tenant: spec.tenant,
         topic: spec.topic,
         payload: submit.payload,
         labels: spec.labels,
-        max_attempts: head.max_attempts.into(),
+        max_attempts: spec.retry.map_or(USUAL_ATTEMPTS.into(), |retry| retry.max_attempts),
         timeout_ms: spec.timeout_ms,
-        deadline: head.deadline.map_or(0, |d| d.0),
+        deadline: submit.deadline,
         traceparent: spec.traceparent,
         pool: line.pool().to_owned(),
         // Jobs under a limit wait in the backlog, and are offered from their records.

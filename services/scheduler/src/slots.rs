@@ -291,9 +291,9 @@ async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<Leaving>, sorted: &mut
                 lane.learn(&record.spec.requires);
                 let record = Record { slot: Some(entry.version), placed, ..record };
                 sorted.offers.push(offer_of(&record, head));
-                let (look, event) =
-                    (next_look(head, moved.now).remaining(moved.now), events::moved(entry.job, lane, head));
-                sorted.offered.push(Ready { entry, look: Some(look), event });
+                let look = Some(next_look(head, moved.now).remaining(moved.now));
+                let event = Some(events::moved(entry.job, lane, head));
+                sorted.offered.push(Ready { entry, look, event });
             }
             // Somebody was faster: what it was admitted under is over, or found by who needs it.
             (None, Ok(record)) if moved.is_ok() => {

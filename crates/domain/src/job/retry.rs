@@ -40,9 +40,12 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
 }
 
+/// How often a job is started at most, where nobody says otherwise.
+pub const USUAL_ATTEMPTS: u16 = 5;
+
 impl Default for RetryPolicy {
     fn default() -> RetryPolicy {
-        RetryPolicy { max_attempts: 5, backoff: Backoff::default() }
+        RetryPolicy { max_attempts: USUAL_ATTEMPTS, backoff: Backoff::default() }
     }
 }
 

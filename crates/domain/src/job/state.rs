@@ -30,7 +30,7 @@ macro_rules! coded {
 coded! {
     /// Where a job stands. Codes up to 7 are alive, from 8 on ended.
     State {
-        /// Accepted, not yet decided.
+        /// Accepted; not yet decided, or offered without a word in its record (a hot topic).
         Pending = 1 "pending",
         /// Not before a time.
         Scheduled = 2 "scheduled",
@@ -208,6 +208,9 @@ transitions! {
     Pending + Deny => Denied;
     Pending + Hold => Queued;
     Pending + Dispatch => Dispatched;
+    Pending + Recall => Pending;
+    Pending + Start => Running;
+    Pending + Reject => Failed;
     Pending + Expire => Expired;
     Pending + TimeOut => TimedOut;
     Pending + Cancel => Cancelled;

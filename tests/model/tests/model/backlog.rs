@@ -2,7 +2,7 @@
 //! with the look that puts entries back.
 //!
 //! Order: claim the head, `apply(dispatch)` by the entry's version, `offer`, `forward_homes`,
-//! `remove_queued`. An entry is a job and the version at which it was queued. Its home is near (a
+//! `remove_queued`; or, of a job that stands as it was accepted, claim, `offer`, `remove_queued`. An entry is a job and the version at which it was queued. Its home is near (a
 //! look comes within 30 s) or far (a quarter of an hour): only a re-score by compare makes it far,
 //! and a state that only a far look could heal counts as lost here. Abstracts from: other jobs in
 //! the queue, windows, and the rest of the job's life, which takes one step each.
@@ -68,6 +68,10 @@ pub(crate) enum Hand {
     Remove {
         entry: Age,
     },
+    /// Has read that the job stands as it was accepted: offers it under the entry's own version.
+    OfferAsItIs {
+        entry: Age,
+    },
     /// Has looked at the queued job: puts the entry back.
     PutBack {
         entry: Age,
@@ -93,6 +97,7 @@ impl Hand {
             Hand::Offer { entry, offer, .. } => [Some(entry), Some(offer)],
             Hand::Enqueue { entry: age }
             | Hand::Claimed { entry: age }
+            | Hand::OfferAsItIs { entry: age }
             | Hand::Forward { entry: age }
             | Hand::Remove { entry: age }
             | Hand::PutBack { entry: age, .. }
@@ -209,6 +214,18 @@ impl Backlog {
                     to.faults -= 1;
                     out.push(Step::fault(who, "apply(dispatch), no answer", to.canonical()));
                 }
+                if lined && entry == Age::Now && !bare {
+                    out.push(Step::new(
+                        who,
+                        "reads that it stands as it was",
+                        put(Hand::OfferAsItIs { entry }).canonical(),
+                    ));
+                }
+            }
+            Hand::OfferAsItIs { entry } => {
+                let mut to = put(Hand::Remove { entry });
+                to.offers = to.offers.with(entry);
+                push("offer (as it is)", to);
             }
             Hand::Offer { entry, offer, forward } => {
                 let remove_first = self.has(Flaw::RemovesBeforeForward) || !forward;
@@ -285,6 +302,9 @@ impl Backlog {
                 let mut to = *w;
                 to.hands[place] = Hand::Enqueue { entry: Age::Now };
                 push("stands in line", to);
+                let mut to = *w;
+                to.offers = to.offers.with(Age::Now);
+                push("offer (as it is)", to);
             }
             State::Queued => {
                 let mut to = *w;
@@ -320,7 +340,7 @@ impl Backlog {
         }
         let mut to = *w;
         match w.record.state {
-            State::Dispatched if w.offers.has(Age::Now) => {
+            State::Dispatched | State::Pending if w.offers.has(Age::Now) => {
                 to.offers = to.offers.without(Age::Now);
                 to.apply(bare, Event::Start, Seen::Offer(Age::Now, 0));
                 push("worker", "apply(start), acks the offer", to);

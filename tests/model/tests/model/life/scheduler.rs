@@ -41,6 +41,10 @@ pub(crate) enum Hand {
     Dispatch {
         submit: Age,
     },
+    /// Its job is offered as it is, under the submit's own version.
+    OfferAsItIs {
+        submit: Age,
+    },
     /// Applied: the offer of this version is to be published, the home forwarded.
     Offer {
         offer: Age,
@@ -80,9 +84,10 @@ pub(crate) enum Hand {
 impl Hand {
     pub(super) fn older(&mut self) {
         match self {
-            Hand::Dispatch { submit: age } | Hand::Offer { offer: age, .. } | Hand::AckSubmit { submit: age } => {
-                *age = age.older();
-            }
+            Hand::Dispatch { submit: age }
+            | Hand::OfferAsItIs { submit: age }
+            | Hand::Offer { offer: age, .. }
+            | Hand::AckSubmit { submit: age } => *age = age.older(),
             Hand::Look { act, .. } => match act {
                 Act::Wake(age) | Act::Announce(age) | Act::Reoffer(age) | Act::Offer(age) | Act::End(age, _) => {
                     *age = age.older();
@@ -116,6 +121,7 @@ impl Hand {
     pub(super) fn settled_down(self) -> Hand {
         match self {
             Hand::Dispatch { submit: Age::Old }
+            | Hand::OfferAsItIs { submit: Age::Old }
             | Hand::AckSubmit { submit: Age::Old }
             | Hand::Settle { ours: false, .. }
             | Hand::AckResult { ours: false, .. }
@@ -128,9 +134,10 @@ impl Hand {
     /// Whether it compares what the last move was.
     pub(super) fn knows_before(&self) -> bool {
         match self {
-            Hand::Dispatch { submit: age } | Hand::Offer { offer: age, .. } | Hand::AckSubmit { submit: age } => {
-                *age != Age::Old
-            }
+            Hand::Dispatch { submit: age }
+            | Hand::OfferAsItIs { submit: age }
+            | Hand::Offer { offer: age, .. }
+            | Hand::AckSubmit { submit: age } => *age != Age::Old,
             Hand::Look { act, .. } => match act {
                 Act::Wake(age) | Act::Announce(age) | Act::Reoffer(age) | Act::Offer(age) | Act::End(age, _) => {
                     *age != Age::Old
@@ -148,7 +155,7 @@ impl Hand {
 
     fn submit(&self) -> Option<Age> {
         match self {
-            Hand::Dispatch { submit } | Hand::AckSubmit { submit } => Some(*submit),
+            Hand::Dispatch { submit } | Hand::OfferAsItIs { submit } | Hand::AckSubmit { submit } => Some(*submit),
             Hand::Offer { offer, .. } => Some(offer.older()),
             _ => None,
         }
@@ -208,7 +215,16 @@ impl Steps<'_> {
         }
         match hand {
             Hand::Idle => self.takes(place),
-            Hand::Dispatch { submit } => self.dispatch(place, submit),
+            Hand::Dispatch { submit } => {
+                self.dispatch(place, submit);
+                // Or, on a hot topic, without a word in the record and without reading it.
+                self.push(who, "decides to offer it as it is", self.put(place, Hand::OfferAsItIs { submit }));
+            }
+            Hand::OfferAsItIs { submit } => {
+                let mut to = self.put(place, Hand::AckSubmit { submit });
+                to.offers = to.offers.with(submit);
+                self.push(who, "offer (as it is)", to);
+            }
             Hand::Offer { offer, publish, forward } => {
                 let next = |publish, forward| match (publish, forward) {
                     (false, false) => Hand::AckSubmit { submit: offer.older() },
