@@ -233,9 +233,9 @@ async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
             ids.push(answer.id());
         }
     }
-    // A job needs the shard of its home and that of its record: between a third and a half find both.
+    // Homes and records are put where somebody answers; now and then one finds out whether the shard is back.
     eprintln!("with a shard away {served} of {asked} submits were accepted");
-    assert!(served * 8 > asked, "healthy shards never stall: {served} of {asked} were accepted");
+    assert!(served * 2 > asked, "healthy shards never stall: {served} of {asked} were accepted");
     for name in &names {
         stack.signal(name, Signal::SIGCONT);
     }

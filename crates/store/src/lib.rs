@@ -17,6 +17,7 @@ pub mod keys;
 pub mod leases;
 mod limits;
 mod lists;
+mod minting;
 mod notes;
 mod operations;
 mod queues;

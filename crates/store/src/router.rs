@@ -228,6 +228,16 @@ impl Router {
         }
     }
 
+    /// Whether any node that serves slots could not be reached last time.
+    pub fn some_are_away(&self) -> bool {
+        self.0.map.load().primaries().iter().any(|node| node.is_away())
+    }
+
+    /// Whether the node that serves this key could not be reached last time.
+    pub fn is_away(&self, key: &[u8]) -> bool {
+        self.0.map.load().owner(slot_of(key)).is_some_and(|node| node.is_away())
+    }
+
     /// The nodes that serve slots now (one, if standalone). Fails if the cluster's map is not known.
     pub async fn primaries(&self) -> Result<Vec<NodeAddr>, StoreError> {
         let deadline = Instant::now() + self.0.settings.budget;

@@ -24,6 +24,10 @@ use crate::error::StoreError;
 
 /// How long a node is left alone after it could not be connected to.
 const REST: Duration = Duration::from_millis(100);
+/// How long a node that could not be reached is avoided by whoever has a choice. After that somebody finds out.
+const AVOIDED: Duration = Duration::from_secs(2);
+/// A connection that takes longer is none yet.
+const SLOW: Duration = Duration::from_millis(50);
 /// Commands that may wait on one connection before senders have to; the crate's own 50 is too few.
 const BUFFER: usize = 1024;
 
@@ -196,6 +200,15 @@ impl Node {
         matches!(&*self.link.borrow(), Link::Up(_))
     }
 
+    /// Whether it could not be reached lately, or takes long to.
+    pub(super) fn is_away(&self) -> bool {
+        match &*self.link.borrow() {
+            Link::Up(_) | Link::Down { fault: None, .. } => false,
+            Link::Down { retry_at, .. } => retry_at.elapsed() < AVOIDED,
+            Link::Connecting { since } => since.elapsed() > SLOW,
+        }
+    }
+
     /// How long nobody has asked for it.
     pub(super) fn idle(&self) -> Duration {
         Duration::from_micros(self.around.now().saturating_sub(self.used.load(Ordering::Relaxed)))
@@ -268,7 +281,8 @@ impl Node {
     pub(super) fn give_up(&self, live: &Arc<Live>, why: &str) {
         let closed = self.link.send_if_modified(|link| match link {
             Link::Up(current) if Arc::ptr_eq(current, live) => {
-                *link = Link::Down { retry_at: Instant::now(), fault: None };
+                let fault = Some(self.away(why));
+                *link = Link::Down { retry_at: Instant::now(), fault };
                 true
             }
             _ => false,

@@ -177,6 +177,14 @@ async fn a_shard_that_is_away_stops_no_tenant_that_was_served_before() {
             scene.submit(case, case.later).await;
         }
     }
+    // Whoever has a choice avoids the node that did not answer.
+    let there = (0..).map(|n: u32| JobId::mint(n as u8)).find(|id| scene.is_away(&job_key(*id))).unwrap();
+    assert!(scene.store.read(&[there], Fields::NONE).await[0].is_err());
+    for wished in 0..64 {
+        let id = scene.store.mint(scene.store.home_shard(wished));
+        let home = format!("muster:due:job:{:x}", id.shard());
+        assert!(!scene.is_away(&job_key(id)) && !scene.is_away(&home), "{id}");
+    }
     members.iter().for_each(|node| cluster.nodes[*node].resume());
     cluster.wait_healthy().await;
 

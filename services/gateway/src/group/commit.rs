@@ -39,11 +39,12 @@ impl Committer {
     async fn carry_out(&self, group: Vec<Entry>) {
         let group = Entry::in_time(group);
         let mut tokens = self.tokens(&group).await;
-        let shard = self.shard.fetch_add(1, Ordering::Relaxed);
+        let shard = self.flow.store.home_shard(self.shard.fetch_add(1, Ordering::Relaxed));
+        let mint = || self.flow.store.mint(shard);
         let mut jobs = Vec::with_capacity(group.len());
         let mut plans = Vec::with_capacity(group.len());
         for Entry { items, reply, .. } in group {
-            let plan = items.into_iter().map(|item| plan(item, &mut tokens, shard, &mut jobs)).collect::<Vec<_>>();
+            let plan = items.into_iter().map(|item| plan(item, &mut tokens, mint, &mut jobs)).collect::<Vec<_>>();
             plans.push((plan, reply));
         }
         let outcomes = if jobs.is_empty() { Vec::new() } else { self.flow.submit(&mut jobs).await };
@@ -79,14 +80,19 @@ impl Committer {
 }
 
 /// Puts an admitted item among the jobs; says why not otherwise. First come, first served.
-fn plan(item: Item, tokens: &mut HashMap<Tenant, Taken>, shard: u8, jobs: &mut Vec<NewJob>) -> Option<Refused> {
+fn plan(
+    item: Item,
+    tokens: &mut HashMap<Tenant, Taken>,
+    mint: impl FnOnce() -> JobId,
+    jobs: &mut Vec<NewJob>,
+) -> Option<Refused> {
     if !item.paid {
         match tokens.get_mut(&item.spec.tenant) {
             Some(left) if left.granted > 0 => left.granted -= 1,
             other => return Some(Refused::RateLimited(other.map_or(Duration::ZERO, |t| t.retry_after))),
         }
     }
-    let id = item.id.unwrap_or_else(|| JobId::mint(shard));
+    let id = item.id.unwrap_or_else(mint);
     jobs.push(NewJob { id, spec: item.spec, payload: item.payload, body_hash: item.hash, place: None });
     None
 }
@@ -111,9 +117,9 @@ mod tests {
         let mut jobs = Vec::new();
         let mut refused = Vec::new();
         for tenant in ["a", "a", "b", "a", "b"] {
-            refused.push(plan(item(tenant, false), &mut tokens, 3, &mut jobs));
+            refused.push(plan(item(tenant, false), &mut tokens, || JobId::mint(3), &mut jobs));
         }
-        assert!(plan(item("a", true), &mut tokens, 3, &mut jobs).is_none(), "a batch has paid before");
+        assert!(plan(item("a", true), &mut tokens, || JobId::mint(3), &mut jobs).is_none(), "a batch has paid before");
         let over = Some(Refused::RateLimited(Duration::from_secs(6)));
         assert_eq!(refused, [None, None, None, over.clone(), over]);
         assert_eq!(jobs.len(), 4);
@@ -124,7 +130,12 @@ mod tests {
         let (mut tokens, mut jobs) = (HashMap::new(), Vec::new());
         let derived = JobId::derive("job", &Tenant::default(), "k");
         for n in 0..4 {
-            plan(Item { id: (n == 2).then_some(derived), ..item("a", true) }, &mut tokens, 19, &mut jobs);
+            plan(
+                Item { id: (n == 2).then_some(derived), ..item("a", true) },
+                &mut tokens,
+                || JobId::mint(19),
+                &mut jobs,
+            );
         }
         assert_eq!(jobs[2].id, derived);
         assert!([0, 1, 3].iter().all(|n| jobs[*n as usize].id.shard() == 3));
