@@ -184,6 +184,8 @@ async fn exit_codes_and_hints_tell_what_went_wrong() {
     ] {
         shell.muster(line).await.ends(2);
     }
+    let said = shell.muster("loops bogus").await.ends(3);
+    assert!(said.err.contains("bogus"), "{said:?}");
     let said = shell.muster("job submit --topic T").await.ends(1);
     assert!(said.err.contains("topic"), "{said:?}");
     let said = shell.muster("job list --api-key nonsense").await.ends(1);

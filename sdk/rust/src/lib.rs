@@ -59,6 +59,6 @@ pub use muster_domain::{
     WorkerId,
 };
 pub use worker::{
-    Context, HandlerError, INVALID_PAYLOAD, MAX_RESULT, RESULT_PREVIEW, StopReason, Summary, Worker, WorkerBuilder,
-    WorkerError, WorkerHandle,
+    Context, HandlerError, INVALID_PAYLOAD, JobResult, MAX_RESULT, RESULT_PREVIEW, StopReason, Summary, Worker,
+    WorkerBuilder, WorkerError, WorkerHandle,
 };

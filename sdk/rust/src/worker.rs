@@ -37,7 +37,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::JoinSet};
 
 pub use context::{Context, StopReason};
-pub use handler::{HandlerError, INVALID_PAYLOAD, MAX_RESULT, RESULT_PREVIEW};
+pub use handler::{HandlerError, INVALID_PAYLOAD, JobResult, MAX_RESULT, RESULT_PREVIEW};
 use pulls::{Pulls, Source};
 use pulse::{Pulse, Vitals};
 use turn::Turn;
@@ -192,11 +192,13 @@ impl WorkerBuilder {
     }
 
     /// The same with JSON as it travels: a payload comes exactly as it was sent (empty if there is none),
-    /// and a result goes exactly as it is returned.
-    pub fn handle_raw<F, Fut>(mut self, topic: impl Into<String>, handler: F) -> Self
+    /// and a result goes exactly as it is returned: [`Bytes`], or a [`JobResult`] of which the handler kept the
+    /// beginning only.
+    pub fn handle_raw<F, Fut, R>(mut self, topic: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Context, Bytes) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Bytes, HandlerError>> + Send + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        R: Into<JobResult> + Send + 'static,
     {
         self.handlers.push((topic.into(), handler::raw(handler)));
         self

@@ -23,8 +23,53 @@ const MAX_DETAILS: usize = 64 * 1024;
 /// What a payload that its handler cannot read is failed with.
 pub const INVALID_PAYLOAD: &str = "invalid_payload";
 
+/// What a handler has to show for its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobResult {
+    /// JSON, verbatim; empty if there is none.
+    Whole(Bytes),
+    /// Of a result of more than [`MAX_RESULT`] bytes: how many it has, and how it begins.
+    Cut {
+        /// Its bytes as JSON.
+        size: u64,
+        /// At most [`RESULT_PREVIEW`] of them; more are left out.
+        preview: String,
+    },
+}
+
+impl From<Bytes> for JobResult {
+    fn from(json: Bytes) -> JobResult {
+        JobResult::Whole(json)
+    }
+}
+
+impl JobResult {
+    /// The same as it may travel: cut if it is too large.
+    #[must_use]
+    pub fn fitted(self) -> JobResult {
+        match self {
+            JobResult::Whole(json) if json.len() > MAX_RESULT => {
+                JobResult::Cut { size: json.len() as u64, preview: beginning(&json) }
+            }
+            JobResult::Cut { size, preview } if preview.len() > RESULT_PREVIEW => {
+                JobResult::Cut { size, preview: beginning(preview.as_bytes()) }
+            }
+            fits => fits,
+        }
+    }
+}
+
+/// The first bytes, up to a whole character.
+fn beginning(text: &[u8]) -> String {
+    let head = &text[..text.len().min(RESULT_PREVIEW)];
+    match std::str::from_utf8(head) {
+        Ok(text) => text.to_owned(),
+        Err(cut) => String::from_utf8_lossy(&head[..cut.valid_up_to()]).into_owned(),
+    }
+}
+
 /// What an attempt came to: JSON, or why it failed.
-pub(super) type Outcome = Result<Bytes, HandlerError>;
+pub(super) type Outcome = Result<JobResult, HandlerError>;
 
 /// A handler with its types rubbed off.
 pub(super) type Handler = Arc<dyn Fn(Context, Bytes) -> BoxFuture<'static, Outcome> + Send + Sync>;
@@ -120,7 +165,7 @@ where
             let payload = decode(&payload)?;
             let result = handler(context, payload).await?;
             serde_json::to_vec(&result)
-                .map(Bytes::from)
+                .map(|json| JobResult::Whole(json.into()))
                 .map_err(|e| HandlerError::permanent(format_args!("the result cannot be written as JSON: {e}")))
         }
         .boxed()
@@ -128,18 +173,20 @@ where
 }
 
 /// Makes a handler of one that takes and gives JSON bytes.
-pub(super) fn raw<F, Fut>(handler: F) -> Handler
+pub(super) fn raw<F, Fut, R>(handler: F) -> Handler
 where
+    R: Into<JobResult> + Send + 'static,
     F: Fn(Context, Bytes) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Bytes, HandlerError>> + Send + 'static,
+    Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
 {
     let handler = Arc::new(handler);
     Arc::new(move |context, payload| {
         let handler = Arc::clone(&handler);
         async move {
-            let result = handler(context, payload).await?;
+            let result = handler(context, payload).await?.into();
             // Whoever reads the job is promised JSON; a handler that breaks the promise would break them.
-            if !result.is_empty() && serde_json::from_slice::<&serde_json::value::RawValue>(&result).is_err() {
+            let is_json = |json: &[u8]| serde_json::from_slice::<&serde_json::value::RawValue>(json).is_ok();
+            if matches!(&result, JobResult::Whole(json) if !json.is_empty() && !is_json(json)) {
                 return Err(HandlerError::permanent("the handler's result is not JSON"));
             }
             Ok(result)
@@ -155,16 +202,11 @@ fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HandlerError> {
 }
 
 /// A success as it travels: whole, or with a flag, its size and a preview.
-pub(super) fn success(json: Bytes) -> v1::Success {
-    if json.len() <= MAX_RESULT {
-        return v1::Success { result: json, ..v1::Success::default() };
+pub(super) fn success(result: JobResult) -> v1::Success {
+    match result.fitted() {
+        JobResult::Whole(result) => v1::Success { result, ..v1::Success::default() },
+        JobResult::Cut { size, preview } => v1::Success { result: Bytes::new(), truncated: true, size, preview },
     }
-    let head = &json[..RESULT_PREVIEW];
-    let preview = match std::str::from_utf8(head) {
-        Ok(text) => text.to_owned(),
-        Err(cut) => String::from_utf8_lossy(&head[..cut.valid_up_to()]).into_owned(),
-    };
-    v1::Success { result: Bytes::new(), truncated: true, size: json.len() as u64, preview }
 }
 
 /// A failure as it travels.
@@ -194,15 +236,18 @@ mod tests {
 
     #[test]
     fn a_result_over_the_limit_keeps_a_preview_that_ends_on_a_character() {
-        let whole = success(Bytes::from(vec![b'1'; MAX_RESULT]));
+        let whole = success(Bytes::from(vec![b'1'; MAX_RESULT]).into());
         assert!(!whole.truncated && whole.result.len() == MAX_RESULT && whole.preview.is_empty());
 
         let text = format!("\"x{}\"", "€".repeat(MAX_RESULT / 3 + 1));
-        let cut = success(Bytes::from(text.clone()));
+        let cut = success(Bytes::from(text.clone()).into());
         assert!(cut.truncated && cut.result.is_empty());
         assert_eq!(cut.size, text.len() as u64);
         assert!(cut.preview.len() <= RESULT_PREVIEW && cut.preview.len() > RESULT_PREVIEW - 4);
         assert!(text.starts_with(&cut.preview));
+
+        let own = success(JobResult::Cut { size: 20_000_002, preview: text });
+        assert_eq!((own.truncated, own.size, own.preview), (true, 20_000_002, cut.preview));
     }
 
     #[test]

@@ -268,9 +268,9 @@ impl Turn {
                 self.release(attempt, &job.context, job.confirmed);
                 return;
             }
-            (_, Ok(json)) => {
+            (_, Ok(result)) => {
                 self.summary.succeeded += 1;
-                Kind::Success(success(json))
+                Kind::Success(success(result))
             }
             (Fate::Ours, Err(error)) => {
                 self.summary.failed += 1;

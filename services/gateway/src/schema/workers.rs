@@ -104,6 +104,10 @@ pub(crate) struct CompleteItem {
     fence: u64,
     /// Any JSON.
     result: Option<Value>,
+    /// Instead of a result of more than 262,144 bytes: how many it has.
+    result_size: Option<u64>,
+    /// And how it begins, at most 4,096 bytes.
+    result_preview: Option<String>,
 }
 
 /// A worker has failed at jobs.

@@ -24,8 +24,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// After this the client is told to repeat.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 /// A larger result is a success all the same, with a flag and a preview.
-const MOST_RESULT: usize = 256 * 1024;
-const PREVIEW: usize = 4 * 1024;
+pub(crate) const MOST_RESULT: usize = 256 * 1024;
+pub(crate) const PREVIEW: usize = 4 * 1024;
 
 /// One attempt's outcome.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(crate) struct Report {
 pub(crate) enum Said {
     /// JSON, verbatim; empty if there is none.
     Done(Bytes),
+    /// Done, with a result that the worker has cut itself: its size, and how it begins.
+    Cut(u64, String),
     /// With the worker's own wish for the wait before the next attempt.
     Failed(JobError, Option<Duration>),
     /// Given back.
@@ -60,7 +62,8 @@ impl Workers {
         for report in reports {
             let Some(record) = known.get(&report.job) else { continue };
             let worker = worker.map_or_else(|| holder(record, &caller.tenant), |own| on_bus(&caller.tenant, own));
-            open.insert((report.job, report.fence), message(report, record, &worker));
+            // Said twice in one call, the first word counts.
+            open.entry((report.job, report.fence)).or_insert_with(|| message(report, record, &worker));
         }
         let heard = self.settled(open).await?;
         let stands = |report: &Report| Stands {
@@ -129,6 +132,12 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let kind = match &report.said {
         Said::Done(json) => v1::result::Kind::Success(success(json)),
+        Said::Cut(size, preview) => v1::result::Kind::Success(v1::Success {
+            result: Bytes::new(),
+            truncated: true,
+            size: *size,
+            preview: preview.clone(),
+        }),
         Said::Failed(error, retry_in) => {
             v1::result::Kind::Failed(v1::Failed { failure: Some(error.into()), retry_in_ms: retry_in.map(millis) })
         }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Caller;
 use crate::{
     api::Call,
-    outcome::Failure,
+    outcome::{Code, Failure},
     output::{self, Format, cell},
 };
 
@@ -66,7 +66,9 @@ impl Loops {
             ["LOOP", "INSTANCE", "CLASS", "STATE", "FENCE", "SINCE", "LAST TICK", "OUTCOME", "COUNTS", "NEXT TICK"];
         output::rows(&headings, asked.iter().map(|it| row(it)));
         match (self.name, asked.first()) {
-            (Some(name), None) => Err(Failure::new(format!("no replica has a loop {name:?}")).into()),
+            (Some(name), None) => {
+                Err(Failure::new(format!("no replica has a loop {name:?}")).with_code(Code::NotFound).into())
+            }
             (Some(_), Some(it)) => {
                 output::line("");
                 output::facts(&[

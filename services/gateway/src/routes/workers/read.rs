@@ -13,7 +13,7 @@ use crate::{
     json::{Faults, Object, join, text},
     problem::Problem,
     query::MOST_WAIT_MS,
-    workers::{Extend, Held, Lease, Report, Said},
+    workers::{Extend, Held, Lease, MOST_RESULT, PREVIEW, Report, Said},
 };
 
 /// Items in one call.
@@ -21,6 +21,8 @@ const MOST_ITEMS: usize = 100;
 const LEASE_MS: RangeInclusive<u64> = 5_000..=900_000;
 /// Ten years: beyond that a number is a slip.
 const MOST_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+/// Numbers up to here are the same in every language.
+const MOST_FENCE: u64 = (1 << 53) - 1;
 /// Most bytes of an error's details or of a progress's data.
 const MOST_EXTRA: usize = 64 * 1024;
 
@@ -122,7 +124,23 @@ pub(super) fn completed(body: &Bytes) -> Result<Reports, Problem> {
             f.invalid(o.at(), "result", format_args!("nests deeper than {MOST_DEPTH} levels"));
         }
         let json = if raw.is_empty() { Bytes::new() } else { body.slice_ref(raw.as_bytes()) };
-        Some(Said::Done(json))
+        let size = o.integer("result_size", f, MOST_RESULT as u64 + 1..=MOST_FENCE);
+        let preview = o.name("result_preview", f, |given| match given.len() > PREVIEW {
+            true => Err(format!("has at most {PREVIEW} bytes")),
+            false => Ok(given.to_owned()),
+        });
+        match (size, preview) {
+            (None, None) => Some(Said::Done(json)),
+            (Some(_), _) if !json.is_empty() => {
+                f.invalid(o.at(), "result_size", "give the result, or what was cut of it, not both");
+                None
+            }
+            (Some(size), preview) => Some(Said::Cut(size, preview.unwrap_or_default())),
+            (None, Some(_)) => {
+                f.invalid(o.at(), "result_preview", "goes with result_size only");
+                None
+            }
+        }
     })
 }
 
@@ -181,7 +199,7 @@ fn items<T>(
         item.require("job_id", f);
         item.require("fence", f);
         let job = item.name("job_id", f, str::parse::<JobId>);
-        let fence = item.integer("fence", f, 0..=(1 << 53));
+        let fence = item.integer("fence", f, 0..=MOST_FENCE);
         // Read whatever is wrong before, so that all faults are named.
         let stand_in = JobId::derive("none", &muster_domain::Tenant::default(), "");
         let value = read(&mut item, f, job.unwrap_or(stand_in), fence.unwrap_or(0));
@@ -247,6 +265,24 @@ mod tests {
         );
         assert!(matches!(&read.items[1].said, Said::Done(json) if json.is_empty()));
         assert_eq!(read.items[0].fence, 5);
+    }
+
+    #[test]
+    fn a_worker_may_cut_a_large_result_itself() {
+        let body = |rest: &str| format!(r#"{{"items":[{{"job_id":"{JOB}","fence":5,{rest}}}]}}"#);
+        let read = completed(&Bytes::from(body(r#""result_size":20000002,"result_preview":"\"xx""#))).unwrap();
+        assert!(matches!(&read.items[0].said, Said::Cut(20_000_002, preview) if preview == "\"xx"));
+        for wrong in [r#""result_size":1"#, r#""result_size":300000,"result":1"#] {
+            assert_eq!(pointers(completed, &body(wrong)), ["/items/0/result_size"], "{wrong}");
+        }
+        assert_eq!(pointers(completed, &body(r#""result_preview":"x""#)), ["/items/0/result_preview"]);
+    }
+
+    #[test]
+    fn a_fence_is_below_two_to_the_53() {
+        let body = |fence: u64| format!(r#"{{"items":[{{"job_id":"{JOB}","fence":{fence}}}]}}"#);
+        assert_eq!(completed(&Bytes::from(body((1 << 53) - 1))).unwrap().items[0].fence, (1 << 53) - 1);
+        assert_eq!(pointers(completed, &body(1 << 53)), ["/items/0/fence"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use muster_sdk::HandlerError;
+use muster_sdk::{HandlerError, JobResult, RESULT_PREVIEW};
 use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
@@ -18,7 +18,7 @@ use nix::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::work::Task;
@@ -30,7 +30,10 @@ const PERMANENT: i32 = 65;
 const GRACE: Duration = Duration::from_secs(5);
 /// After the command has ended, how long something it left behind may still hold its output.
 const LINGER: Duration = Duration::from_secs(1);
-/// Most bytes of output that are kept; a result of more than 256 KiB is cut to a preview anyway.
+/// How often a group that was told to end is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// Most bytes of output that are kept whole, to see whether they are JSON. Of more only the beginning and the size
+/// count: a result of more than 256 KiB is cut to a preview anyway.
 const MAX_OUTPUT: usize = 16 * 1024 * 1024;
 /// Most bytes of an error message.
 const MAX_ERROR: usize = 4_000;
@@ -47,7 +50,7 @@ impl Exec {
     }
 
     /// Runs the command for one job.
-    pub(super) async fn run(&self, task: Task) -> Result<Bytes, HandlerError> {
+    pub(super) async fn run(&self, task: Task) -> Result<JobResult, HandlerError> {
         let cannot = |e: io::Error| HandlerError::retryable(format_args!("cannot run the command: {e}"));
         let mut command: Command = dev::bound_to_parent(self.setpriv.as_deref(), "/bin/sh".as_ref());
         let mut child = command
@@ -63,7 +66,8 @@ impl Exec {
             .map_err(cannot)?;
         let mut group = Group::of(child.id());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (mut output, mut error) = (Vec::new(), Vec::new());
+        let (mut output, mut error) = (Output::new(MAX_OUTPUT), Vec::new());
+        let mut told_at = None;
 
         let status = {
             let feed = async {
@@ -72,10 +76,12 @@ impl Exec {
                     let _ = stdin.write_all(&task.payload).await;
                 }
             };
-            let pipes = async { tokio::join!(feed, keep_head(stdout, &mut output), keep_tail(stderr, &mut error)) };
+            let pipes = async {
+                tokio::join!(feed, each_piece(stdout, |piece| output.add(piece)), keep_tail(stderr, &mut error))
+            };
             let mut pipes = std::pin::pin!(pipes);
             let mut ended: Option<ExitStatus> = None;
-            let (mut drained, mut stopping) = (false, false);
+            let mut drained = false;
             let mut limit = Instant::now();
             loop {
                 tokio::select! {
@@ -84,12 +90,12 @@ impl Exec {
                         limit = Instant::now() + LINGER;
                     }
                     _ = &mut pipes, if !drained => drained = true,
-                    () = task.stop.cancelled(), if !stopping && ended.is_none() => {
-                        stopping = true;
+                    () = task.stop.cancelled(), if told_at.is_none() && ended.is_none() => {
                         group.signal(Signal::SIGTERM);
+                        told_at = Some(Instant::now());
                         limit = Instant::now() + GRACE;
                     }
-                    () = sleep_until(limit), if ended.is_some() || stopping => match ended {
+                    () = sleep_until(limit), if ended.is_some() || told_at.is_some() => match ended {
                         Some(status) => break status,
                         None => {
                             group.signal(Signal::SIGKILL);
@@ -102,18 +108,18 @@ impl Exec {
                 }
             }
         };
-        group.ended();
+        group.end(told_at).await;
         if task.stop.is_cancelled() && !status.success() {
             return Err(HandlerError::retryable("told to stop"));
         }
-        judge(status, &output, &error)
+        judge(status, output, &error)
     }
 }
 
 /// What the command's end means for the job.
-fn judge(status: ExitStatus, output: &[u8], error: &[u8]) -> Result<Bytes, HandlerError> {
+fn judge(status: ExitStatus, output: Output, error: &[u8]) -> Result<JobResult, HandlerError> {
     if status.success() {
-        return Ok(result(output));
+        return Ok(output.into_result());
     }
     let said = String::from_utf8_lossy(error);
     let said = said.trim();
@@ -132,15 +138,6 @@ fn result(output: &[u8]) -> Bytes {
         return Bytes::copy_from_slice(json.as_bytes());
     }
     Bytes::from(serde_json::Value::from(text.trim_end_matches(['\n', '\r'])).to_string())
-}
-
-/// Reads to the end and keeps the beginning.
-async fn keep_head(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
-    each_piece(pipe, |piece| {
-        let room = MAX_OUTPUT.saturating_sub(kept.len());
-        kept.extend_from_slice(&piece[..piece.len().min(room)]);
-    })
-    .await;
 }
 
 /// Reads to the end and keeps what came last.
@@ -164,6 +161,107 @@ async fn each_piece(pipe: Option<impl AsyncRead + Unpin>, mut take: impl FnMut(&
     }
 }
 
+/// The command's output: whole, or how it begins and how large it is.
+struct Output {
+    head: Vec<u8>,
+    most: usize,
+    over: Option<TextSize>,
+}
+
+impl Output {
+    fn new(most: usize) -> Output {
+        Output { head: Vec::new(), most, over: None }
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        if self.over.is_none() && self.head.len() + piece.len() <= self.most {
+            self.head.extend_from_slice(piece);
+            return;
+        }
+        let size = self.over.get_or_insert_with(|| {
+            let mut size = TextSize::default();
+            size.add(&self.head);
+            self.head.extend_from_slice(&piece[..piece.len().min(ENOUGH)]);
+            self.head.truncate(ENOUGH);
+            self.head.shrink_to_fit();
+            size
+        });
+        size.add(piece);
+    }
+
+    fn into_result(self) -> JobResult {
+        let Some(size) = self.over else { return JobResult::Whole(result(&self.head)) };
+        // More than is parsed is text, whatever it looks like. Its last character may have been cut, far behind the
+        // part that is shown.
+        let text = serde_json::Value::from(String::from_utf8_lossy(&self.head)).to_string();
+        let end = (0..=RESULT_PREVIEW.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+        JobResult::Cut { size: size.quoted(), preview: text[..end.unwrap_or(0)].to_owned() }
+    }
+}
+
+/// So much of the output makes a preview.
+const ENOUGH: usize = RESULT_PREVIEW + 16;
+
+/// How large a text is as a JSON string, counted piece by piece.
+#[derive(Default)]
+struct TextSize {
+    bytes: u64,
+    /// Line breaks that it ends with so far.
+    breaks: u64,
+    /// The beginning of a character whose rest is in the next piece.
+    rest: Vec<u8>,
+}
+
+impl TextSize {
+    fn add(&mut self, piece: &[u8]) {
+        let mut whole = std::mem::take(&mut self.rest);
+        whole.extend_from_slice(piece);
+        let mut left = whole.as_slice();
+        loop {
+            match std::str::from_utf8(left) {
+                Ok(text) => return self.text(text),
+                Err(fault) => {
+                    let (good, bad) = left.split_at(fault.valid_up_to());
+                    self.text(&String::from_utf8_lossy(good));
+                    match fault.error_len() {
+                        None => return self.rest = bad.to_vec(),
+                        Some(n) => {
+                            self.unreadable();
+                            left = &bad[n..];
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        let escaped = |byte: u8| match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+            0..=0x1f => 6,
+            _ => 1,
+        };
+        self.bytes += text.bytes().map(escaped).sum::<u64>();
+        let before = text.trim_end_matches(['\n', '\r']);
+        let breaks = (text.len() - before.len()) as u64;
+        self.breaks = if before.is_empty() { self.breaks + breaks } else { breaks };
+    }
+
+    /// What stands for bytes that are no text.
+    fn unreadable(&mut self) {
+        self.bytes += char::REPLACEMENT_CHARACTER.len_utf8() as u64;
+        self.breaks = 0;
+    }
+
+    /// With its quotes, and without its last line breaks.
+    fn quoted(mut self) -> u64 {
+        if !self.rest.is_empty() {
+            self.unreadable();
+        }
+        self.bytes - 2 * self.breaks + 2
+    }
+}
+
 /// The command's process group. If the attempt is dropped half-way, the group is still ended.
 struct Group {
     id: Option<Pid>,
@@ -180,10 +278,23 @@ impl Group {
         }
     }
 
-    /// The command is over. What it left in its group was part of the attempt and goes too.
-    fn ended(&mut self) {
+    /// The command is over, and was told to stop at this time if it was. What it left in its group was part of the
+    /// attempt and goes too: asked first, and made to after the grace. Until then the attempt is not over.
+    async fn end(&mut self, told_at: Option<Instant>) {
+        let limit = told_at.unwrap_or_else(Instant::now) + GRACE;
         self.signal(Signal::SIGTERM);
+        while self.is_alive() {
+            if Instant::now() >= limit {
+                self.signal(Signal::SIGKILL);
+                break;
+            }
+            sleep(LOOK).await;
+        }
         self.id = None;
+    }
+
+    fn is_alive(&self) -> bool {
+        self.id.is_some_and(|id| killpg(id, None).is_ok())
     }
 }
 
@@ -213,7 +324,10 @@ mod tests {
     }
 
     async fn run(command: &str, payload: &'static str) -> Result<Bytes, HandlerError> {
-        Exec::new(command).run(task(payload)).await
+        match Exec::new(command).run(task(payload)).await? {
+            JobResult::Whole(json) => Ok(json),
+            cut => panic!("{cut:?}"),
+        }
     }
 
     #[tokio::test]
@@ -244,6 +358,66 @@ mod tests {
     async fn only_the_tail_of_long_complaints_is_kept() {
         let failed = run("yes complaint | head -n 10000 >&2; echo the end >&2; exit 1", "").await.unwrap_err();
         assert!(failed.message.len() <= MAX_ERROR && failed.message.ends_with("the end"));
+    }
+
+    #[tokio::test]
+    async fn a_large_output_is_told_by_its_true_size_and_its_beginning() {
+        let told = Exec::new("head -c 20000000 /dev/zero | tr '\\0' x; echo").run(task("")).await.unwrap();
+        let JobResult::Cut { size, preview } = told else { panic!("not cut") };
+        assert_eq!((size, preview.len()), (20_000_002, RESULT_PREVIEW));
+        assert!(preview.starts_with("\"xxx") && preview.ends_with('x'));
+    }
+
+    #[test]
+    fn the_size_of_a_text_is_counted_as_json_writes_it() {
+        let texts: [&[u8]; 7] = [
+            b"",
+            b"plain\r\n\n",
+            b"\n\n",
+            b"a \"quote\" \\ \t\x01\x08\x0c\n and more\n",
+            "€uro 😀\n".as_bytes(),
+            b"\xff\xfe broken \xe2\x82",
+            b"\xe2\x82\n\n\xf0\x9f\x98\n",
+        ];
+        for text in texts {
+            for piece in 1..=text.len().max(1) {
+                let mut output = Output::new(0);
+                output.over = Some(TextSize::default());
+                text.chunks(piece).for_each(|piece| output.add(piece));
+                let lossy = String::from_utf8_lossy(text);
+                let json = serde_json::Value::from(lossy.trim_end_matches(['\n', '\r'])).to_string();
+                let JobResult::Cut { size, .. } = output.into_result() else { panic!("not cut") };
+                assert_eq!(size, json.len() as u64, "{text:?} by {piece}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_of_the_group_that_will_not_go_is_killed_after_the_grace_and_holds_its_slot_till_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let job = task("");
+        let stop = job.stop.clone();
+        // The shell dies of the signal, its child does not; nor does the child hold the output.
+        let deaf = "trap '' TERM; echo $$ > \"$0\"; while :; do sleep 1000; done";
+        let exec =
+            Exec::new(&format!("sh -c '{}' {} >/dev/null 2>&1 & wait", deaf.replace('\'', "'\\''"), file.display()));
+        let until_started = async {
+            while std::fs::read_to_string(&file).unwrap_or_default().trim().is_empty() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            stop.cancel();
+            Instant::now()
+        };
+        let (ended, told_at) = tokio::join!(exec.run(job), until_started);
+        assert_eq!(ended.unwrap_err().message, "told to stop");
+        assert!(told_at.elapsed() >= GRACE - Duration::from_millis(100), "{:?}", told_at.elapsed());
+        let child: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let limit = Instant::now() + Duration::from_secs(5);
+        while alive(child) {
+            assert!(Instant::now() < limit, "the deaf child survived");
+            sleep(Duration::from_millis(5)).await;
+        }
     }
 
     #[tokio::test]

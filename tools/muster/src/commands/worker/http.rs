@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use muster_sdk::HandlerError;
-use serde::Deserialize;
+use muster_sdk::{HandlerError, JobResult};
+use serde::{Deserialize, Deserializer};
 use serde_json::{json, value::RawValue};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, CallError>> + 'a>>;
-type Running = Pin<Box<dyn Future<Output = (String, u64, Result<Bytes, HandlerError>)>>>;
+type Running = Pin<Box<dyn Future<Output = (String, u64, Result<JobResult, HandlerError>)>>>;
 
 /// What a lease brings.
 #[derive(Deserialize)]
@@ -53,8 +53,21 @@ struct Offer {
     job_id: String,
     fence: u64,
     attempt: u32,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "given")]
     payload: Option<Box<RawValue>>,
+}
+
+/// What is there, even if it is `null`.
+fn given<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(field).map(Some)
+}
+
+/// An extension under way.
+struct Extending<'a> {
+    begun: Instant,
+    /// The attempts it asks for.
+    items: Vec<(String, u64)>,
+    asking: Asking<'a>,
 }
 
 struct HttpWorker<'a> {
@@ -67,7 +80,7 @@ struct HttpWorker<'a> {
     request: Option<String>,
     leasing: Option<Asking<'a>>,
     lease_after: Instant,
-    extending: Option<(Instant, Asking<'a>)>,
+    extending: Option<Extending<'a>>,
     extend_after: Instant,
     fresh: bool,
     reporting: Option<(Vec<Item>, Asking<'a>)>,
@@ -113,7 +126,7 @@ pub(super) async fn run(settings: Settings, door: Door, work: Arc<Work>, mut sto
         let pause = worker.next_moment();
         tokio::select! {
             answer = asked(&mut worker.leasing) => worker.leased(answer)?,
-            answer = extended(&mut worker.extending) => worker.after_extension(answer),
+            (items, answer) = extended(&mut worker.extending) => worker.after_extension(&items, answer),
             (items, answer) = reported(&mut worker.reporting) => worker.after_report(&items, answer),
             Some((job, fence, outcome)) = worker.running.next() => worker.book.finish(&job, fence, outcome),
             () = stop.next() => worker.drain(),
@@ -132,13 +145,14 @@ impl<'a> HttpWorker<'a> {
         if self.leasing.is_none() && wanted && now >= self.lease_after {
             self.leasing = Some(self.lease(free));
         }
-        let stale = self.fresh && self.extending.as_ref().is_some_and(|(begun, _)| now >= *begun + EXTENSION_AGE);
+        let stale =
+            self.fresh && self.extending.as_ref().is_some_and(|under_way| now >= under_way.begun + EXTENSION_AGE);
         if stale {
             self.extending = None;
         }
         if self.extending.is_none() && !self.book.is_empty() && now >= self.extend_after {
             self.fresh = false;
-            self.extending = Some((now, self.extend()));
+            self.extending = Some(self.extend(now));
         }
         if self.reporting.is_none() && now >= self.report_after {
             let items = self.book.next_reports(self.report_most);
@@ -170,16 +184,18 @@ impl<'a> HttpWorker<'a> {
         self.ask(Call::post("/worker/lease", body.to_string()).waits(wait).repeatable())
     }
 
-    fn extend(&self) -> Asking<'a> {
+    fn extend(&self, begun: Instant) -> Extending<'a> {
+        let items = self.book.extensions();
         // With a wait the answer comes early when a job is cancelled, and in time to extend again.
         let wait = (self.settings.lease / 3).min(LEASE_WAIT);
         let body = json!({
             "worker_id": self.settings.id.as_str(),
             "wait_ms": spans::millis(wait),
             "lease_ms": spans::millis(self.settings.lease),
-            "items": self.book.extensions(),
+            "items": items.iter().map(|(job, fence)| json!({"job_id": job, "fence": fence})).collect::<Vec<_>>(),
         });
-        self.ask(Call::post("/worker/extend", body.to_string()).waits(wait).repeatable())
+        let asking = self.ask(Call::post("/worker/extend", body.to_string()).waits(wait).repeatable());
+        Extending { begun, items, asking }
     }
 
     fn leased(&mut self, answer: Result<Answer, CallError>) -> Result<(), Failure> {
@@ -223,9 +239,9 @@ impl<'a> HttpWorker<'a> {
         Ok(())
     }
 
-    fn after_extension(&mut self, answer: Result<Answer, CallError>) {
+    fn after_extension(&mut self, asked: &[(String, u64)], answer: Result<Answer, CallError>) {
         match answer {
-            Ok(answer) => self.book.extended(&answer.value),
+            Ok(answer) => self.book.extended(asked, &answer.value),
             Err(error) => {
                 tracing::warn!(%error, "leases not extended");
                 self.extend_after = Instant::now() + PAUSE;
@@ -305,13 +321,14 @@ async fn asked(slot: &mut Option<Asking<'_>>) -> Result<Answer, CallError> {
     answer
 }
 
-async fn extended(slot: &mut Option<(Instant, Asking<'_>)>) -> Result<Answer, CallError> {
-    let Some((_, asking)) = slot else {
+async fn extended(slot: &mut Option<Extending<'_>>) -> (Vec<(String, u64)>, Result<Answer, CallError>) {
+    let Some(under_way) = slot else {
         return std::future::pending().await;
     };
-    let answer = asking.await;
+    let answer = (&mut under_way.asking).await;
+    let items = std::mem::take(&mut under_way.items);
     *slot = None;
-    answer
+    (items, answer)
 }
 
 async fn reported(slot: &mut Option<(Vec<Item>, Asking<'_>)>) -> (Vec<Item>, Result<Answer, CallError>) {
@@ -322,4 +339,20 @@ async fn reported(slot: &mut Option<(Vec<Item>, Asking<'_>)>) -> (Vec<Item>, Res
     let items = std::mem::take(items);
     *slot = None;
     (items, answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_is_null_is_not_one_that_is_missing() {
+        let payload = |rest: &str| {
+            let offer = format!(r#"{{"job_id": "j", "fence": 1, "attempt": 1{rest}}}"#);
+            serde_json::from_str::<Offer>(&offer).unwrap().payload.map(|raw| raw.get().to_owned())
+        };
+        assert_eq!(payload(r#", "payload": null"#).as_deref(), Some("null"));
+        assert_eq!(payload(r#", "payload": {"a": 1.50}"#).as_deref(), Some(r#"{"a": 1.50}"#));
+        assert_eq!(payload(""), None);
+    }
 }

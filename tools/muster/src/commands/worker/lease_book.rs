@@ -3,8 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use bytes::Bytes;
-use muster_sdk::HandlerError;
+use muster_sdk::{HandlerError, JobResult};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +16,7 @@ const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// How an attempt ended, to be told until it is heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    Complete(Bytes),
+    Complete(JobResult),
     Fail(HandlerError),
     Release,
 }
@@ -41,7 +40,7 @@ impl Report {
     }
 
     fn size(&self) -> usize {
-        if let Report::Complete(result) = self { result.len() } else { 0 }
+        if let Report::Complete(JobResult::Whole(json)) = self { json.len() } else { 0 }
     }
 }
 
@@ -79,12 +78,12 @@ impl LeaseBook {
     }
 
     /// The handler is done. Nothing is told about a job that is no longer ours.
-    pub(super) fn finish(&mut self, job_id: &str, fence: u64, outcome: Result<Bytes, HandlerError>) {
+    pub(super) fn finish(&mut self, job_id: &str, fence: u64, outcome: Result<JobResult, HandlerError>) {
         let Some(held) = self.held.get(job_id).filter(|held| held.fence == fence) else {
             return;
         };
         let report = match outcome {
-            Ok(result) => Report::Complete(result),
+            Ok(result) => Report::Complete(result.fitted()),
             Err(_) if held.giving_back => Report::Release,
             Err(error) => Report::Fail(error),
         };
@@ -104,20 +103,24 @@ impl LeaseBook {
         }
     }
 
-    /// The items of an extension.
-    pub(super) fn extensions(&self) -> Vec<Value> {
-        let item = |(job_id, held): (&String, &Held)| json!({"job_id": job_id, "fence": held.fence});
-        self.held.iter().take(MAX_ITEMS).map(item).collect()
+    /// The items of an extension: jobs and fences.
+    pub(super) fn extensions(&self) -> Vec<(String, u64)> {
+        self.held.iter().take(MAX_ITEMS).map(|(job_id, held)| (job_id.clone(), held.fence)).collect()
     }
 
-    /// An extension was answered: whatever is not `ok` must stop, and is no longer ours.
-    pub(super) fn extended(&mut self, answer: &Value) {
+    /// An extension of these attempts was answered: whatever is not `ok` must stop, and is no longer ours.
+    pub(super) fn extended(&mut self, asked: &[(String, u64)], answer: &Value) {
         for said in answer["items"].as_array().into_iter().flatten() {
             let (Some(job_id), Some(status)) = (said["job_id"].as_str(), said["status"].as_str()) else {
                 continue;
             };
             // One that is being reported hears its answer there.
             if status == "ok" || self.reports.iter().any(|item| item.job_id == job_id) {
+                continue;
+            }
+            // It may have been leased anew meanwhile: that attempt is another one.
+            let fence = asked.iter().find(|(job, _)| job == job_id).map(|(_, fence)| *fence);
+            if self.held.get(job_id).map(|held| held.fence) != fence {
                 continue;
             }
             if let Some(held) = self.held.remove(job_id) {
@@ -179,6 +182,10 @@ pub(super) fn body(items: &[Item]) -> serde_json::Result<String> {
         #[serde(skip_serializing_if = "Option::is_none")]
         result: Option<&'a RawValue>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        result_size: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result_preview: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Value>,
     }
     #[derive(Serialize)]
@@ -187,8 +194,13 @@ pub(super) fn body(items: &[Item]) -> serde_json::Result<String> {
     }
     let mut lines = Vec::with_capacity(items.len());
     for Item { job_id, fence, report } in items {
-        let (result, error) = match report {
-            Report::Complete(result) => (Some(serde_json::from_slice(result)?), None),
+        let mut line =
+            Line { job_id, fence: *fence, result: None, result_size: None, result_preview: None, error: None };
+        match report {
+            Report::Complete(JobResult::Whole(json)) => line.result = Some(serde_json::from_slice(json)?),
+            Report::Complete(JobResult::Cut { size, preview }) => {
+                (line.result_size, line.result_preview) = (Some(*size), Some(preview.as_str()));
+            }
             Report::Fail(error) => {
                 let mut body = json!({"code": error.code, "message": error.message, "retryable": error.retryable});
                 if let Some(details) = error.details.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
@@ -197,11 +209,11 @@ pub(super) fn body(items: &[Item]) -> serde_json::Result<String> {
                 if let Some(wait) = error.retry_in {
                     body["retry_in_ms"] = crate::spans::millis(wait).into();
                 }
-                (None, Some(body))
+                line.error = Some(body);
             }
-            Report::Release => (None, None),
-        };
-        lines.push(Line { job_id, fence: *fence, result, error });
+            Report::Release => {}
+        }
+        lines.push(line);
     }
     serde_json::to_string(&Body { items: lines })
 }
@@ -210,10 +222,12 @@ pub(super) fn body(items: &[Item]) -> serde_json::Result<String> {
 mod tests {
     use std::time::Duration;
 
+    use bytes::Bytes;
+
     use super::*;
 
-    fn ok(text: &'static str) -> Result<Bytes, HandlerError> {
-        Ok(Bytes::from_static(text.as_bytes()))
+    fn ok(text: &'static str) -> Result<JobResult, HandlerError> {
+        Ok(JobResult::Whole(Bytes::from_static(text.as_bytes())))
     }
 
     #[test]
@@ -233,10 +247,39 @@ mod tests {
     fn a_lost_job_is_stopped_and_never_reported() {
         let mut book = LeaseBook::default();
         let stop = book.take("a", 1).unwrap();
-        book.extended(&json!({"items": [{"job_id": "a", "status": "stale", "reason": "cancelled"}]}));
+        book.extended(
+            &[("a".into(), 1)],
+            &json!({"items": [{"job_id": "a", "status": "stale", "reason": "cancelled"}]}),
+        );
         assert!(stop.is_cancelled() && book.is_empty());
         book.finish("a", 1, ok("1"));
         assert!(book.next_reports(MAX_ITEMS).is_empty());
+    }
+
+    #[test]
+    fn a_late_word_about_an_older_attempt_does_not_stop_the_one_that_runs() {
+        let mut book = LeaseBook::default();
+        book.take("a", 1).unwrap();
+        let asked = book.extensions();
+        book.finish("a", 1, Err(HandlerError::retryable("again")));
+        book.reported(&book.next_reports(MAX_ITEMS));
+        let stop = book.take("a", 2).unwrap();
+        book.extended(&asked, &json!({"items": [{"job_id": "a", "status": "stale", "reason": "lost"}]}));
+        assert!(!stop.is_cancelled() && book.len() == 1);
+    }
+
+    #[test]
+    fn a_large_result_travels_as_its_size_and_its_beginning() {
+        let mut book = LeaseBook::default();
+        book.take("a", 1).unwrap();
+        book.finish("a", 1, Ok(JobResult::Cut { size: 20_000_002, preview: "\"xx".into() }));
+        book.take("b", 2).unwrap();
+        book.finish("b", 2, Ok(JobResult::Whole(Bytes::from(format!("\"{}\"", "x".repeat(300_000))))));
+        let said: Value = serde_json::from_str(&body(&book.next_reports(MAX_ITEMS)).unwrap()).unwrap();
+        let cut = json!({"job_id": "a", "fence": 1, "result_size": 20_000_002, "result_preview": "\"xx"});
+        assert_eq!(said["items"][0], cut);
+        assert_eq!(said["items"][1]["result_size"], 300_002);
+        assert_eq!(said["items"][1]["result_preview"].as_str().map(str::len), Some(4096));
     }
 
     #[test]
@@ -249,7 +292,10 @@ mod tests {
         book.finish("b", 2, ok("1"));
         assert_eq!(book.next_reports(MAX_ITEMS)[0].report, Report::Release);
         book.reported(&book.next_reports(MAX_ITEMS));
-        assert_eq!(book.next_reports(MAX_ITEMS)[0].report, Report::Complete(Bytes::from_static(b"1")));
+        assert_eq!(
+            book.next_reports(MAX_ITEMS)[0].report,
+            Report::Complete(JobResult::Whole(Bytes::from_static(b"1")))
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a worker does with a job, however the job came: over NATS or over HTTP.
 
 use bytes::Bytes;
-use muster_sdk::HandlerError;
+use muster_sdk::{HandlerError, JobResult};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -35,9 +35,9 @@ pub(super) enum Work {
 
 impl Work {
     /// Does it; the result is JSON.
-    pub(super) async fn run(&self, task: Task) -> Result<Bytes, HandlerError> {
-        match self {
-            Work::Exec(exec) => exec.run(task).await,
+    pub(super) async fn run(&self, task: Task) -> Result<JobResult, HandlerError> {
+        let json = match self {
+            Work::Exec(exec) => return exec.run(task).await,
             Work::Echo => Ok(builtin::echo(task.payload)),
             Work::Sleep => builtin::sleep(&task).await,
             Work::Fail => Err(builtin::fail(&task.payload)),
@@ -47,6 +47,7 @@ impl Work {
                 Ok(Bytes::from_static(b"1"))
             }
             Work::Drill(tally) => drilled::play(tally, &task).await,
-        }
+        };
+        json.map(JobResult::Whole)
     }
 }
