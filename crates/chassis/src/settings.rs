@@ -38,6 +38,18 @@ pub enum Kind {
         /// The most that is accepted.
         max: i64,
     },
+    /// A number within bounds, whole or not.
+    Number {
+        /// The least that is accepted.
+        min: f64,
+        /// The most that is accepted.
+        max: f64,
+    },
+    /// One or more comma-separated secrets that a header can carry, none shorter than this.
+    Keys {
+        /// So many characters each has at least.
+        min: usize,
+    },
     /// `true`, `false`, `1`, `0`, `yes` or `no`.
     Bool,
     /// `30s`, `250ms`, `5m`, `1h`, within bounds.

@@ -38,11 +38,7 @@ impl Config {
 
     /// The values with these on top, if every one of them can be used.
     fn judged(&self, told: &BTreeMap<String, String>) -> Result<Values, Vec<Fault>> {
-        let values = self.started.with_run_time(told)?;
-        let place = "rate_limit_rps".to_owned();
-        let wrong = |why: anyhow::Error| vec![Fault { place, problem: why.to_string(), suggestion: None }];
-        settings::rate(&values).map_err(wrong)?;
-        Ok(values)
+        self.started.with_run_time(told)
     }
 }
 
@@ -76,9 +72,7 @@ pub(crate) async fn obey(gateway: &Gateway, stop: &CancellationToken) {
 }
 
 fn apply(gateway: &Gateway, values: Values, version: u64) {
-    if let Ok(rate) = settings::rate(&values) {
-        gateway.limits.set(rate, settings::burst(&values));
-    }
+    gateway.limits.set(settings::rate(&values), settings::burst(&values));
     gateway.config.now.store(Arc::new(values));
     tracing::info!(event = "config_changed", version, "settings changed at run time");
 }
@@ -131,7 +125,7 @@ mod tests {
         let pairs: Vec<_> = told.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(pairs, [("rate_limit_burst", "7"), ("rate_limit_rps", "0.5"), ("topics", "declared")]);
         let values = config().judged(&told).unwrap();
-        assert_eq!((settings::rate(&values).unwrap(), values.text("topics")), (0.5, "declared"));
+        assert_eq!((settings::rate(&values), values.text("topics")), (0.5, "declared"));
         let shown = values.shown();
         let origin = |key: &str| shown.iter().find(|s| s.key == key).unwrap().origin.as_str();
         assert_eq!((origin("rate_limit_rps"), origin("retention_failed")), ("run time", "default"));

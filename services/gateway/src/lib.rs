@@ -120,8 +120,8 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
 pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     let values = &chassis.values;
     chassis.health.stay_up_degraded();
-    let bootstrap = settings::bootstrap_keys(values)?;
-    let rate = settings::rate(values)?;
+    let bootstrap = settings::bootstrap_keys(values);
+    let rate = settings::rate(values);
     let store = Store::connect(settings::redis(values)).await?;
     if bootstrap.is_empty() {
         require_stored_key(&store).await?;

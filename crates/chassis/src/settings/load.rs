@@ -185,8 +185,10 @@ fn read_env(settings: &[Setting], env: &BTreeMap<String, String>) -> (Layer, Vec
     for setting in settings {
         let file = setting.may_be_file().then(|| (format!("{}_FILE", setting.env), format!("{}_file", setting.key)));
         for (variable, key) in [(setting.env.to_owned(), setting.key.to_owned())].into_iter().chain(file) {
-            if let Some(text) = env.get(&variable).map(|text| text.trim()).filter(|text| !text.is_empty()) {
-                layer.insert(key, Given { place: variable.clone(), text: text.to_owned() });
+            // Nothing but spaces in place of a secret is a slip; who wants none leaves it empty.
+            let slip = |text: &str| !text.is_empty() && setting.secret;
+            if let Some(text) = env.get(&variable).filter(|text| !text.trim().is_empty() || slip(text)) {
+                layer.insert(key, Given { place: variable.clone(), text: text.trim().to_owned() });
             }
             known.push(variable);
         }
@@ -238,6 +240,7 @@ fn plain(value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.trim().to_owned()),
         toml::Value::Integer(n) => Some(n.to_string()),
+        toml::Value::Float(n) => Some(n.to_string()),
         toml::Value::Boolean(answer) => Some(answer.to_string()),
         toml::Value::Array(items) => {
             items.iter().map(|item| item.as_str()).collect::<Option<Vec<_>>>().map(|items| items.join(","))

@@ -11,10 +11,11 @@ use super::{
 };
 
 /// A setting's value after reading.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Text(String),
     Int(i64),
+    Number(f64),
     Bool(bool),
     Duration(Duration),
     Addr(SocketAddr),
@@ -39,6 +40,12 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
             Ok(n) => Err(wrong(format!("{n} is outside {min} to {max}"))),
             Err(_) => Err(wrong(format!("`{text}` is not a whole number"))),
         },
+        Kind::Number { min, max } => match text.replace('_', "").parse::<f64>() {
+            Ok(n) if (min..=max).contains(&n) => Ok(Value::Number(n)),
+            Ok(n) if n.is_finite() => Err(wrong(format!("{n} is outside {min} to {max}"))),
+            _ => Err(wrong(format!("`{text}` is not a number; write 500 or 0.5"))),
+        },
+        Kind::Keys { min } => check_keys(text, min).map_err(wrong),
         Kind::Bool => match parse_bool(text) {
             Some(answer) => Ok(Value::Bool(answer)),
             None => Err(wrong(format!("`{text}` is neither true nor false"))),
@@ -73,6 +80,28 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
             Err(fault) => Err(wrong(format!("`{text}` is no log filter: {fault}"))),
         },
     }
+}
+
+/// The keys, without showing any of them where one is wrong.
+fn check_keys(text: &str, min: usize) -> Result<Value, String> {
+    let keys: Vec<&str> = text.split(',').map(str::trim).collect();
+    let made = "make one by `openssl rand -hex 24`";
+    for (n, key) in keys.iter().enumerate() {
+        let which = if keys.len() == 1 { "the key".to_owned() } else { format!("key {} of {}", n + 1, keys.len()) };
+        if key.is_empty() {
+            return Err(match keys.len() {
+                1 => format!("holds no key; {made}, or leave it out"),
+                _ => format!("{which} is empty; take the comma away, or {made}"),
+            });
+        }
+        if !key.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(format!("{which} holds characters that a header cannot carry; {made}"));
+        }
+        if key.len() < min {
+            return Err(format!("{which} has fewer than {min} characters; {made}"));
+        }
+    }
+    Ok(Value::List(keys.into_iter().map(str::to_owned).collect()))
 }
 
 fn is_name(text: &str) -> bool {
@@ -173,6 +202,34 @@ mod tests {
         assert_eq!(duration_text(Duration::from_millis(90_000)), "90s");
         assert_eq!(duration_text(Duration::from_millis(1_500)), "1500ms");
         assert_eq!(duration_text(Duration::from_secs(3600)), "1h");
+    }
+
+    #[test]
+    fn keys_are_long_enough_visible_and_never_shown() {
+        let read = |text: &str| parse(Kind::Keys { min: 8 }, text, "K");
+        let both = Value::List(vec!["first-key".into(), "second-key".into()]);
+        assert_eq!(read("first-key, second-key"), Ok(both));
+        for (bad, says) in [
+            ("", "holds no key"),
+            (" ", "holds no key"),
+            ("first-key,", "key 2 of 2 is empty"),
+            (",first-key", "key 1 of 2 is empty"),
+            ("first-key,hunter2", "key 2 of 2 has fewer than 8"),
+            ("with a space", "a header cannot carry"),
+        ] {
+            let fault = read(bad).unwrap_err().to_string();
+            assert!(fault.contains(says) && !fault.contains("hunter2"), "{bad:?}: {fault}");
+        }
+    }
+
+    #[test]
+    fn numbers_may_be_fractions_within_their_bounds() {
+        let read = |text: &str| parse(Kind::Number { min: 0.0, max: 1e9 }, text, "N");
+        assert_eq!(read("0.5"), Ok(Value::Number(0.5)));
+        assert_eq!(read("2_000"), Ok(Value::Number(2000.0)));
+        for bad in ["fast", "-5", "NaN", "inf", "1e10", ""] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

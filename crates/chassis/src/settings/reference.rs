@@ -63,6 +63,8 @@ fn shape(kind: Kind) -> String {
         Kind::Text | Kind::Name => "text".to_owned(),
         Kind::Url(_) => "URL".to_owned(),
         Kind::Int { min, max } => format!("{min} to {max}"),
+        Kind::Number { min, max } => format!("number, {min} to {max}"),
+        Kind::Keys { min } => format!("comma-separated list, each of {min} or more visible characters"),
         Kind::Bool => "true|false".to_owned(),
         Kind::OnlyTrue { .. } => "true".to_owned(),
         Kind::Duration { min, max } => format!("duration, {} to {}", duration_text(min), duration_text(max)),

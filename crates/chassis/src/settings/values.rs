@@ -101,6 +101,20 @@ impl Values {
         usize::try_from(self.int(key)).unwrap_or_else(|_| panic!("setting `{key}` may be negative"))
     }
 
+    /// A number, whole or not.
+    pub fn number(&self, key: &str) -> f64 {
+        match self.value(key) {
+            Some(Value::Number(n)) => *n,
+            Some(_) => other_kind(key, "number"),
+            None => absent(key),
+        }
+    }
+
+    /// Texts that must not be logged; empty when absent.
+    pub fn secrets(&self, key: &str) -> Vec<Secret> {
+        self.list(key).into_iter().map(Secret::new).collect()
+    }
+
     /// A yes or no.
     pub fn flag(&self, key: &str) -> bool {
         match self.value(key) {
@@ -216,7 +230,7 @@ impl fmt::Debug for Values {
 fn shown(entry: &Entry) -> Option<String> {
     let text = plain(entry)?;
     Some(match entry.value {
-        Some(Value::Int(_) | Value::Bool(_)) => text,
+        Some(Value::Int(_) | Value::Number(_) | Value::Bool(_)) => text,
         _ => toml::Value::String(text).to_string(),
     })
 }
@@ -231,6 +245,7 @@ fn plain(entry: &Entry) -> Option<String> {
         Value::Text(text) if matches!(entry.setting.kind, Kind::Url(_)) => mask_url(text),
         Value::Text(text) => text.clone(),
         Value::Int(n) => n.to_string(),
+        Value::Number(n) => n.to_string(),
         Value::Bool(answer) => answer.to_string(),
         Value::Duration(span) => duration_text(*span),
         Value::Addr(addr) => addr.to_string(),
