@@ -170,6 +170,8 @@ impl Flow {
     /// Reads what changed since the last poll, and a slice of the rest. Repeating is harmless.
     pub async fn poll_settings(&self) -> Result<Polled, StoreError> {
         let mut since = self.settings.since.lock().await;
+        // Whoever cannot read what is stored knows nothing of it, and so takes no work.
+        self.store.check_format().await?;
         let asked_at = self.store.now();
         let mut names = self.store.topics_changed(*since).await?;
         let place = self.settings.place.load(Ordering::Relaxed);

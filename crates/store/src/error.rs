@@ -24,6 +24,14 @@ pub enum StoreError {
     /// Redis answered in a shape that was not expected.
     #[error("the store answered in an unexpected shape: {0}")]
     Decode(String),
+    /// The data were written by a newer version, in a format that this one does not know.
+    #[error("the data have format {found}, and this version knows {known}: start one that is at least as new")]
+    Newer {
+        /// What is stored.
+        found: u64,
+        /// What this version reads.
+        known: u64,
+    },
     /// The settings cannot be used.
     #[error("the store's settings cannot be used: {0}")]
     Config(String),

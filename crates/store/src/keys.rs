@@ -183,6 +183,11 @@ pub(crate) fn config(scope: &str) -> Key {
     Key::new(format!("muster:config:{scope}"))
 }
 
+/// The format of all that is stored.
+pub(crate) fn format() -> Key {
+    Key::new("muster:meta:version".to_owned())
+}
+
 /// A lock that makes one replica the leader of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaderLock {

@@ -11,6 +11,7 @@ mod census;
 mod dead_letters;
 mod error;
 mod fleet;
+mod format;
 mod homes;
 mod jobs;
 pub mod keys;
@@ -44,6 +45,7 @@ pub use crate::{
     dead_letters::DeadMessage,
     error::StoreError,
     fleet::{WorkerSeen, WorkerSnapshot},
+    format::FORMAT,
     homes::{DueHomes, Rescore},
     jobs::{Deleted, Extended, Extension, Moved, NewJob, Step, Submitted},
     keys::LeaderLock,

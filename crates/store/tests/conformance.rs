@@ -140,4 +140,5 @@ on_both! {
     settings::settings_and_a_pause_are_written_apart,
     settings::what_changed_since_is_found_and_so_is_everything,
     settings::the_clusters_settings_are_replaced_as_a_whole,
+    settings::the_first_to_come_notes_the_format_of_the_data,
 }

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use muster_chassis::Part;
+use muster_chassis::{Health, Part};
 use muster_flow::Flow;
+use muster_store::StoreError;
 use muster_telemetry::{Gauge, set};
 use tokio_util::sync::CancellationToken;
 
@@ -17,21 +18,45 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Asks both stores at once and then again and again, each by itself, until the stop; makes the
-/// streams when the bus comes.
-pub(crate) async fn probe(flow: &Flow, redis: &Part, nats: &Part, stop: &CancellationToken) {
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = watch_redis(flow, redis) => {}
-        () = watch_nats(flow, nats) => {}
+/// What is told.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    redis: Part,
+    nats: Part,
+    data: Part,
+}
+
+impl Parts {
+    pub(crate) fn new(health: &Health) -> Parts {
+        let parts =
+            Parts { redis: health.part("redis"), nats: health.part("nats"), data: health.required("data format") };
+        // Until Redis says otherwise: a gateway stays up without it.
+        parts.data.ready();
+        parts
     }
 }
 
-async fn watch_redis(flow: &Flow, part: &Part) {
+/// Asks both stores at once and then again and again, each by itself, until the stop; makes the
+/// streams when the bus comes.
+pub(crate) async fn probe(flow: &Flow, parts: &Parts, stop: &CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = watch_redis(flow, &parts.redis, &parts.data) => {}
+        () = watch_nats(flow, &parts.nats) => {}
+    }
+}
+
+async fn watch_redis(flow: &Flow, part: &Part, data: &Part) {
     loop {
         let there = match flow.store.ping().await {
             Ok(_) => {
                 part.ready();
+                match flow.store.check_format().await {
+                    Ok(()) => data.ready(),
+                    Err(newer @ StoreError::Newer { .. }) => data.not_ready(newer.to_string()),
+                    // What is not known changes nothing.
+                    Err(_) => {}
+                }
                 true
             }
             Err(fault) => {

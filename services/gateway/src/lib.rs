@@ -239,12 +239,12 @@ fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
             Ok(())
         }
     });
-    let (redis, nats) = (chassis.health.part("redis"), chassis.health.part("nats"));
+    let parts = health::Parts::new(&chassis.health);
     let (flow, stop) = (gateway.flow.clone(), taps.stopping());
     taps.supervise("probe", move || {
-        let (flow, redis, nats, stop) = (flow.clone(), redis.clone(), nats.clone(), stop.clone());
+        let (flow, parts, stop) = (flow.clone(), parts.clone(), stop.clone());
         async move {
-            health::probe(&flow, &redis, &nats, &stop).await;
+            health::probe(&flow, &parts, &stop).await;
             Ok(())
         }
     });

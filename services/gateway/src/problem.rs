@@ -155,6 +155,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
         match error {
             StoreError::Unavailable { .. } => Problem::store_away(),
+            newer @ StoreError::Newer { .. } => Problem::new(ProblemCode::StoreUnavailable, newer.to_string()),
             other => {
                 tracing::error!(event = "store_fault", detail = %other, "the store refused a call");
                 Problem::new(ProblemCode::Internal, "the store refused a call; the log has the reason")

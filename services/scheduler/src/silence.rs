@@ -171,7 +171,7 @@ pub(crate) async fn probe(desk: &Desk, redis: &Part, nats: &Part, stop: &Cancell
         }
         let states = join_all(consumers.iter().map(|spec| desk.bus().consumer_state(spec)));
         let times = join_all((0..SHARDS).map(|shard| desk.store().due_homes(shard, 1)));
-        let (times, states) = tokio::join!(times, states);
+        let (times, states, format) = tokio::join!(times, states, desk.store().check_format());
         let times: Result<Vec<Time>, _> = times.into_iter().map(|due| due.map(|due| due.now)).collect();
         let mut away = None;
         for (spec, state) in consumers.iter().zip(states) {
@@ -185,7 +185,7 @@ pub(crate) async fn probe(desk: &Desk, redis: &Part, nats: &Part, stop: &Cancell
             set(Gauge::RedisConnections, &[("state", state)], n as f64);
         }
         tell(nats, away.as_ref());
-        tell(redis, times.as_ref().err());
+        tell(redis, times.as_ref().err().or(format.as_ref().err()));
         match (times, away) {
             (Ok(times), None) => desk.silence.answered(&times, Instant::now()),
             _ => desk.silence.failed(Instant::now()),

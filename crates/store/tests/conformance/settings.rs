@@ -104,3 +104,10 @@ pub(crate) async fn the_clusters_settings_are_replaced_as_a_whole(bench: &Bench)
     assert_eq!(next.values, values(&[("b", "3")]), "what is not given is gone");
     assert_eq!(bench.store.read_config().await.unwrap(), next);
 }
+
+pub(crate) async fn the_first_to_come_notes_the_format_of_the_data(bench: &Bench) {
+    let (one, two) = (&bench.store, bench.replica().await);
+    for store in [one, &two, one] {
+        store.check_format().await.unwrap();
+    }
+}
