@@ -286,6 +286,7 @@ async fn every_route_that_changes_something_leaves_an_entry() {
         let asked = json!({"action": "cancel", "filter": {"topic": "slow"}, "rate_per_s": 1});
         gateway.post("/jobs/bulk", &asked).await.id()
     };
+    let ended = over().await;
     for route in routes.iter().filter(|route| UNTOLD.iter().all(|(untold, _)| untold != route)) {
         let (id, body, action) = match route.as_str() {
             "post /api/v1/jobs/{id}/cancel" => (gateway.submit(later.clone()).await, json!({}), "job_cancel"),
@@ -319,5 +320,28 @@ async fn every_route_that_changes_something_leaves_an_entry() {
         let names = [entry["job_id"].as_str(), entry["target"].as_str()];
         assert!(names.iter().flatten().any(|name| name.contains(&id)), "{route}: it says to what: {entry}");
     }
+
+    // What is refused was not done, and is not told.
+    let all = audit(&gateway, "").await.len();
+    let made = gateway.post("/keys", &json!({"scopes": ["submit", "read", "control"], "topics": ["told"]})).await;
+    let narrow = gateway.with_key(made.body["key"].as_str());
+    let elsewhere = narrow.post(&format!("/jobs/{ended}/retry"), &json!({"topic": "other"})).await;
+    assert_eq!(elsewhere.status, 403, "{}", elsewhere.text);
+    let told = json!({"schema": {"type": "string"}});
+    for (path, seen, status) in
+        [("topics/strict", "\"0\"", 200), ("topics/strict", "\"0\"", 412), ("config", "\"x\"", 412)]
+    {
+        let body = if path == "config" { json!({}) } else { told.clone() };
+        let body = Some(body.to_string().into_bytes());
+        let answer = gateway.send(Method::PUT, &format!("/api/v1/{path}"), &[("If-Match", seen)], body).await.unwrap();
+        assert_eq!(answer.status.as_u16(), status, "{path}: {}", answer.text);
+    }
+    let unfit = until(SOON, "the schema to be known", async || {
+        let unfit = json!({"topic": "strict", "payload": 1});
+        (gateway.post("/jobs", &unfit).await.status == 422).then_some(unfit)
+    })
+    .await;
+    assert_eq!(gateway.post(&format!("/jobs/{ended}/retry"), &unfit).await.status, 422);
+    assert_eq!(audit(&gateway, "").await.len(), all + 2, "the key and the schema");
     is_valid(&gateway).await;
 }

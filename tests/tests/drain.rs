@@ -80,6 +80,10 @@ async fn an_http_worker_hears_it_in_the_open_call_and_with_every_next_one() {
         assert_eq!(lease(gateway, request, 1_000).await, json!({"items": [], "drain": true}));
     }
     assert_ne!(one.job(&id).await["state"], "running");
+    until(SOON, "it to be shown as one that takes no work", async || {
+        seen(&two, "h1").await.filter(|worker| worker["healthy"] == false)
+    })
+    .await;
     assert_eq!(two.post("/workers/nobody/drain", &json!(null)).await.status, 404);
     let other = two.for_tenant("acme");
     assert_eq!(other.post("/workers/h1/drain", &json!(null)).await.status, 404, "another tenant's");

@@ -113,9 +113,9 @@ async fn a_job_is_leased_on_one_gateway_and_completed_on_the_other() {
         assert_eq!(stands(&gateway.post("/worker/complete", &about(held, "result", json!(7))).await), ok());
     }
     assert!(one.get(&format!("/jobs/{id}")).await.text.contains(result), "the first one counts");
-    // Who does not know yet that it was heard is told to go on, but holds nothing any more.
+    // It holds nothing any more.
     let late = one.post("/worker/extend", &about(held, "progress", json!({"percent": 5}))).await;
-    assert_eq!((stands(&late), late.body["items"][0].get("lease_ms")), (ok(), None), "{}", late.text);
+    assert_eq!((stands(&late), late.body["items"][0].get("lease_ms")), (stale("lost"), None), "{}", late.text);
     let job = two.job(&id).await;
     assert_eq!((job["state"].as_str(), job.get("progress"), job.get("lease_until")), (Some("succeeded"), None, None));
     let story = one.history(&id).await;
@@ -167,7 +167,13 @@ async fn failures_are_retried_as_their_worker_asks() {
 
     let id = one.submit(json!({"topic": "last", "retry": {"max_attempts": 1}})).await;
     let held = lease_one(&one, "w1", "r4", "last").await;
-    assert_eq!(stands(&two.post("/worker/fail", &about(&held, "error", json!({"message": "m"}))).await), ok());
+    let fail = about(&held, "error", json!({"message": "m"}));
+    assert_eq!(stands(&two.post("/worker/fail", &fail).await), ok());
+    assert_eq!(one.job(&id).await["state"], "failed");
+    // Said again it is done; anything else does not count, and its worker hears so.
+    assert_eq!(stands(&one.post("/worker/fail", &fail).await), ok());
+    assert_eq!(stands(&one.post("/worker/complete", &about(&held, "result", json!(1))).await), stale("lost"));
+    assert_eq!(stands(&two.post("/worker/extend", &about(&held, "progress", json!({}))).await), stale("lost"));
     assert_eq!(one.job(&id).await["state"], "failed");
 }
 
@@ -178,6 +184,8 @@ async fn a_released_job_keeps_its_attempt() {
     let id = one.submit(json!({"topic": "back", "retry": {"max_attempts": 1}})).await;
     let first = lease_one(&one, "w1", "r1", "back").await;
     assert_eq!(stands(&two.post("/worker/release", &about(&first, "delay_ms", json!(0))).await), ok());
+    assert_eq!(stands(&one.post("/worker/release", &about(&first, "delay_ms", json!(0))).await), ok(), "again");
+    assert_eq!(stands(&one.post("/worker/complete", &about(&first, "result", json!(1))).await), stale("lost"));
     let second = lease_one(&two, "w2", "r1", "back").await;
     assert_eq!((second["attempt"].as_u64(), second["job_id"].as_str()), (Some(1), Some(id.as_str())));
     assert!(second["fence"].as_u64() > first["fence"].as_u64(), "a new fence all the same");
@@ -189,9 +197,20 @@ async fn a_released_job_keeps_its_attempt() {
     let third = lease_one(&one, "w1", "r2", "back").await;
     assert!(begun.elapsed() >= Duration::from_millis(1500), "not before the delay is over");
     assert_eq!(third["attempt"], 1);
-    assert_eq!(stands(&two.post("/worker/complete", &about(&third, "result", json!("at last"))).await), ok());
+    // Twice in one call: the first word counts.
+    let mut twice = about(&third, "result", json!("at last"));
+    let mut other = twice["items"][0].clone();
+    other["result"] = json!("another");
+    twice["items"].as_array_mut().unwrap().push(other);
+    let said = two.post("/worker/complete", &twice).await.body;
+    assert!(said["items"].as_array().unwrap().iter().all(|item| item["status"] == "ok"), "{said}");
     let job = one.job(&id).await;
     assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)));
+    assert_eq!(job["result"], "at last");
+    assert_eq!(stands(&one.post("/worker/extend", &about(&third, "progress", json!({}))).await), stale("lost"));
+    let error = json!({"message": "no"});
+    assert_eq!(stands(&one.post("/worker/fail", &about(&third, "error", error)).await), stale("lost"));
+    assert_eq!(stands(&one.post("/worker/complete", &about(&third, "result", json!(2))).await), ok(), "again");
 }
 
 #[tokio::test]

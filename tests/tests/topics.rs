@@ -227,7 +227,7 @@ async fn a_full_backlog_refuses_and_a_rate_is_kept() {
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     tell(&one, "narrow", json!({"max_backlog": 50})).await;
     until(LONG, "the news", async || remembered(&two, "narrow").await).await;
-    let items: Vec<Value> = (0..200).map(|_| json!({"topic": "narrow"})).collect();
+    let items: Vec<Value> = (0..200).map(|n| json!({"topic": "narrow", "idempotency_key": format!("k{n}")})).collect();
     let answer = one.post("/jobs/batch", &json!({ "items": items })).await;
     let outcomes = answer.body["items"].as_array().unwrap();
     let accepted: Vec<String> = outcomes.iter().filter_map(|o| Some(o["job"]["id"].as_str()?.to_owned())).collect();
@@ -243,7 +243,27 @@ async fn a_full_backlog_refuses_and_a_rate_is_kept() {
         assert_eq!(full.field("code"), "backlog_full");
         assert!(full.header("retry-after").is_some() && full.field("retryable") == true);
         assert_eq!(gateway.post("/jobs", &json!({"topic": "wide"})).await.status, 202, "other topics go on");
+        // What was accepted stays so: its repeat is no newcomer.
+        let body = json!({"topic": "narrow"}).to_string().into_bytes();
+        let repeat =
+            gateway.send(Method::POST, "/api/v1/jobs", &[("Idempotency-Key", "k0")], Some(body)).await.unwrap();
+        assert_eq!((repeat.status.as_u16(), repeat.id()), (202, accepted[0].clone()), "{}", repeat.text);
+        assert_eq!(repeat.header("idempotency-replayed"), Some("true"));
+        let again = gateway.post("/jobs/batch", &json!({"items": [items[1], items[199]]})).await.body;
+        let (known, newcomer) = (&again["items"][0], &again["items"][1]);
+        assert_eq!((&known["status"], &known["replayed"]), (&json!(202), &json!(true)), "{again}");
+        assert_eq!(newcomer["error"]["code"], "backlog_full", "{again}");
     }
+    until(LONG, "the age of what is only offered", async || {
+        let wide = one.get("/topics/wide").await.body;
+        (wide["counts"]["queued"] == 0 && wide["oldest_age_ms"].is_u64()).then_some(())
+    })
+    .await;
+    // A retry is a newcomer, until it is there.
+    let old = one.submit(json!({"topic": "wide", "delay_ms": 3_600_000})).await;
+    assert_eq!(one.post(&format!("/jobs/{old}/cancel"), &json!({})).await.status, 200);
+    let retried = one.post(&format!("/jobs/{old}/retry"), &json!({"topic": "narrow"})).await;
+    assert_eq!((retried.status.as_u16(), retried.field("code")), (429, &json!("backlog_full")), "{}", retried.text);
     let runs = Executions::default();
     let _drain = runs.echo(&stack, "w1", "narrow");
     all_in(&one, &accepted, "succeeded").await;
@@ -260,6 +280,7 @@ async fn a_full_backlog_refuses_and_a_rate_is_kept() {
     one.reaches(&ids[99], "queued", LONG).await;
     let explained = one.get(&format!("/jobs/{}/explain", ids[99])).await;
     assert_eq!(explained.body["waits_for"], "rate", "{}", explained.text);
+    assert!(!explained.text.contains("as much as they soon start"), "{}", explained.text);
     all_in(&one, &ids, "succeeded").await;
     let mut starts = Vec::new();
     for id in &ids {
@@ -309,11 +330,18 @@ async fn of_two_writers_one_wins_and_bad_input_changes_nothing() {
         let answer = put(&one, "/topics/raced", &body, None).await;
         assert_eq!((answer.status.as_u16(), &answer.body["errors"][0]["pointer"]), (422, &json!(pointer)), "{body}");
     }
-    for tag in ["0", "\"x\"", "*", "W/\"1\""] {
+    let answer = put(&one, "/topics/raced", &json!({}), Some("0")).await;
+    assert_eq!((answer.status.as_u16(), &answer.body["errors"][0]["pointer"]), (422, &json!("/header/If-Match")));
+    for tag in ["\"x\"", "\"1\", \"2\"", &format!("W/{tag}")] {
         let answer = put(&one, "/topics/raced", &json!({}), Some(tag)).await;
-        assert_eq!((answer.status.as_u16(), &answer.body["errors"][0]["pointer"]), (422, &json!("/header/If-Match")));
+        assert_eq!((answer.status.as_u16(), answer.field("code")), (412, &json!("precondition_failed")), "{tag}");
     }
+    assert_eq!(put(&one, "/topics/new", &json!({}), Some("*")).await.status, 412, "nobody has told it anything");
     assert_eq!(one.get("/topics/raced").await.body["version"], stood["version"], "nothing was written");
+    let any = put(&one, "/topics/raced", &json!({"max_backlog": 7}), Some("*")).await;
+    assert_eq!((any.status.as_u16(), &any.body["max_backlog"]), (200, &json!(7)));
+    let one_of = format!("\"1\", {}", any.header("etag").unwrap());
+    assert_eq!(put(&two, "/topics/raced", &json!({}), Some(&one_of)).await.status, 200);
     for name in ["Mail", "a..b", "a%20b", "-a", &"x".repeat(129)] {
         assert_eq!(one.get(&format!("/topics/{name}")).await.status, 404, "{name}");
         assert_eq!(put(&one, &format!("/topics/{name}"), &json!({}), None).await.status, 404, "{name}");

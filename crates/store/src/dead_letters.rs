@@ -13,7 +13,7 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A message that nobody could read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadMessage {
-    /// Where it stood on its stream: the same message is the same dead letter.
+    /// When its stream took it and where it stood there: the same message is the same dead letter.
     pub id: String,
     /// Where it was sent.
     pub subject: String,

@@ -68,6 +68,14 @@ impl Store {
         Ok((note, number::<u64>(&next()?)? == 1))
     }
 
+    /// Whether the worker was told to leave, and that still holds.
+    pub async fn is_drained(&self, worker: &WorkerId) -> Result<bool, StoreError> {
+        let key = keys::drain(worker);
+        let mut cmd = redis::cmd("EXISTS");
+        cmd.arg(key.as_bytes());
+        Ok(number::<u64>(&self.router().call(Command::plain(cmd)).await?)? == 1)
+    }
+
     /// Tells a worker to leave, whenever it asks for work within `ttl`. Repeating is harmless.
     pub async fn drain_worker(&self, worker: &WorkerId, ttl: Duration) -> Result<(), StoreError> {
         let key = keys::drain(worker);

@@ -32,6 +32,12 @@ pub(crate) async fn keep(bus: &Bus, store: &Store, stop: &CancellationToken) -> 
     Ok(())
 }
 
+/// The dead letter's name: when its stream took it and where it stands there. A redelivery has the same; a stream
+/// that was made anew counts from one again, and is told apart by the time.
+fn name(stored_at: u64, sequence: u64) -> String {
+    format!("{stored_at}-{sequence}")
+}
+
 async fn handle(delivery: Delivery, store: &Store) {
     let Body::DeadLetter(letter) = delivery.body else {
         // Rejecting it would put it right back here.
@@ -39,7 +45,7 @@ async fn handle(delivery: Delivery, store: &Store) {
         return;
     };
     let message = DeadMessage {
-        id: delivery.sequence.to_string(),
+        id: name(delivery.stored_at, delivery.sequence),
         subject: letter.subject,
         reason: letter.reason,
         original: letter.original,
@@ -48,5 +54,18 @@ async fn handle(delivery: Delivery, store: &Store) {
     match store.add_dead_message(&message).await {
         Ok(()) => delivery.receipt.ack().await,
         Err(_) => delivery.receipt.nak(AGAIN).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_one_name_and_no_other_has_it_though_the_stream_was_made_anew() {
+        let (at, later) = (1_800_000_000_000_000_000, 1_800_000_000_000_000_001);
+        assert_eq!(name(at, 1), name(at, 1), "delivered again");
+        assert_ne!(name(at, 1), name(later, 1));
+        assert_ne!(name(at, 1), name(at, 2));
     }
 }

@@ -66,6 +66,11 @@ impl Limits {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// How many submits may come at once, however long they wait; none without a limit.
+    pub(crate) fn burst(&self) -> Option<u32> {
+        self.limit.load().as_deref().map(|limit| limit.burst)
+    }
+
     /// How long this tenant is refused submits whatever it asks, as the last answer said. A flood past
     /// its limit ends here, and takes no place in the queue from others.
     pub(crate) fn refused(&self, tenant: &Tenant) -> Option<Duration> {

@@ -74,12 +74,17 @@ impl Params {
         self.integer("wait_ms", faults, 0..=MOST_WAIT_MS).filter(|ms| *ms > 0).map(Duration::from_millis)
     }
 
-    /// Takes all parameters whose name begins so, with the rest of it.
+    /// Takes all parameters whose name begins so, with the rest of it. One that is given twice is left, and refused.
     pub(crate) fn prefixed(&mut self, prefix: &str) -> Vec<(String, String)> {
-        let (found, rest) = std::mem::take(&mut self.0).into_iter().partition(|(key, _)| key.starts_with(prefix));
+        let (mut found, mut rest) = (Vec::<(String, String)>::new(), Vec::new());
+        for (key, value) in std::mem::take(&mut self.0) {
+            match key.strip_prefix(prefix) {
+                Some(name) if found.iter().all(|(known, _)| known != name) => found.push((name.to_owned(), value)),
+                _ => rest.push((key, value)),
+            }
+        }
         self.0 = rest;
-        let found: Vec<(String, String)> = found;
-        found.into_iter().map(|(key, value)| (key[prefix.len()..].to_owned(), value)).collect()
+        found
     }
 
     /// Ends the reading: whatever is left is a parameter nobody knows.
@@ -127,5 +132,8 @@ mod tests {
         assert_eq!(given.prefixed("label."), [("a".into(), "1".into()), ("b/c".into(), "2".into())]);
         assert_eq!(given.take("topic").as_deref(), Some("t"));
         given.finish(Faults::default()).unwrap();
+        let mut twice = params("label.a=1&label.a=2");
+        assert_eq!(twice.prefixed("label."), [("a".into(), "1".into())]);
+        assert_eq!(twice.finish(Faults::default()).unwrap_err().errors[0].pointer, "/query/label.a");
     }
 }

@@ -12,6 +12,7 @@ mod dead_letters;
 mod drain;
 mod explain;
 mod fleet;
+mod if_match;
 mod jobs;
 mod keys;
 mod lists;

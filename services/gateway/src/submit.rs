@@ -10,6 +10,7 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 use bytes::Bytes;
 use muster_domain::{
     Backoff, Durability, JobSpec, Labels, OnLostLease, Priority, ProblemCode, RetryPolicy, Tenant, Topic, TraceParent,
+    WorkerId,
     job::When,
     line::MAX_REQUIRES,
     slot::check_key,
@@ -79,6 +80,9 @@ pub(crate) fn read_job(
     }
     spec.labels = read_labels(o, "labels", MAX_LABELS, faults);
     spec.requires = read_labels(o, "requires", MAX_REQUIRES, faults);
+    if let Some(Err(why)) = spec.requires.get("worker").map(|name| WorkerId::parse(name)) {
+        faults.invalid(&join(o.at(), "requires"), "worker", why);
+    }
     let key = o.name("concurrency_key", faults, |given| check_key(given).map(|()| given.to_owned()));
     spec.concurrency_key = key.unwrap_or_default();
     spec.run_at = read_when(o, "run_at", "delay_ms", 0..=TEN_YEARS_MS, faults);

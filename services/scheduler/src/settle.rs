@@ -161,7 +161,11 @@ impl Consequences {
             (Some(_), Some(_)) => Standing::Ok,
             (Some(head), None) => {
                 StaleWrite { event: event.as_str(), job: &id }.emit();
-                standing_of(head, fence)
+                match standing_of(head, fence) {
+                    // Its worker has said something else about it before, and that counts.
+                    Standing::Ok => Standing::Lost,
+                    standing => standing,
+                }
             }
         };
         // Whatever became of the report, its attempt is over: nobody runs under its slot any more.

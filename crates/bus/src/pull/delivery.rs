@@ -29,6 +29,8 @@ pub struct Delivery {
     pub delivered: u64,
     /// Its sequence on the stream.
     pub sequence: u64,
+    /// When the stream took it, in nanoseconds by the server's clock: the same however often it is delivered.
+    pub stored_at: u64,
     /// Answers for it; may be kept when the rest is taken apart.
     pub receipt: Receipt,
 }
@@ -53,13 +55,13 @@ impl Delivery {
     /// delivered: nobody can answer for it.
     pub(super) fn read(bus: &Bus, message: Message) -> Option<Result<(Delivery, u64), Box<Unreadable>>> {
         let reply = message.reply?;
-        let Place { delivered, sequence, pending } = Place::parse(&reply)?;
+        let Place { delivered, sequence, stored_at, pending } = Place::parse(&reply)?;
         let (subject, original) = (message.subject, message.payload.clone());
         let receipt = Receipt { bus: bus.clone(), reply, subject, sequence, original };
         Some(match decode(message.payload) {
             Ok((envelope, body)) => {
                 let subject = receipt.subject.to_string();
-                Ok((Delivery { subject, envelope, body, delivered, sequence, receipt }, pending))
+                Ok((Delivery { subject, envelope, body, delivered, sequence, stored_at, receipt }, pending))
             }
             Err(fault) => Err(Box::new(Unreadable { receipt, reason: fault.to_string() })),
         })
@@ -132,6 +134,7 @@ impl Receipt {
 struct Place {
     delivered: u64,
     sequence: u64,
+    stored_at: u64,
     pending: u64,
 }
 
@@ -146,7 +149,7 @@ impl Place {
             _ => return None,
         };
         let number = |n: usize| parts.get(at + n)?.parse().ok();
-        Some(Place { delivered: number(0)?, sequence: number(1)?, pending: number(4)? })
+        Some(Place { delivered: number(0)?, sequence: number(1)?, stored_at: number(3)?, pending: number(4)? })
     }
 }
 
@@ -156,7 +159,8 @@ mod tests {
 
     #[test]
     fn both_forms_of_an_ack_subject_are_read() {
-        let place = Some(Place { delivered: 2, sequence: 40, pending: 7 });
+        let stored_at = 1_700_000_000_000_000_000;
+        let place = Some(Place { delivered: 2, sequence: 40, stored_at, pending: 7 });
         assert_eq!(Place::parse("$JS.ACK.MUSTER_SYS.dur_a__b.2.40.39.1700000000000000000.7"), place);
         assert_eq!(Place::parse("$JS.ACK._.hash.MUSTER_SYS.dur_a__b.2.40.39.1700000000000000000.7.rnd"), place);
         assert_eq!(Place::parse("_INBOX.x"), None);

@@ -107,7 +107,10 @@ pub fn after_lost_lease(head: &Head, spec: &JobSpec) -> FailedAttempt {
         let error = silent("every attempt lost its worker");
         return FailedAttempt { event: Event::Poison, wait: Duration::ZERO, error };
     }
-    let error = silent("the worker fell silent and its lease ran out; no attempt is left");
+    let error = silent(match left {
+        true => "the worker fell silent and its lease ran out; `on_lost_lease` is `fail`, so it is not tried again",
+        false => "the worker fell silent and its lease ran out; no attempt is left",
+    });
     FailedAttempt { event: Event::Abandon, wait: Duration::ZERO, error }
 }
 
@@ -139,6 +142,39 @@ mod tests {
             prop_assert!(plain.wait(id, attempt) <= plain.wait(id, attempt + 1));
             prop_assert!((wait.as_secs_f64() - plain.wait(id, attempt).as_secs_f64()).abs() <= plain.wait(id, attempt).as_secs_f64() * jitter + 1e-6);
         }
+    }
+
+    #[test]
+    fn a_job_that_may_not_lose_its_lease_says_so_and_not_that_its_attempts_are_used_up() {
+        let said = |attempt: u16| {
+            let spec = JobSpec {
+                on_lost_lease: OnLostLease::Fail,
+                ..JobSpec::new(crate::Tenant::default(), crate::Topic::parse("t").unwrap())
+            };
+            let (at, phase) = (crate::Time(1), super::super::Phase::Dispatched);
+            let head = Head {
+                version: 3,
+                attempt,
+                max_attempts: 2,
+                lost: 0,
+                released: 0,
+                timeout: None,
+                fence: 9,
+                since: at,
+                deadline: None,
+                start_by: None,
+                started_at: Some(at),
+                created_at: at,
+                last_event: None,
+                attempt_ended_by: None,
+                last_worker: None,
+                phase,
+            };
+            let after = after_lost_lease(&head, &spec);
+            (after.event, after.error.message.contains("no attempt is left"))
+        };
+        assert_eq!(said(1), (Event::Abandon, false));
+        assert_eq!(said(2), (Event::Abandon, true));
     }
 
     #[test]

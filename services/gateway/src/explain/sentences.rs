@@ -152,8 +152,10 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
 fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
     let (record, now) = (seen.record, seen.now);
     let (topic, priority) = (&record.spec.topic, record.spec.priority);
+    let limited = seen.slots.is_some_and(|slots| slots.held > 0) || seen.places.is_some_and(|p| p.are_taken());
     told.push(match &seen.place {
-        Some(place) if place.claimed_until.is_some_and(|until| !until.reached(now)) => {
+        // Those who wait for a limit are claimed too, only to find that it holds them.
+        Some(place) if !limited && place.claimed_until.is_some_and(|until| !until.reached(now)) => {
             format!("It is first in the backlog of topic {topic}: a scheduler has claimed it and is about to offer it.")
         }
         Some(place) => format!(
@@ -209,7 +211,7 @@ fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
     }
     told.push(match refusal(record) {
         Some((_, reason)) => format!("It is held because: {reason}."),
-        None if rules.is_some_and(|rules| rules.paused.is_some()) => return,
+        None if rules.is_some_and(|rules| rules.paused.is_some() || rules.settings.rate.is_some()) => return,
         None => {
             "It is held because workers are offered only as much as they soon start; the rest waits here, the most \
                  urgent first, then the oldest."

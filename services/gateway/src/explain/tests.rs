@@ -157,6 +157,11 @@ fn a_job_that_waits_for_a_slot_names_who_has_it() {
     says(&explanation, &format!("concurrency key customer:17 may run: {other} has the slot, and 2 jobs are in line."));
     assert_eq!(shown(&explanation)["concurrency"]["held_by"][0], other.to_string());
     assert_eq!(explanation.waits_for, WaitsFor::Limit);
+    // A scheduler claims it, finds the slot taken and gives it its place back: it is not about to go.
+    let claimed = QueuePlace { ahead: 0, waiting: 2, claimed_until: Some(NOW + 3 * S) };
+    let explanation = explain(&Seen { place: Some(claimed), ..seen });
+    says(&explanation, "It waits its turn in the backlog");
+    assert!(explanation.sentences.iter().all(|said| !said.contains("about to offer")), "{:?}", explanation.sentences);
 }
 
 #[test]
@@ -432,7 +437,9 @@ fn what_its_topic_was_told_is_named() {
     told.settings.rate = Some(TopicRate { per_s: 0.5, burst: 2 });
     says(&about(&queued, &told), "releases 0.5 jobs a second, 2 at once at most");
     told.paused = None;
-    assert_eq!(shown(&about(&queued, &told))["waits_for"], "rate");
+    let rationed = about(&queued, &told);
+    assert_eq!(shown(&rationed)["waits_for"], "rate");
+    assert!(rationed.sentences.iter().all(|said| !said.contains("workers are offered only")));
     told.settings.rate = None;
     assert_eq!(shown(&about(&queued, &told))["waits_for"], "turn");
 }

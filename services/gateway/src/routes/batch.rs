@@ -59,6 +59,10 @@ pub(super) async fn submit(
     }
     let good = u32::try_from(asked.iter().flatten().count()).unwrap_or(u32::MAX);
     if good > 0 {
+        if let Some(most) = gateway.limits.burst().filter(|most| good > *most) {
+            let why = format!("has {good} jobs to store, and the rate limit lets {most} in at once: send fewer");
+            return Err(Problem::field(ProblemCode::InvalidRequest, "/items", why));
+        }
         let taken = gateway.limits.take(&caller.tenant, Bucket::Submit, good, Want::All).await;
         if taken.granted < good {
             return Err(Problem::rate_limited(taken.retry_after));
@@ -120,7 +124,10 @@ async fn admit(gateway: &Gateway, caller: &Caller, job: &Asked, named: (usize, O
     if let Err(refused) = gateway.topics.fits(&caller.tenant, topic, &job.payload, &at).await {
         unless_there(gateway, caller, derived(caller, job, named), refused).await?;
     }
-    gateway.topics.admit(&caller.tenant, topic).await
+    if let Err(refused) = gateway.topics.admit(&caller.tenant, topic).await {
+        unless_there(gateway, caller, derived(caller, job, named), refused).await?;
+    }
+    Ok(())
 }
 
 fn read_items(

@@ -5,11 +5,12 @@
 use axum::{extract::State, response::Response};
 use http::{HeaderMap, StatusCode};
 use muster_domain::ProblemCode;
-use muster_store::{ConfigRecord, Put};
+use muster_store::{ConfigRecord, Put, SeenVersion};
 
 use super::{
+    if_match::{IfMatch, changed_meanwhile},
     json,
-    topics::{changed_meanwhile, if_match, tagged},
+    topics::tagged,
 };
 use crate::{
     Gateway,
@@ -54,8 +55,12 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     for_all_tenants(&caller)?;
-    let seen = if_match(&headers)?;
+    let asked = IfMatch::read(&headers)?;
     let values = read_values(&gateway.config, &body.bytes)?;
+    let seen = match asked {
+        None => SeenVersion::Any,
+        Some(asked) => asked.against(gateway.flow.store.read_config().await?.version)?,
+    };
     // Names only: a value may be somebody's secret.
     let names = values.keys().cloned().collect::<Vec<_>>().join(",");
     gateway.tell(gateway.act(&caller, "config_set").target("config").with("names", names)).await?;

@@ -64,7 +64,9 @@ pub(super) async fn submit(
     if let Err(refused) = topics.fits(tenant, &asked.spec.topic, &asked.payload, "/payload").await {
         unless_there(&gateway, &caller, id, refused).await?;
     }
-    topics.admit(tenant, &asked.spec.topic).await?;
+    if let Err(refused) = topics.admit(tenant, &asked.spec.topic).await {
+        Box::pin(unless_there(&gateway, &caller, id, refused)).await?;
+    }
 
     let mut spec = asked.spec;
     spec.principal.clone_from(&caller.key.id);
@@ -74,11 +76,18 @@ pub(super) async fn submit(
     let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
     let mut response = match wait {
         None => json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document()),
-        Some(wait) => {
-            let record = Box::pin(wait_for(&gateway, &caller, job.id, visible(&caller), wait)).await?;
-            let status = if record.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
-            json(status, JobView { durability: accepted.durability, ..JobView::of(&record) }.document())
-        }
+        Some(wait) => match Box::pin(wait_for(&gateway, &caller, job.id, visible(&caller), wait)).await {
+            Ok(record) => {
+                let status = if record.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
+                json(status, JobView { durability: accepted.durability, ..JobView::of(&record) }.document())
+            }
+            // It was deleted, before or meanwhile; what is left of it still answers for its key.
+            Err(gone) if gone.code == ProblemCode::NotFound => {
+                let status = if accepted.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
+                json(status, JobView::accepted(&job, &accepted).document())
+            }
+            Err(problem) => return Err(problem),
+        },
     };
     note_acceptance(&mut response, job.id, &accepted);
     Ok(response)

@@ -51,10 +51,13 @@ pub(super) async fn retry(
     if !old.head.state().is_end() {
         return Err(not_done(&old));
     }
-    if old.retried_as.is_none() {
+    let first = old.retried_as.is_none();
+    let item = prepare(&gateway, &caller, old, overrides, trace).await?;
+    // Told once nothing but the stores can refuse it.
+    if first {
         gateway.tell(gateway.act(&caller, "job_retry_by_hand").job(id)).await?;
     }
-    let made = make(&gateway, &caller, old, overrides, trace).await?;
+    let made = commit(&gateway, id, item).await?;
     let (job, accepted) = made.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
     let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document());
     note_acceptance(&mut response, job.id, &accepted);
@@ -69,6 +72,19 @@ pub(crate) async fn make(
     overrides: Overrides,
     trace: Option<TraceParent>,
 ) -> Result<Answer, Problem> {
+    let id = old.id;
+    let item = prepare(gateway, caller, old, overrides, trace).await?;
+    commit(gateway, id, item).await
+}
+
+/// The new job, if the caller and its topic allow it.
+async fn prepare(
+    gateway: &Gateway,
+    caller: &Caller,
+    old: Record,
+    overrides: Overrides,
+    trace: Option<TraceParent>,
+) -> Result<Item, Problem> {
     let mut spec = again(&old.spec, gateway.flow.store.now());
     spec.retry_of = Some(old.id);
     spec.principal.clone_from(&caller.key.id);
@@ -86,12 +102,17 @@ pub(crate) async fn make(
     if changed && let Err(refused) = gateway.topics.fits(&caller.tenant, &spec.topic, &payload, "/payload").await {
         unless_there(gateway, caller, Some(id), refused).await?;
     }
+    if let Err(refused) = gateway.topics.admit(&caller.tenant, &spec.topic).await {
+        unless_there(gateway, caller, Some(id), refused).await?;
+    }
+    Ok(Item { id: Some(id), spec, payload, hash: Some(overrides.hash), paid: false })
+}
 
-    let item = Item { id: Some(id), spec, payload, hash: Some(overrides.hash), paid: false };
+async fn commit(gateway: &Gateway, old: JobId, item: Item) -> Result<Answer, Problem> {
     let answer = gateway.group.submit(item).await?;
     if let Ok((job, _)) = &answer {
         // After the new job: a crash in between is mended by the next click.
-        gateway.flow.store.mark_retried(old.id, job.id).await?;
+        gateway.flow.store.mark_retried(old, job.id).await?;
     }
     Ok(answer)
 }

@@ -7,10 +7,14 @@
 use axum::{extract::State, response::Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use muster_bus::subjects;
-use muster_domain::{ProblemCode, Tenant, Topic, slot::Limit, topic::Paused};
+use muster_domain::{ProblemCode, Tenant, Topic, job::Known, slot::Limit, topic::Paused};
 use muster_store::{Put, SeenVersion, TopicChange, TopicRecord, WorkerSnapshot};
 
-use super::{Named, json};
+use super::{
+    Named,
+    if_match::{IfMatch, changed_meanwhile},
+    json,
+};
 use crate::{
     Gateway,
     auth::Caller,
@@ -96,9 +100,17 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     let topic = named(&caller, &name)?;
-    let seen = if_match(&headers)?;
+    let asked = IfMatch::read(&headers)?;
     let settings = read_settings(&body.bytes)?;
     may_share(&gateway, &caller, &topic, settings.shared).await?;
+    let seen = match asked {
+        None => SeenVersion::Any,
+        Some(asked) => {
+            let names = [(caller.tenant.clone(), topic.clone())];
+            let told = gateway.flow.store.read_topics(&names).await.pop().unwrap_or(Ok(None))?;
+            asked.against(told.map_or(0, |told| told.version))?
+        }
+    };
     change(&gateway, &caller, &topic, seen, TopicChange::Settings(settings)).await
 }
 
@@ -198,28 +210,6 @@ fn named(caller: &Caller, name: &str) -> Result<Topic, Problem> {
     Ok(topic)
 }
 
-/// The version that a writer has seen.
-pub(super) fn if_match(headers: &HeaderMap) -> Result<SeenVersion, Problem> {
-    let wrong = || {
-        let why = "must be the ETag of a read: a number in quotes";
-        Problem::field(ProblemCode::InvalidRequest, "/header/If-Match", why)
-    };
-    let mut given = headers.get_all(header::IF_MATCH).iter();
-    let Some(first) = given.next() else { return Ok(SeenVersion::Any) };
-    let text = first.to_str().map_err(|_| wrong())?.trim();
-    if given.next().is_some() {
-        return Err(wrong());
-    }
-    let bare = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(wrong)?;
-    crate::json::integer(bare).filter(|_| !bare.is_empty()).map(SeenVersion::Exactly).ok_or_else(wrong)
-}
-
-/// Somebody was faster.
-pub(super) fn changed_meanwhile(version: u64) -> Problem {
-    let why = format!("version \"{version}\" stands; read it, and decide again");
-    Problem::new(ProblemCode::PreconditionFailed, why)
-}
-
 /// Adds the version to an answer.
 pub(super) fn tagged(mut response: Response, version: u64) -> Response {
     if let Ok(tag) = HeaderValue::try_from(format!("\"{version}\"")) {
@@ -238,9 +228,16 @@ async fn shown(
     let (store, bus) = (&gateway.flow.store, &gateway.flow.bus);
     let subject = subjects::offer(&caller.tenant, topic);
     let max = told.and_then(|told| told.settings.concurrency?.max);
-    let (waiting, offered, workers) =
-        tokio::join!(store.waiting_in(&caller.tenant, topic), bus.subject_count(&subject), store.read_workers());
+    let (waiting, offered, first, workers) = tokio::join!(
+        store.waiting_in(&caller.tenant, topic),
+        bus.subject_count(&subject),
+        bus.oldest(&subject),
+        store.read_workers()
+    );
     let waiting = waiting?;
+    // Of what is on the bus it is known since when it is offered.
+    let offered_since = if let Known::Oldest(at) = first { Some(at) } else { None };
+    let oldest = waiting.oldest.into_iter().chain(offered_since).min();
     let places = match max {
         Some(max) => {
             let (_, held, _) = store.read_slots(&caller.tenant, &Limit::Topic(topic.clone())).await?;
@@ -255,7 +252,7 @@ async fn shown(
         write_settings(json, &caller.tenant, topic, told);
         json.integer("backlog", backlog);
         json.integer("runnable", runnable(told, waiting.queued, offered.unwrap_or(0), places));
-        if let Some(oldest) = waiting.oldest {
+        if let Some(oldest) = oldest {
             let age = store.now().since(oldest).as_millis();
             json.integer("oldest_age_ms", u64::try_from(age).unwrap_or(u64::MAX));
         }

@@ -72,6 +72,7 @@ fn each_wrong_value_is_refused_at_its_place() {
         (r#"{"topic":"t","labels":{"a/b":"x\u0000"}}"#, "/labels/a~1b"),
         (r#"{"topic":"t","labels":{"a\u0000":"x"}}"#, "/labels/a\0"),
         (r#"{"topic":"t","labels":{"a":"1","a":"2"}}"#, "/labels/a"),
+        (r#"{"topic":"t","requires":{"worker":"bad id!"}}"#, "/requires/worker"),
         (r#"{"topic":"t","delay_ms":-1}"#, "/delay_ms"),
         (r#"{"topic":"t","delay_ms":1.5}"#, "/delay_ms"),
         (r#"{"topic":"t","delay_ms":1e3}"#, "/delay_ms"),

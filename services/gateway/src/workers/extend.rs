@@ -115,6 +115,10 @@ impl Workers {
                 match answer.standing() {
                     v1::Standing::Again => waits = true,
                     _ if job_id(&answer.job_id) != Ok(job) => waits = true,
+                    // In order, but without a lease: it was ended by the worker's own word.
+                    v1::Standing::Ok if answer.lease_us == 0 => {
+                        stands[place] = Some(Stands { job, standing: v1::Standing::Lost, lease: None });
+                    }
                     standing => {
                         let held = standing == v1::Standing::Ok && answer.lease_us > 0;
                         let lease = held.then(|| Duration::from_micros(answer.lease_us));
@@ -159,7 +163,12 @@ impl Workers {
             return;
         }
         let (slots, busy) = (held.len(), held.len());
-        let beat = Beat { worker, tenant: &caller.tenant, topics, slots, busy, provides: None };
+        if !self.beats.is_due(worker) {
+            return;
+        }
+        // One that was told to leave takes no more.
+        let consuming = !self.flow.store.is_drained(worker).await.unwrap_or(false);
+        let beat = Beat { worker, tenant: &caller.tenant, topics, slots, busy, provides: None, consuming };
         self.beats.send(&self.flow.bus, beat).await;
     }
 }

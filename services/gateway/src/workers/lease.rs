@@ -80,12 +80,23 @@ struct Wishes {
     lines: Vec<Line>,
 }
 
+/// What a worker that asks will get.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Work,
+    /// It was told to leave.
+    Nothing,
+}
+
 impl Workers {
     /// Gives the worker jobs to run, or nothing; and tells whether it should end.
     pub(crate) async fn lease(&self, caller: &Caller, asked: &Lease) -> Result<(Vec<Leased>, bool), Problem> {
         let worker = on_bus(&caller.tenant, &asked.worker);
         let store = &self.flow.store;
         let (note, leave) = store.read_lease_note(&caller.tenant, &worker, &asked.request).await?;
+        if leave {
+            self.beat(caller, &worker, asked, Takes::Nothing).await;
+        }
         if let Some(note) = note {
             let noted = self.recall(caller, note).await?;
             return Ok((self.begin(&worker, asked, noted).await?, leave));
@@ -125,7 +136,6 @@ impl Workers {
         let mut control = self.flow.bus.subscribe(&subjects::worker_ctl(worker), None).await.ok();
         let (mut wishes, mut given) = self.wish(caller, worker, asked, until)?;
         let mut heartbeat = tokio::time::interval(EVERY);
-        let mut drain = false;
         loop {
             tokio::select! {
                 biased;
@@ -135,22 +145,22 @@ impl Workers {
                             offered.extend(more);
                         }
                         offered.truncate(asked.max);
-                        return Ok((offered, drain));
+                        return Ok((offered, false));
                     }
-                    None if self.stop.is_cancelled() => return Ok((Vec::new(), drain)),
+                    None if self.stop.is_cancelled() => return Ok((Vec::new(), false)),
                     None => {
                         // The pullers have ended, for want of a bus or of waiters: ask for new ones.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         (wishes, given) = self.wish(caller, worker, asked, until)?;
                     }
                 },
-                () = tokio::time::sleep_until(until) => return Ok((Vec::new(), drain)),
-                () = self.stop.cancelled() => return Ok((Vec::new(), drain)),
-                _ = heartbeat.tick() => self.beat(caller, worker, asked).await,
+                () = tokio::time::sleep_until(until) => return Ok((Vec::new(), false)),
+                () = self.stop.cancelled() => return Ok((Vec::new(), false)),
+                _ = heartbeat.tick() => self.beat(caller, worker, asked, Takes::Work).await,
                 received = hear(&mut control) => {
                     if received.drain {
-                        drain = true;
-                        return Ok((Vec::new(), drain));
+                        self.beat(caller, worker, asked, Takes::Nothing).await;
+                        return Ok((Vec::new(), true));
                     }
                     self.told.note(worker, &received.pools, Instant::now());
                     self.wish_more(caller, worker, asked, &mut wishes)?;
@@ -190,14 +200,15 @@ impl Workers {
         Ok(())
     }
 
-    async fn beat(&self, caller: &Caller, worker: &WorkerId, asked: &Lease) {
+    async fn beat(&self, caller: &Caller, worker: &WorkerId, asked: &Lease, takes: Takes) {
         let beat = Beat {
             worker,
             tenant: &caller.tenant,
             topics: asked.topics.iter().map(ToString::to_string).collect(),
-            slots: asked.max,
+            slots: if takes == Takes::Work { asked.max } else { 0 },
             busy: 0,
             provides: Some(asked.provides.clone()),
+            consuming: takes == Takes::Work,
         };
         self.beats.send(&self.flow.bus, beat).await;
     }

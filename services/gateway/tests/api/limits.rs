@@ -31,10 +31,13 @@ async fn ten_of_a_hundred_are_admitted_over_two_gateways() {
 async fn a_batch_over_the_limit_stores_nothing() {
     let gate = Gate::start(&[("API_RATE_LIMIT_RPS", "0.01"), ("API_RATE_LIMIT_BURST", "5")]).await;
     let items = |n: usize| json!({"items": vec![json!({"topic": "t"}); n]});
-    let refused = gate.post("/api/v1/jobs/batch", &items(6)).await;
-    assert_eq!((refused.status.as_u16(), refused.code()), (429, "rate_limited"));
+    let never = gate.post("/api/v1/jobs/batch", &items(6)).await;
+    assert_eq!((never.status.as_u16(), never.code()), (422, "invalid_request"), "no wait would help");
+    assert_eq!(never.pointers(), ["/items"]);
+    assert!(never.text.contains("lets 5 in at once"), "{}", never.text);
     assert_eq!(gate.post("/api/v1/jobs/batch", &items(4)).await.status, 200, "what was refused cost nothing");
-    assert_eq!(gate.post("/api/v1/jobs/batch", &items(2)).await.status, 429);
+    let refused = gate.post("/api/v1/jobs/batch", &items(2)).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (429, "rate_limited"));
     assert_eq!(gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.status, 202, "one is left");
     assert_eq!(gate.count_jobs().await, 5);
 }
