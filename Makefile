@@ -11,7 +11,7 @@ BENCH_FILES := --json docs/benchmarks.json --svg docs/benchmarks.svg --page docs
 BINARIES := -p muster-cli -p muster-gateway -p muster-scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build test fmt lint docs bench bench-peers bench-guard soak clean-data
+.PHONY: help setup run build dist test fmt lint docs bench bench-peers bench-guard soak clean-data
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,15 +45,18 @@ docs: ## write what is generated: Lua, typed calls, reference pages
 	@tools/scripts/settings_page.sh "$$CARGO_TARGET_DIR/debug" > docs/reference/settings.md
 	@tools/scripts/loops_page.sh "$$CARGO_TARGET_DIR/debug" > docs/reference/loops.md
 
-bench: setup build ## measure everything and write docs/benchmarks.md; with ARGS only what they say
+dist: ## build the programs as they are shipped: optimised across crates, which takes longer
+	cargo build --profile dist $(BINARIES)
+
+bench: setup dist ## measure everything and write docs/benchmarks.md; with ARGS only what they say
 	@$(MAKE) --no-print-directory bench-peers || echo "hint:  going on without the other queues" >&2
-	@"$$CARGO_TARGET_DIR/release/muster" bench --peers "$(PEERS)/release" $(if $(ARGS),$(ARGS),$(BENCH_FILES))
+	@"$$CARGO_TARGET_DIR/dist/muster" bench --peers "$(PEERS)/release" $(if $(ARGS),$(ARGS),$(BENCH_FILES))
 
 bench-peers: ## build the queues that Muster is compared with
 	CARGO_TARGET_DIR="$(PEERS)" cargo build --release --manifest-path bench/Cargo.toml
 
-bench-guard: setup build ## what a job costs now, beside the committed baseline
-	@"$$CARGO_TARGET_DIR/release/muster" bench guard $(ARGS)
+bench-guard: setup dist ## what a job costs now, beside the committed baseline
+	@"$$CARGO_TARGET_DIR/dist/muster" bench guard $(ARGS)
 
 soak: setup build ## ten minutes of chaos on a stack of its own; every promise is checked afterwards
 	"$$CARGO_TARGET_DIR/release/muster" drill chaos --minutes 10 --replicas 3 $(ARGS)
