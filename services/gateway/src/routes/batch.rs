@@ -1,5 +1,7 @@
 //! Many jobs in one request, each answered for itself.
 
+use std::time::Duration;
+
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
@@ -60,8 +62,8 @@ pub(super) async fn submit(
     let good = u32::try_from(asked.iter().flatten().count()).unwrap_or(u32::MAX);
     if good > 0 {
         if let Some(most) = gateway.limits.burst().filter(|most| good > *most) {
-            let why = format!("has {good} jobs to store, and the rate limit lets {most} in at once: send fewer");
-            return Err(Problem::field(ProblemCode::InvalidRequest, "/items", why));
+            let why = format!("{good} jobs never fit: the tenant's rate lets {most} in at once, so send fewer");
+            return Err(Problem { detail: why.into(), ..Problem::rate_limited(Duration::ZERO) });
         }
         let taken = gateway.limits.take(&caller.tenant, Bucket::Submit, good, Want::All).await;
         if taken.granted < good {
