@@ -158,6 +158,16 @@ impl Store {
         Ok(found)
     }
 
+    /// How many replicas of a service have announced themselves within [`REPLICA_TTL`]. One read.
+    pub async fn count_replicas(&self, service: &str) -> Result<usize, StoreError> {
+        let since = self.now().0.saturating_sub(micros(REPLICA_TTL));
+        let mut range = redis::cmd("ZRANGEBYSCORE");
+        range.arg(keys::replicas().as_bytes()).arg(since).arg("+inf");
+        let names = list(self.router().call(Command::plain(range)).await?)?;
+        let prefix = member(service, "");
+        Ok(names.iter().filter(|name| name.starts_with(prefix.as_bytes())).count())
+    }
+
     /// Every leader's lock, as it stands now.
     pub async fn leader_locks(&self) -> Result<Vec<LockSeen>, StoreError> {
         let ask = |name: &str, lock: LeaderLock| {

@@ -239,6 +239,17 @@ fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
             Ok(())
         }
     });
+    let (counting, stop) = (gateway.clone(), taps.stopping());
+    taps.supervise("replicas", move || {
+        let (gateway, stop) = (counting.clone(), stop.clone());
+        async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = gateway.limits.count_replicas(&gateway.flow.store) => {}
+            }
+            Ok(())
+        }
+    });
     let parts = health::Parts::new(&chassis.health);
     let (flow, stop) = (gateway.flow.clone(), taps.stopping());
     taps.supervise("probe", move || {

@@ -7,7 +7,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -19,6 +22,8 @@ use muster_telemetry::{Counter, count};
 /// How long Redis may take for a token before the local bucket decides. A submit that finds Redis
 /// away has to be refused within two seconds in all.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// How often the gateways are counted: as often as they announce themselves.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 /// Local buckets that are kept at most; full ones say nothing and can be forgotten.
 const MOST_BUCKETS: usize = 10_000;
 
@@ -46,15 +51,15 @@ pub(crate) struct Limits {
     local: Mutex<HashMap<(Tenant, Bucket), Gcra>>,
     /// Who is known to get nothing before when: asked again, it is refused without a question.
     refused: Mutex<HashMap<Tenant, Instant>>,
-    /// How many gateways share the limit, as far as is known. Nothing tells yet, so one.
-    replicas: u32,
+    /// How many gateways share the limit, as far as is known.
+    replicas: AtomicU32,
 }
 
 impl Limits {
     /// `per_second` 0 means no limit; without a store each replica counts for itself.
     pub(crate) fn new(per_second: f64, burst: u32, shared: Option<Store>) -> Limits {
         let limit = ArcSwapOption::empty();
-        let limits = Limits { limit, shared, local: Mutex::default(), refused: Mutex::default(), replicas: 1 };
+        let limits = Limits { limit, shared, local: Mutex::default(), refused: Mutex::default(), replicas: 1.into() };
         limits.set(per_second, burst);
         limits
     }
@@ -92,6 +97,16 @@ impl Limits {
         refused.insert(tenant.clone(), now + wait);
     }
 
+    /// Counts the gateways that share the limit, for ever. While Redis is away the last count stands.
+    pub(crate) async fn count_replicas(&self, store: &Store) {
+        loop {
+            if let Ok(count) = store.count_replicas(crate::SERVICE).await {
+                self.replicas.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+            }
+            tokio::time::sleep(COUNT_EVERY).await;
+        }
+    }
+
     /// Takes `n` tokens, or as many as there are.
     pub(crate) async fn take(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want) -> Taken {
         let Some(limit) = self.limit.load().as_deref().copied() else {
@@ -101,7 +116,9 @@ impl Limits {
             None => self.take_here(tenant, bucket, n, want, limit),
             Some(store) => match shared(store, tenant, bucket, n, want, limit).await {
                 Ok(taken) => taken,
-                Err(_) => self.take_here(tenant, bucket, n, want, divided(limit, self.replicas)),
+                Err(_) => {
+                    self.take_here(tenant, bucket, n, want, divided(limit, self.replicas.load(Ordering::Relaxed)))
+                }
             },
         };
         if taken.granted < n {

@@ -59,6 +59,16 @@ pub(crate) async fn a_replica_is_known_while_it_speaks(bench: &Bench) {
     };
     let all = ["muster-a/x", "muster-b/host 1", "muster-b/host 2"];
     until(PATIENCE, "all three, in order", async || (names().await == all).then_some(())).await;
+    store
+        .put_replica(&Replica { seen_at: Time(store.now().0 - 20_000_000), ..about("muster-b", "dead") })
+        .await
+        .unwrap();
+    let mut counts = Vec::new();
+    for service in ["muster-a", "muster-b", "muster", "muster-c"] {
+        counts.push(reader.count_replicas(service).await.unwrap());
+    }
+    assert_eq!(counts, [1, 2, 0, 0], "of each service, those that speak");
+    store.drop_replica("muster-b", "dead").await.unwrap();
     // A change of leadership is told without waiting for the next word.
     *state.lock().unwrap() = "leading";
     let since = std::time::Instant::now();

@@ -1,9 +1,14 @@
 //! Scenario 51: one limit for all gateways.
 
+use std::time::{Duration, Instant};
+
 use futures_util::future::join_all;
+use muster_testkit::{RedisServer, nats, until};
 use serde_json::json;
 
-use crate::gate::Gate;
+use crate::gate::{Gate, fresh_tenant};
+
+const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn ten_of_a_hundred_are_admitted_over_two_gateways() {
@@ -22,7 +27,7 @@ async fn ten_of_a_hundred_are_admitted_over_two_gateways() {
         assert!((1..=61).contains(&wait), "{wait}");
         assert_eq!(refused.json["retryable"], true);
     }
-    let neighbour = one.for_tenant(&crate::gate::fresh_tenant());
+    let neighbour = one.for_tenant(&fresh_tenant());
     assert_eq!(neighbour.post("/api/v1/jobs", &json!({"topic": "t"})).await.status, 202, "others are not touched");
     assert_eq!(one.count_jobs().await, 10);
 }
@@ -52,4 +57,37 @@ async fn limits_per_replica_are_counted_by_each() {
         admitted += usize::from(gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.status == 202);
     }
     assert_eq!(admitted, 6);
+}
+
+#[tokio::test]
+async fn while_redis_is_away_each_gateway_has_its_share_of_the_limit() {
+    let (redis, nats) = (RedisServer::start().await, nats().await.url());
+    let gate = async |name: &str| {
+        let slow = [("API_RATE_LIMIT_RPS", "0.0166"), ("API_RATE_LIMIT_BURST", "10"), ("MUSTER_INSTANCE_ID", name)];
+        Gate::over(&redis.url(), &nats, &slow).await
+    };
+    let (one, two) = (gate("g1").await, gate("g2").await);
+    // How many a gateway lets through to the store that is away; the others hear when to come back.
+    let let_through = async |gate: &Gate| {
+        let gate = gate.for_tenant(&fresh_tenant());
+        let job = json!({"topic": "t"});
+        let answers = join_all((0..30).map(|_| gate.post("/api/v1/jobs", &job))).await;
+        for answer in &answers {
+            assert!(
+                [(503, "store_unavailable"), (429, "rate_limited")].contains(&(answer.status.as_u16(), answer.code()))
+            );
+            assert!(answer.headers.contains_key("retry-after"));
+        }
+        answers.iter().filter(|answer| answer.status == 503).count()
+    };
+    until(SOON, "both to be announced", async || {
+        let shown = one.get("/api/v1/replicas").await;
+        (shown.json["items"].as_array()?.len() == 2).then_some(())
+    })
+    .await;
+    // They count each other every five seconds.
+    let announced = Instant::now();
+    until(SOON, "a count of each", async || (announced.elapsed() > Duration::from_secs(8)).then_some(())).await;
+    redis.stop();
+    assert_eq!((let_through(&one).await, let_through(&two).await), (5, 5), "half of ten");
 }
