@@ -1,5 +1,6 @@
 //! A TCP proxy in front of a server, for outages without killing anything: cut (existing
-//! connections drop, new ones are refused), stalled (accepted, nothing forwarded), healed.
+//! connections drop, new ones are refused), stalled (accepted, nothing forwarded), without answers
+//! (only what the server says is held back), healed.
 
 use std::{future::Future, io, sync::Arc};
 
@@ -18,6 +19,7 @@ use crate::{off_runtime, ports::free_port};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Open,
+    Unanswered,
     Stalled,
     Cut,
 }
@@ -60,6 +62,11 @@ impl Proxy {
     /// Keeps and accepts connections, but forwards nothing in either direction.
     pub fn stall(&self) {
         self.mode.send_replace(Mode::Stalled);
+    }
+
+    /// Forwards what clients send, and holds back what the server says.
+    pub fn hold_answers(&self) {
+        self.mode.send_replace(Mode::Unanswered);
     }
 
     /// Forwards again, what was held back included.
@@ -116,8 +123,8 @@ async fn forward(client: TcpStream, target: u16, mut mode: watch::Receiver<Mode>
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let there = pump(from_client, to_server, mode.clone());
-    let back = pump(from_server, to_client, mode);
+    let there = pump(from_client, to_server, mode.clone(), &[Mode::Open, Mode::Unanswered]);
+    let back = pump(from_server, to_client, mode, &[Mode::Open]);
     either(there, back).await;
 }
 
@@ -125,11 +132,16 @@ async fn either(a: impl Future<Output = io::Result<()>>, b: impl Future<Output =
     tokio::select! { _ = a => {}, _ = b => {} }
 }
 
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watch::Receiver<Mode>) -> io::Result<()> {
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut mode: watch::Receiver<Mode>,
+    passes: &[Mode],
+) -> io::Result<()> {
     let mut chunk = vec![0; 16 * 1024];
     loop {
         let count = from.read(&mut chunk).await?;
-        if mode.wait_for(|mode| *mode == Mode::Open).await.is_err() || count == 0 {
+        if mode.wait_for(|mode| passes.contains(mode)).await.is_err() || count == 0 {
             return Ok(());
         }
         to.write_all(&chunk[..count]).await?;

@@ -8,7 +8,7 @@ use std::{
 
 use async_nats::Client;
 use futures_util::future::BoxFuture;
-use muster_bus::{Bus, BusSettings, Consumer, Delivery, Subject, subjects};
+use muster_bus::{Bus, BusSettings, Consumer, ConsumerSpec, Delivery, Subject, subjects};
 use muster_domain::{JobId, Tenant, Topic};
 use muster_testkit::{NatsServer, until};
 use muster_wire::{Body, v1};
@@ -45,6 +45,15 @@ pub(crate) async fn js(client: &Client, verb: &str, body: Value) -> Value {
 
 pub(crate) async fn stream_messages(client: &Client, stream: &str) -> u64 {
     js(client, &format!("STREAM.INFO.{stream}"), Value::Null).await["state"]["messages"].as_u64().expect("a count")
+}
+
+/// Waits until somebody waits for a message of this consumer.
+pub(crate) async fn is_waited_for(client: &Client, spec: &ConsumerSpec) {
+    let verb = format!("CONSUMER.INFO.{}.{}", spec.stream.name(), spec.name);
+    until(SOON, "a standing request", async || {
+        js(client, &verb, Value::Null).await["num_waiting"].as_u64().filter(|waiting| *waiting > 0)
+    })
+    .await;
 }
 
 pub(crate) fn offers_of(topic: &str) -> Subject {

@@ -70,18 +70,22 @@ async fn an_ack_lost_with_its_connection_does_not_make_two_messages() {
     let proxy = Proxy::start(server.port()).await;
     let bus = loose_bus(&format!("nats://127.0.0.1:{}", proxy.url_port())).await;
     bus.connected().await;
-    proxy.stall();
+    let client = plain(&server).await;
+    proxy.hold_answers();
     let subject = subjects::submit();
     let published = bus.publish(&subject, None, None, numbered(1));
     let fault = async {
-        // Held back on its way there or back; then the connection goes.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // It is stored, and its ack is held back; then the connection goes.
+        until(SOON, "the message to be stored", async || {
+            (stream_messages(&client, "MUSTER_SYS").await == 1).then_some(())
+        })
+        .await;
         proxy.cut().await;
         proxy.heal().await;
     };
     let (published, ()) = tokio::join!(published, fault);
     published.unwrap();
-    assert_eq!(stream_messages(&plain(&server).await, "MUSTER_SYS").await, 1);
+    assert_eq!(stream_messages(&client, "MUSTER_SYS").await, 1);
 }
 
 #[tokio::test]

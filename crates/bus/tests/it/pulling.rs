@@ -9,7 +9,9 @@ use muster_wire::{Body, Envelope, FORMAT, encode};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use crate::fixture::{SOON, bus, fetched, js, names, number, numbered, offers_of, plain, stream_messages, take};
+use crate::fixture::{
+    SOON, bus, fetched, is_waited_for, js, names, number, numbered, offers_of, plain, stream_messages, take,
+};
 
 const LONG: Duration = Duration::from_secs(8);
 
@@ -21,12 +23,12 @@ fn offers(topic: &str) -> ConsumerSpec {
 #[tokio::test]
 async fn a_fetch_returns_as_soon_as_a_message_comes() {
     let server = NatsServer::start().await;
-    let bus = bus(&server).await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
     for spec in [offers("t"), ConsumerSpec::scheduler(subjects::submit())] {
-        let (subject, consumer) = (spec.filter.clone(), bus.consumer(spec).await.unwrap());
+        let (subject, consumer) = (spec.filter.clone(), bus.consumer(spec.clone()).await.unwrap());
         for n in 0..3 {
             let later = async {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                is_waited_for(&client, &spec).await;
                 bus.publish(&subject, None, None, numbered(n)).await.unwrap();
                 Instant::now()
             };
@@ -72,7 +74,7 @@ async fn a_worker_takes_only_what_it_has_room_for() {
 
     // After a wait, too: no request is left behind that would take one more.
     let late = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        is_waited_for(&client, &spec).await;
         for n in 10..15 {
             bus.publish(&spec.filter, None, None, numbered(n)).await.unwrap();
         }

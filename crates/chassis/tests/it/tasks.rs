@@ -55,7 +55,7 @@ async fn a_panic_costs_one_task_and_is_counted() {
     assert_eq!(metric("muster_task_panics_total", &[("task", "one_shot")]), 1.0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_drain_waits_for_those_who_end_and_names_those_who_do_not() {
     let tasks = Tasks::new();
     let (stop, ended) = (tasks.stopping(), Arc::new(AtomicU32::new(0)));
