@@ -152,9 +152,11 @@ impl Pull {
             };
             let silent_at = inbox.heard.max(began) + inbox.patience();
             if Instant::now() >= until {
-                // Nothing came, not even the end of the request: doubt it, without an alarm.
+                // Nothing came, not even the end of the request: doubt it and the consumer, without an
+                // alarm. A server says nothing to who asks for messages of a consumer that is gone.
                 if first_at.is_none() && consumer.spec.prefetch.is_none() && inbox.left > 0 {
                     self.leave(consumer);
+                    self.checked = false;
                 }
                 return Ok(());
             }
@@ -184,6 +186,9 @@ impl Pull {
     async fn open(&mut self, consumer: &Consumer, deadline: Instant) -> Result<(), BusError> {
         let bus = &consumer.bus;
         bus.connected_by(deadline, &consumer.spec.name).await?;
+        // Nobody may have pulled for so long that the server has removed it.
+        let unheard = self.inbox.as_ref().map(|inbox| inbox.heard.elapsed());
+        self.checked &= unheard.zip(consumer.spec.idle_for).is_none_or(|(unheard, idle)| unheard < idle / 2);
         if !self.checked {
             let by = deadline.max(Instant::now() + Duration::from_secs(1));
             timeout_at(by, bus.ensure_consumer(&consumer.spec))

@@ -128,7 +128,13 @@ pub struct ConsumerSpec {
     /// `Some(n)`: a standing request keeps up to `n` messages ready in this process, for
     /// schedulers. `None`: a fetch takes what it asks for and no more, for workers.
     pub prefetch: Option<usize>,
+    /// Removed by the server when nobody has asked for messages for so long; whoever comes next makes
+    /// it again. What stands on its subject stays there. `None`: never.
+    pub idle_for: Option<Duration>,
 }
+
+/// Topics and workers come and go, and each has a consumer: an hour after the last pull it goes, too.
+const IDLE: Duration = Duration::from_secs(3_600);
 
 impl ConsumerSpec {
     /// One of the schedulers' subjects on [`Stream::Sys`].
@@ -161,6 +167,8 @@ impl ConsumerSpec {
             max_ack_pending: 4_096,
             max_waiting: 512,
             prefetch: Some(64),
+            // Its ack floor is what silence is judged by.
+            idle_for: None,
         }
     }
 
@@ -174,11 +182,12 @@ impl ConsumerSpec {
             max_ack_pending: 20_000,
             max_waiting: 8_192,
             prefetch: None,
+            idle_for: Some(IDLE),
         }
     }
 
     fn config(&self) -> Value {
-        json!({
+        let mut config = json!({
             "durable_name": self.name,
             "filter_subject": self.filter.as_str(),
             "deliver_policy": "all",
@@ -188,7 +197,11 @@ impl ConsumerSpec {
             "max_deliver": -1,
             "max_ack_pending": self.max_ack_pending,
             "max_waiting": self.max_waiting,
-        })
+        });
+        if let Some(idle_for) = self.idle_for {
+            config["inactive_threshold"] = nanos(idle_for).into();
+        }
+        config
     }
 }
 

@@ -6,7 +6,10 @@ use muster_bus::{Bus, BusSettings, ConsumerSpec, subjects};
 use muster_testkit::{NatsCluster, until};
 use serde_json::Value;
 
-use crate::fixture::{fetched, js, number, numbered, plain};
+use crate::{
+    fixture::{fetched, js, number, numbered, plain},
+    streams::idle_ones_go,
+};
 
 #[tokio::test]
 async fn the_death_of_the_streams_leader_loses_nothing_that_was_acked() {
@@ -35,6 +38,15 @@ async fn the_death_of_the_streams_leader_loses_nothing_that_was_acked() {
         (came.len() == 40).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn on_three_nodes_too_a_consumer_that_nobody_pulls_from_goes() {
+    let cluster = NatsCluster::start().await;
+    let bus = Bus::connect(BusSettings { replicas: 3, ..BusSettings::new(cluster.url(), "test") }).await.unwrap();
+    bus.connected().await;
+    until(Duration::from_secs(30), "streams on three nodes", async || bus.ensure_streams().await.ok()).await;
+    idle_ones_go(&bus, &plain(&cluster.nodes[0]).await).await;
 }
 
 /// The index of the node that leads `MUSTER_SYS`.

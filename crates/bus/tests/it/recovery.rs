@@ -7,7 +7,9 @@ use muster_testkit::{NatsServer, Proxy, until};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::fixture::{SOON, bus, fetched, js, loose_bus, names, number, numbered, offers_of, plain, take};
+use crate::fixture::{
+    SOON, bus, fetched, is_waited_for, js, loose_bus, names, number, numbered, offers_of, plain, stream_messages, take,
+};
 
 /// Both kinds: with a standing request, and exact.
 async fn consumers(bus: &Bus) -> [Consumer; 2] {
@@ -79,8 +81,10 @@ async fn deleted_consumers_are_made_again() {
     let (bus, client) = (bus(&server).await, plain(&server).await);
     let [standing, exact] = consumers(&bus).await;
     survives(&bus, async {
-        // Give both time to be waiting when it happens.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // Both are waiting when it happens.
+        for consumer in [&standing, &exact] {
+            is_waited_for(&client, consumer.spec()).await;
+        }
         for (stream, consumer) in [("MUSTER_SYS", &standing), ("MUSTER_JOBS", &exact)] {
             let gone = js(&client, &format!("CONSUMER.DELETE.{stream}.{}", consumer.spec().name), Value::Null).await;
             assert_eq!(gone["success"], true, "{gone}");
@@ -90,11 +94,34 @@ async fn deleted_consumers_are_made_again() {
 }
 
 #[tokio::test]
+async fn a_consumer_deleted_between_two_fetches_is_made_again_however_short_they_are() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    for (n, consumer) in consumers(&bus).await.iter().enumerate() {
+        let spec = consumer.spec();
+        bus.publish(&spec.filter, None, None, numbered(1)).await.unwrap();
+        assert_eq!(take(consumer, 1).await, [1]);
+        // An ack is on its way; an offer has left its stream when it has come.
+        let handled = async || (n == 0 || stream_messages(&client, "MUSTER_JOBS").await == 0).then_some(());
+        until(SOON, "the ack to be heard", handled).await;
+        let name = format!("CONSUMER.DELETE.{}.{}", spec.stream.name(), spec.name);
+        assert_eq!(js(&client, &name, Value::Null).await["success"], true);
+        bus.publish(&spec.filter, None, None, numbered(2)).await.unwrap();
+        // What the scheduler's stream keeps after its ack comes once more with the new consumer.
+        let wanted: &[u64] = if n == 0 { &[1, 2] } else { &[2] };
+        assert_eq!(take(consumer, wanted.len()).await, wanted);
+    }
+}
+
+#[tokio::test]
 async fn deleted_streams_are_made_again() {
     let server = NatsServer::start().await;
     let (bus, client) = (bus(&server).await, plain(&server).await);
+    let [standing, exact] = consumers(&bus).await;
     survives(&bus, async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        for consumer in [&standing, &exact] {
+            is_waited_for(&client, consumer.spec()).await;
+        }
         for stream in ["MUSTER_SYS", "MUSTER_JOBS", "MUSTER_EVENTS"] {
             let gone = js(&client, &format!("STREAM.DELETE.{stream}"), Value::Null).await;
             assert_eq!(gone["success"], true, "{gone}");
@@ -112,6 +139,7 @@ async fn a_connection_that_hangs_and_then_breaks_is_survived() {
     bus.connected().await;
     survives(&bus, async {
         proxy.stall();
+        // Longer than the heartbeats of a standing request may be missed.
         tokio::time::sleep(Duration::from_secs(4)).await;
         proxy.cut().await;
         proxy.heal().await;
@@ -150,8 +178,10 @@ async fn what_was_acked_by_the_stream_survives_a_kill_in_the_middle_of_a_flood()
             }
         }
     };
+    let client = plain(&server).await;
     let kill = async {
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        until(SOON, "part of the flood", async || (stream_messages(&client, "MUSTER_SYS").await >= 100).then_some(()))
+            .await;
         server.kill9();
         server.restart().await;
     };

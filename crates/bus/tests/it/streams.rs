@@ -1,8 +1,11 @@
 //! Streams and consumers: made by whoever comes first, as the contract says, and checked.
 
+use std::time::Duration;
+
+use async_nats::Client;
 use futures_util::future::join_all;
-use muster_bus::{BusError, ConsumerSpec, subjects};
-use muster_testkit::NatsServer;
+use muster_bus::{Bus, BusError, ConsumerSpec, subjects};
+use muster_testkit::{NatsServer, until};
 use serde_json::{Value, json};
 
 use crate::fixture::{bus, fetched, js, loose_bus, names, number, numbered, offers_of, plain, stream_messages, take};
@@ -135,8 +138,49 @@ async fn consumers_have_the_numbers_of_the_contract() {
     assert_eq!(found["ack_wait"], 10_000_000_000_u64);
     assert_eq!(found["max_deliver"], -1);
     assert_eq!((&found["max_ack_pending"], &found["max_waiting"]), (&json!(20_000), &json!(8_192)));
+    assert_eq!(found["inactive_threshold"], 3_600_000_000_000_u64, "gone an hour after its last worker");
     let found = config("MUSTER_SYS", "dur_muster-scheduler__sys_job_result").await;
     assert_eq!((&found["ack_wait"], &found["max_deliver"]), (&json!(12_000_000_000_u64), &json!(-1)));
+    assert_eq!(found["inactive_threshold"], Value::Null, "never");
+}
+
+#[tokio::test]
+async fn a_consumer_that_nobody_pulls_from_goes_and_whoever_comes_next_has_what_stands_there() {
+    let server = NatsServer::start().await;
+    idle_ones_go(&bus(&server).await, &plain(&server).await).await;
+}
+
+/// On one server, and on three.
+pub(crate) async fn idle_ones_go(bus: &Bus, client: &Client) {
+    let spec = |topic: &str| {
+        let (tenant, topic) = names(topic);
+        ConsumerSpec { idle_for: Some(Duration::from_secs(2)), ..ConsumerSpec::offers(&tenant, &topic) }
+    };
+    let there = async |spec: &ConsumerSpec| {
+        let info = js(client, &format!("CONSUMER.INFO.MUSTER_JOBS.{}", spec.name), Value::Null).await;
+        info["error"]["err_code"] != 10_014
+    };
+    // One that an older version made, and that was never to go, is altered and goes as well.
+    let (left, kept, old) = (spec("left"), spec("kept"), spec("old"));
+    bus.consumer(ConsumerSpec { idle_for: None, ..old.clone() }).await.unwrap();
+    bus.consumer(old.clone()).await.unwrap();
+    let (leaving, staying) = (bus.consumer(left.clone()).await.unwrap(), bus.consumer(kept.clone()).await.unwrap());
+    bus.publish(&left.filter, None, None, numbered(1)).await.unwrap();
+    assert_eq!(take(&leaving, 1).await, [1]);
+    bus.publish(&left.filter, None, None, numbered(2)).await.unwrap();
+    until(Duration::from_secs(20), "the idle ones to go", async || {
+        // Whoever waits for work is not idle, though nothing comes.
+        assert!(fetched(&staying, 1).await.is_empty());
+        (!there(&left).await && !there(&old).await).then_some(())
+    })
+    .await;
+    assert!(there(&kept).await);
+
+    // Whether it comes back or is new, and sent before or after.
+    assert_eq!(take(&leaving, 1).await, [2]);
+    let next = bus.consumer(old.clone()).await.unwrap();
+    bus.publish(&old.filter, None, None, numbered(3)).await.unwrap();
+    assert_eq!(take(&next, 1).await, [3]);
 }
 
 #[tokio::test]
