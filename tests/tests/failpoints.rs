@@ -3,6 +3,7 @@
 //!
 //! A table: a failpoint, and the load that brings somebody there. One stack sees all of it, row after
 //! row, each row before the one ahead of it has healed; what must hold is checked once, at the end.
+//! Where the two writes may go to different nodes, the same again on a cluster of six.
 
 #[path = "failpoints/checks.rs"]
 mod checks;
@@ -78,6 +79,29 @@ const TABLE: &[(&str, Load)] = &[
     (REOFFER, Load::LostOffers),
 ];
 
+/// Those between writes that a cluster spreads over its nodes: a job's home, its record, its place in the
+/// backlog, its slot and its dead letter each have a node of their own.
+const SPREAD: &[&str] = &[
+    "submit.after_home",
+    "submit.after_record",
+    "submit.before_answer",
+    "cancel.after_apply",
+    "dispatch.after_apply",
+    "dispatch.after_offer",
+    "start.after_apply",
+    "settle.after_apply",
+    "settle.after_finish",
+    "finish.after_dead_letters",
+    "finish.before_home",
+    "wake.after_apply",
+    "slots.after_take",
+    "slots.after_apply",
+    "release.after_claim",
+    "release.after_apply",
+    "release.after_offer",
+    "release.after_forward",
+];
+
 /// What must have become of a job.
 struct Expected {
     /// Of which row.
@@ -114,9 +138,9 @@ struct Ground {
 }
 
 impl Ground {
-    async fn new() -> Ground {
+    async fn new(cluster: bool) -> Ground {
         let points = Failpoints::default();
-        let options = Options { restart_within: Some("200ms"), ..Options::two() };
+        let options = Options { cluster, restart_within: Some("200ms"), ..Options::two() };
         let options = options
             .env("MUSTER_FAILPOINTS", points.setting())
             .env("MUSTER_OUTAGE_WAIT", "1s")
@@ -161,6 +185,19 @@ impl Ground {
         .await
     }
 
+    /// One row, with a death or a delay.
+    async fn play(&mut self, point: &str, load: Load, what: &str) {
+        let row = format!("{point} {what}");
+        let (before, began) = (self.pids(), std::time::Instant::now());
+        self.points.arm(point, what);
+        load.bring(self, &row, point).await;
+        self.points.has_acted(point).await;
+        if what == "kill" {
+            self.recovers(&before).await;
+        }
+        eprintln!("{row}: {:?}", began.elapsed());
+    }
+
     fn expect(&mut self, row: &str, ids: Vec<String>, state: &'static str, attempts: u64, runs: usize) {
         let one = |id| Expected { row: row.to_owned(), id, state, attempts, runs };
         self.jobs.extend(ids.into_iter().map(one));
@@ -193,7 +230,10 @@ impl Ground {
     }
 
     fn redis(&self, args: &[&str]) -> String {
-        let said = Command::new("redis-cli").arg("-u").arg(self.stack.state().redis_url).args(args).output();
+        let urls = self.stack.state().redis_url;
+        let any = urls.split(',').next().expect("an address");
+        // `-c`: on a cluster, whichever node has the key.
+        let said = Command::new("redis-cli").args(["-c", "-u", any]).args(args).output();
         String::from_utf8(said.expect("redis-cli").stdout).expect("text").trim().to_owned()
     }
 }
@@ -250,24 +290,31 @@ fn every_failpoint_has_a_row() {
 
 #[tokio::test]
 async fn deaths_and_delays_between_any_two_writes_lose_nothing_and_repeat_nothing() {
-    let mut ground = Ground::new().await;
+    let mut ground = Ground::new(false).await;
     ground.begin().await;
     ground.lose_offers().await;
     for (point, load) in TABLE.iter().filter(|(_, load)| *load != Load::LostOffers) {
         for what in WHAT {
-            let row = format!("{point} {what}");
-            let (before, began) = (ground.pids(), std::time::Instant::now());
-            ground.points.arm(point, what);
-            load.bring(&mut ground, &row, point).await;
-            ground.points.has_acted(point).await;
-            if what == "kill" {
-                ground.recovers(&before).await;
-            }
-            eprintln!("{row}: {:?}", began.elapsed());
+            ground.play(point, *load, what).await;
             ground.offers_are_found();
         }
     }
     until(LONG, "lost offers to be made again", async || ground.offers_are_found().then_some(())).await;
+    ground.all_are_up().await;
+    checks::all(&ground).await;
+}
+
+#[tokio::test]
+async fn on_a_cluster_too_deaths_and_delays_between_writes_to_different_nodes_lose_nothing() {
+    let mut ground = Ground::new(true).await;
+    ground.begin().await;
+    let rows: Vec<_> = TABLE.iter().filter(|(point, _)| SPREAD.contains(point)).collect();
+    assert_eq!(rows.len(), SPREAD.len(), "each is in the table");
+    for (point, load) in rows {
+        for what in WHAT {
+            ground.play(point, *load, what).await;
+        }
+    }
     ground.all_are_up().await;
     checks::all(&ground).await;
 }

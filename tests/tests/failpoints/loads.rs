@@ -198,7 +198,8 @@ impl Ground {
     /// Answers for those who have a say: no where the label says so.
     #[expect(clippy::disallowed_methods, reason = "a test's own answerer")]
     async fn answer(&self) {
-        let nats = async_nats::connect(self.stack.state().nats_url).await.expect("a connection");
+        let urls = self.stack.state().nats_url;
+        let nats = async_nats::connect(urls.split(',').collect::<Vec<_>>()).await.expect("a connection");
         let mut asked = nats.subscribe("sys.job.decide").await.expect("a subscription");
         nats.flush().await.expect("heard");
         tokio::spawn(async move {
