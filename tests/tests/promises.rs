@@ -11,6 +11,8 @@ mod operators;
 mod repairs;
 #[path = "promises/restarts.rs"]
 mod restarts;
+#[path = "promises/sharing.rs"]
+mod sharing;
 
 use std::{process::Command, time::Duration};
 

@@ -1,5 +1,5 @@
 //! Topics that are shared: one crew for the jobs of all tenants, and none of them starves another. Two of
-//! each service.
+//! each service. A topic that is shared and no longer shared under load: `promises/sharing.rs`.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -138,7 +138,7 @@ async fn a_crew_of_all_tenants_takes_what_is_shared_and_nothing_else() {
     .await;
     theirs.kill9();
 
-    // A crew by the command line; and no longer shared means no longer taken.
+    // A crew by the command line.
     let mut crew =
         WorkerProcess::start(&stack, &["--topic", "cli", "--all-tenants", "--id", "crew", "--builtin", "echo"]);
     assert_eq!(tell(&one, "cli", json!({"shared": true})).await.status, 200);
