@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
+use muster_domain::{JobId, Time};
 use muster_sdk::HandlerError;
 use muster_testkit::until;
-use muster_tests::{Executions, Setup, Stack};
-use serde_json::json;
+use muster_tests::{
+    Executions, Setup, Stack,
+    by_hand::{bus_of, offer_again, offers_are_gone},
+};
+use muster_wire::v1::Offer;
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -31,6 +37,30 @@ async fn a_job_that_always_fails_is_tried_as_often_as_asked_at_the_asked_times()
         let gap = (pair[1] - pair[0]).as_secs_f64();
         assert!(gap >= wanted && gap < wanted + 1.5, "waited {gap} s instead of {wanted}");
     }
+    // By the clock of Redis as well: from each failure to the next attempt's turn.
+    let story = gateway.history(&id).await;
+    let lines = story["transitions"].as_array().unwrap();
+    let at = |line: &Value| Time::parse_rfc3339(line["at"].as_str().unwrap()).unwrap().0 as f64 / 1e6;
+    let waits: Vec<f64> =
+        lines.windows(2).filter(|pair| pair[1]["event"] == "wake").map(|pair| at(&pair[1]) - at(&pair[0])).collect();
+    assert_eq!(waits.len(), 2, "{story}");
+    assert!(waits.iter().zip([1.0, 2.0]).all(|(wait, wanted)| (wanted..wanted + 1.5).contains(wait)), "{waits:?}");
+
+    // Offered a thousand times more, under every version that it ever had: it is over.
+    let bus = bus_of(&stack, "repeater").await;
+    let offers = (0..1_000_u32).map(|n| Offer {
+        job_id: id.parse::<JobId>().unwrap().as_bytes().to_vec().into(),
+        version: 1 + n % (lines.len() as u32 + 1),
+        dispatched_at: Time::parse_rfc3339(job["created_at"].as_str().unwrap()).unwrap().0,
+        tenant: "default".into(),
+        topic: "broken".into(),
+        max_attempts: 3,
+        ..Default::default()
+    });
+    stream::iter(offers).for_each_concurrent(50, async |offer| offer_again(&bus, &offer).await).await;
+    offers_are_gone(&bus, "broken", SOON).await;
+    assert_eq!((runs.all().len(), gateway.job(&id).await), (3, job), "never run again");
+
     // One dead letter, found by the list of bad ends.
     let dead = gateway.get("/jobs?state=failed").await;
     assert_eq!(dead.body["items"].as_array().unwrap().len(), 1);
