@@ -1,5 +1,8 @@
 //! The bus holds a window, Redis holds the backlog: order, priorities, and who comes late.
 
+#[path = "backlog/hot.rs"]
+mod hot;
+
 use std::time::{Duration, Instant};
 
 use muster_bus::subjects;

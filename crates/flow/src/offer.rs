@@ -1,5 +1,5 @@
-//! Putting dispatched jobs on their topics. The record says `dispatched` first; the offer follows,
-//! under an id made of jobs and versions, so that a repeat of the same decision is one message.
+//! Putting jobs on their topics. Where the record is to say `dispatched`, it does so first; the offer
+//! follows, under an id made of jobs and versions, so that a repeat of the same decision is one message.
 
 use std::collections::BTreeMap;
 

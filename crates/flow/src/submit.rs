@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use muster_bus::subjects;
 use muster_domain::{Durability, Head, JobId, Phase, State, job::PENDING_LOOK};
-use muster_store::{NewJob, Record, StoreError, Submitted};
+use muster_store::{Kept, NewJob, Record, StoreError, Submitted};
 use muster_wire::{Body, encoded_len, v1};
 
 use crate::{BUS_PATIENCE, Flow, failpoint};
@@ -48,6 +48,8 @@ const SLOW: Duration = Duration::from_secs(15);
 const AGAIN_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a durable submit waits for a replica.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
+/// How long one waits for the disk, to which Redis writes every second.
+const DISK_WAIT: Duration = Duration::from_millis(1_200);
 
 /// How soon a new job must be looked at, if a moment of its own comes before the first look.
 fn sooner(head: &Head) -> Option<Duration> {
@@ -140,19 +142,29 @@ impl Flow {
             let created = self.store.submit(jobs).await;
             return created.into_iter().map(|r| r.map(|s| (s, Durability::Memory))).collect();
         }
-        let (mut durable, mut plain) = (Vec::new(), Vec::new());
-        for (job, _) in jobs.iter().zip(&prepared).filter(|(_, prepared)| prepared.is_ok()) {
-            if wants(job) { durable.push(job.clone()) } else { plain.push(job.clone()) }
-        }
-        let replicated = self.store.submit_replicated(&durable, REPLICA_WAIT);
-        let (durable, plain) = tokio::join!(replicated, self.store.submit(&plain));
-        let reached = |replicas| if replicas > 0 { Durability::Replicated } else { Durability::Memory };
-        let mut durable = durable.into_iter().map(|r| r.map(|(s, n)| (s, reached(n))));
-        let mut plain = plain.into_iter().map(|r| r.map(|s| (s, Durability::Memory)));
-        let lost = || Err(StoreError::Decode("no answer".into()));
+        let of = |level| {
+            let wanted = |(job, prepared): &(&NewJob, &Result<(), _>)| prepared.is_ok() && job.spec.durability == level;
+            jobs.iter().zip(&prepared).filter(wanted).map(|(job, _)| job.clone()).collect::<Vec<_>>()
+        };
+        let (plain, replicated, fsynced) =
+            (of(Durability::Memory), of(Durability::Replicated), of(Durability::Fsynced));
+        let (plain, replicated, fsynced) = tokio::join!(
+            self.store.submit(&plain),
+            self.store.submit_durable(&replicated, Kept::ByReplicas(1), REPLICA_WAIT),
+            self.store.submit_durable(&fsynced, Kept::OnDisk, DISK_WAIT),
+        );
+        let mut plain = plain.into_iter().map(|r| r.map(|s| (s, 0)));
+        let (mut replicated, mut fsynced) = (replicated.into_iter(), fsynced.into_iter());
         let outcome = |(job, prepared): (&NewJob, Result<(), StoreError>)| {
             prepared?;
-            if wants(job) { durable.next() } else { plain.next() }.unwrap_or_else(lost)
+            let level = job.spec.durability;
+            let next = match level {
+                Durability::Memory => plain.next(),
+                Durability::Replicated => replicated.next(),
+                Durability::Fsynced => fsynced.next(),
+            };
+            let (submitted, keepers) = next.unwrap_or_else(|| Err(StoreError::Decode("no answer".into())))?;
+            Ok((submitted, if keepers > 0 { level } else { Durability::Memory }))
         };
         jobs.iter().zip(prepared).map(outcome).collect()
     }

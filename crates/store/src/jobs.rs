@@ -13,7 +13,7 @@ use muster_domain::{
 use muster_wire::v1;
 
 use crate::{
-    Store, StoreError, keys,
+    Kept, Store, StoreError, keys,
     lists::Place,
     record::{Fields, Record, StoredResult, read_head, read_record, write_result},
     router::Command,
@@ -254,17 +254,18 @@ impl Store {
         prepared.map(|((job, home), place)| home.and(place).map(|place| job.place = Some(place))).collect()
     }
 
-    /// Creates jobs and waits until replicas have the write; tells how many have it. Their homes must be set.
-    pub async fn submit_replicated(
+    /// Creates jobs and waits until they are kept as asked; tells how many keep them. Their homes must be set.
+    pub async fn submit_durable(
         &self,
         jobs: &[NewJob],
+        kept: Kept,
         wait: Duration,
     ) -> Vec<Result<(Submitted, usize), StoreError>> {
         let commands = jobs.iter().map(|j| submit_call(j).into_command()).collect();
-        let replies = self.router().durable(commands, 1, wait).await;
-        let read = |(value, replicas)| {
+        let replies = self.router().durable(commands, kept, wait).await;
+        let read = |(value, keepers)| {
             let reply = scripts::job::Submit::decode(value)?;
-            Ok((self.submitted(&reply.reply)?, replicas))
+            Ok((self.submitted(&reply.reply)?, keepers))
         };
         replies.into_iter().map(|reply| reply.and_then(read)).collect()
     }

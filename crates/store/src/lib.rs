@@ -57,7 +57,7 @@ pub use crate::{
     record::{Fields, Record, StoredResult},
     replicas::{LockHolder, LockSeen, REPLICA_TTL, Replica},
     retention::{Retained, Retention, RetentionWalk},
-    router::{RedisSettings, Router},
+    router::{Kept, RedisSettings, Router},
     scrub::{ScrubWalk, Scrubbed},
     settings::{ConfigRecord, Put, SeenVersion, TopicChange, TopicRecord},
     slots::{SlotAsk, SlotHeld, SlotRef, SlotTaken},

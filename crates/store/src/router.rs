@@ -33,6 +33,7 @@ use tracing::warn;
 pub use self::{
     address::NodeAddr,
     command::{Command, ScriptSource},
+    durable::Kept,
     slots::slot_of,
 };
 use self::{
@@ -201,17 +202,17 @@ impl Router {
         outcomes.into_iter().map(|outcome| outcome.map(|(value, _)| value)).collect()
     }
 
-    /// Sends many commands and waits at most `wait` until `replicas` have them, on connections of
-    /// their own. Each outcome says how many replicas had it; fewer than asked for is no error. What
-    /// it says also holds for a script that finds its work done by an earlier call.
+    /// Sends many commands and waits at most `wait` until they are kept as asked, on connections of
+    /// their own. Each outcome says how many had it, replicas or disks; fewer than asked for is no
+    /// error. What it says also holds for a script that finds its work done by an earlier call.
     pub async fn durable(
         &self,
         commands: Vec<Command>,
-        replicas: usize,
+        kept: Kept,
         wait: Duration,
     ) -> Vec<Result<(Value, usize), StoreError>> {
         let deadline = Instant::now() + self.0.settings.budget + wait;
-        drive(&self.0, commands, Call { deadline, durable: Some(Durability { replicas, wait }) }).await
+        drive(&self.0, commands, Call { deadline, durable: Some(Durability { kept, wait }) }).await
     }
 
     /// Whether this is a cluster.

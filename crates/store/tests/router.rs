@@ -7,7 +7,7 @@ mod cluster;
 use std::time::{Duration, Instant};
 
 use muster_store::{
-    RedisSettings, Router, StoreError,
+    Kept, RedisSettings, Router, StoreError,
     router::{Command, ScriptSource},
 };
 use muster_testkit::{Proxy, RedisServer, until};
@@ -204,8 +204,17 @@ async fn settings_that_cannot_work_are_refused() {
 async fn without_replicas_a_durable_write_is_done_but_acknowledged_by_none() {
     let router = router(muster_testkit::redis().await.url()).await;
     let commands = vec![add("lonely:a", 1), set("lonely:b", "x")];
-    let outcomes = router.durable(commands, 1, Duration::from_millis(50)).await;
+    let outcomes = router.durable(commands, Kept::ByReplicas(1), Duration::from_millis(50)).await;
     assert_eq!(outcomes, vec![Ok((Value::Int(1), 0)), Ok((Value::Okay, 0))]);
+}
+
+#[tokio::test]
+async fn a_write_waits_for_the_disk_where_the_server_can_tell() {
+    let server = muster_testkit::redis().await;
+    let router = router(server.url()).await;
+    let outcomes = router.durable(vec![add("disk:a", 1)], Kept::OnDisk, Duration::from_secs(2)).await;
+    let can_tell = !server.cli(&["COMMAND", "INFO", "WAITAOF"]).await.trim().is_empty();
+    assert_eq!(outcomes, vec![Ok((Value::Int(1), usize::from(can_tell)))], "done, and kept as far as it can be told");
 }
 
 #[tokio::test]
@@ -214,7 +223,8 @@ async fn durable_writes_share_the_ceiling_of_connections() {
     let router = Router::connect(RedisSettings { pool_size: 4, budget: Duration::from_secs(10), ..settings(url) })
         .await
         .unwrap();
-    let writes = (0..40).map(|n| router.durable(vec![add(&format!("ceiling:{n}"), 1)], 1, Duration::from_millis(20)));
+    let writes = (0..40)
+        .map(|n| router.durable(vec![add(&format!("ceiling:{n}"), 1)], Kept::ByReplicas(1), Duration::from_millis(20)));
     let most = std::cell::Cell::new(0);
     let watched = futures_util::future::join_all(writes.map(async |write| {
         let outcome = write.await;

@@ -103,10 +103,6 @@ pub(crate) fn read_job(
     }
     if let Some(level) = o.word("durability", faults, "memory, replicated, fsynced", Durability::parse) {
         spec.durability = level;
-        if level == Durability::Fsynced {
-            let why = "fsynced needs Redis 7.2 and is not honoured yet; replicated is the strongest";
-            faults.add(ProblemCode::UnsupportedField, o.at(), "durability", why);
-        }
     }
     spec.trace = o.name("traceparent", faults, |given| {
         TraceParent::parse(given).ok_or("must be a W3C traceparent of version 00")

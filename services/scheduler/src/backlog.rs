@@ -3,9 +3,10 @@
 //! Knows: the order of a release, which a model was asked about: claim the head of the queue for
 //! a few seconds, dispatch by version, publish, forward the home, only then remove the entry.
 //! Promises: nothing is popped, so whoever dies on the way leaves an entry that the next claim
-//! finishes; who stands in line `pending` on a topic that moves fast is offered as it is; an entry whose job is `dispatched` already is published again before it is removed;
-//! whoever could not dispatch leaves the entry. Leaves to others: how many fit (`window`), what
-//! the topic was told about it (`rules`), who goes first (the queue).
+//! finishes; who stands in line `pending` on a topic that moves fast is offered as it is; an entry
+//! whose job is `dispatched` already is published again before it is removed; whoever could not
+//! dispatch leaves the entry. Leaves to others: how many fit (`window`), what the topic was told
+//! about it (`rules`), who goes first (the queue).
 
 use std::{sync::Arc, time::Duration};
 

@@ -5,8 +5,8 @@
 //! dropped; a submit that comes twice changes nothing and repeats what the first time may have
 //! left undone. Where a topic's jobs start by the hundred a second, a newcomer is offered as it is,
 //! `pending`, or stands in line as it is while the window is full: its offer or its entry is all that
-//! is written (see the ADRs `offered-as-it-is` and `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing what was held
-//! (`backlog`), the effects of ends (`flow`).
+//! is written (see the ADRs `offered-as-it-is` and `standing-in-line`). Leaves to others: the
+//! decision itself (`decide`), releasing what was held (`backlog`), the effects of ends (`flow`).
 
 use std::{sync::Arc, time::Duration};
 

@@ -96,7 +96,6 @@ async fn wrong_fields_are_refused_by_name_and_nothing_is_stored() {
         (r#"{"topic":"t","retry":{"backoff":{"x":1}}}"#, "unknown_field", "/retry/backoff/x"),
         (r#"{"topic":"t","on_lost_lease":"ignore"}"#, invalid, "/on_lost_lease"),
         (r#"{"topic":"t","traceparent":"00-0-0-0"}"#, invalid, "/traceparent"),
-        (r#"{"topic":"t","durability":"fsynced"}"#, "unsupported_field", "/durability"),
         (r#"{"topic":"t","requires":{"gpu":1}}"#, "invalid_request", "/requires/gpu"),
         (r#"{"topic":"t","requires":{"a b":"1"}}"#, "invalid_request", "/requires/a b"),
         (r#"{"topic":"t","requires":["gpu"]}"#, "invalid_request", "/requires"),

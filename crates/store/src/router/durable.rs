@@ -1,5 +1,6 @@
-//! Connections for writes that wait for replicas. WAIT blocks its connection and speaks only of what
-//! was written on it, so such a write has one to itself, write and WAIT in one pipeline. They are
+//! Connections for writes that wait for replicas or for the disk. WAIT and WAITAOF block their connection
+//! and speak only of what was written on it, so such a write has one to itself, write and wait in one
+//! pipeline. They are
 //! opened when needed, kept for the next, and bounded together with the shared ones.
 
 use std::{
@@ -20,12 +21,20 @@ use super::{
 /// An unused connection is closed after this, unless it is one of those kept warm.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// What a durable write waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// So many replicas have it.
+    ByReplicas(usize),
+    /// It is on the node's own disk. Servers before 7.2 cannot tell, so there it never is.
+    OnDisk,
+}
+
 /// How a durable call waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Durability {
-    /// How many replicas must have the write.
-    pub(super) replicas: usize,
-    /// How long to wait for them.
+    pub(super) kept: Kept,
+    /// How long to wait for it.
     pub(super) wait: Duration,
 }
 

@@ -17,7 +17,7 @@ use super::{
     Inner,
     address::NodeAddr,
     command::{Command, ScriptSource},
-    durable::{Durability, Own},
+    durable::{Durability, Kept, Own},
     node::{Fault, Live, Node},
     observe_command,
     slots::slot_of,
@@ -274,7 +274,10 @@ fn pack(inner: &Inner, group: &mut Group, durable: Option<Durability>) -> Pipeli
         }
         pipeline.cmd("SET").arg(marker).arg(1).arg("PX").arg(MARKER_TTL_MS);
         let wait = u64::try_from(durable.wait.as_millis()).unwrap_or(u64::MAX).max(1);
-        pipeline.cmd("WAIT").arg(durable.replicas).arg(wait);
+        match durable.kept {
+            Kept::ByReplicas(n) => pipeline.cmd("WAIT").arg(n).arg(wait),
+            Kept::OnDisk => pipeline.cmd("WAITAOF").arg(1).arg(0).arg(wait),
+        };
     }
     pipeline
 }
@@ -346,10 +349,18 @@ fn soon(landed: &mut Landed, item: Item) {
     if item.tries <= AT_ONCE { landed.now.push(item) } else { landed.later.push(item) }
 }
 
-/// What WAIT said; nothing, if the marker before it could not be written.
+/// What WAIT said, or WAITAOF of the node's own disk; nothing, if the marker before it could not be written.
 fn acknowledged(values: &mut Vec<Value>) -> usize {
-    match (values.pop(), values.pop()) {
-        (Some(Value::Int(count)), Some(Value::Okay)) => usize::try_from(count).unwrap_or(0),
+    let said = match (values.pop(), values.pop()) {
+        (Some(said), Some(Value::Okay)) => said,
+        _ => return 0,
+    };
+    match said {
+        Value::Int(count) => usize::try_from(count).unwrap_or(0),
+        Value::Array(counts) => match counts.first() {
+            Some(Value::Int(local)) => usize::try_from(*local).unwrap_or(0),
+            _ => 0,
+        },
         _ => 0,
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_domain::{Event, Head, JobId, Outcome, State, job::transition};
-use muster_store::{Fields, NewJob, Record, RedisSettings, Store, StoreError, Submitted, router::slot_of};
+use muster_store::{Fields, Kept, NewJob, Record, RedisSettings, Store, StoreError, Submitted, router::slot_of};
 use muster_testkit::{RedisCluster, until};
 use tokio::task::JoinSet;
 
@@ -86,7 +86,7 @@ async fn live(store: &Store, load: &Load, asked: NewJob) {
     let id = asked.id;
     let wait = Duration::from_millis(200);
     let (submitted, replicas) = loop {
-        let outcome = store.submit_replicated(std::slice::from_ref(&asked), wait).await.remove(0);
+        let outcome = store.submit_durable(std::slice::from_ref(&asked), Kept::ByReplicas(1), wait).await.remove(0);
         if let Some(answer) = load.heard(outcome) {
             break answer;
         }

@@ -7,7 +7,7 @@ use muster_domain::{
     Backoff, Durability, Event, JobError, JobId, JobSpec, OnLostLease, Outcome, Priority, Progress, RetryPolicy, State,
     TraceParent, job::When,
 };
-use muster_store::{Deleted, Extension, Fields, NewJob, Step, StoredResult, Submitted};
+use muster_store::{Deleted, Extension, Fields, Kept, NewJob, Step, StoredResult, Submitted};
 
 use crate::bench::{Bench, HOUR, job_key, new_job, spec, tenant};
 
@@ -236,7 +236,7 @@ pub(crate) async fn a_replicated_submit_says_how_many_replicas_have_it(bench: &B
     let replicas = if bench.store.router().is_cluster() { 1 } else { 0 };
     let wait = Duration::from_millis(if replicas == 1 { 5_000 } else { 20 });
     for round in 0..2 {
-        for outcome in bench.store.submit_replicated(&jobs, wait).await {
+        for outcome in bench.store.submit_durable(&jobs, Kept::ByReplicas(1), wait).await {
             let (submitted, reached) = outcome.unwrap();
             assert_eq!(matches!(submitted, Submitted::Created(_)), round == 0, "{submitted:?}");
             assert_eq!(reached, replicas);

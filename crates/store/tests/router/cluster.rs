@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_store::{Router, StoreError, router::Command};
+use muster_store::{Kept, Router, StoreError, router::Command};
 use muster_testkit::{RedisCluster, until};
 use redis::Value;
 use tokio::task::JoinSet;
@@ -54,7 +54,7 @@ async fn a_durable_write_is_acknowledged_only_by_replicas_that_have_it() {
     let cluster = RedisCluster::start().await;
     let router = router(cluster.url()).await;
     let commands: Vec<Command> = (0..30).map(|n| add(&format!("d{n}"), 1)).collect();
-    let outcomes = router.durable(commands, 1, Duration::from_millis(500)).await;
+    let outcomes = router.durable(commands, Kept::ByReplicas(1), Duration::from_millis(500)).await;
     assert!(outcomes.iter().all(|outcome| *outcome == Ok((Value::Int(1), 1))), "{outcomes:?}");
 
     for node in &cluster.nodes {
@@ -64,12 +64,13 @@ async fn a_durable_write_is_acknowledged_only_by_replicas_that_have_it() {
     }
     let once = || vec![Command::script(&ONCE, b"once")];
     let wait = Duration::from_millis(100);
-    assert_eq!(router.durable(once(), 1, wait).await, [Ok((Value::Int(1), 0))]);
+    assert_eq!(router.durable(once(), Kept::ByReplicas(1), wait).await, [Ok((Value::Int(1), 0))]);
     // The repeat writes nothing itself; it must not claim what the first could not.
-    assert_eq!(router.durable(once(), 1, wait).await, [Ok((Value::Int(0), 0))]);
+    assert_eq!(router.durable(once(), Kept::ByReplicas(1), wait).await, [Ok((Value::Int(0), 0))]);
     cluster.nodes.iter().for_each(muster_testkit::RedisServer::resume);
     until(Duration::from_secs(10), "an acknowledged repeat", async || {
-        (router.durable(once(), 1, Duration::from_millis(500)).await == [Ok((Value::Int(0), 1))]).then_some(())
+        (router.durable(once(), Kept::ByReplicas(1), Duration::from_millis(500)).await == [Ok((Value::Int(0), 1))])
+            .then_some(())
     })
     .await;
 }

@@ -12,6 +12,18 @@ use tokio::time::Instant;
 use crate::gate::Gate;
 
 #[tokio::test]
+async fn the_answer_says_how_well_a_job_is_kept() {
+    let gate = Gate::start(&[]).await;
+    for asked in ["memory", "replicated", "fsynced"] {
+        let made = gate.post("/api/v1/jobs", &json!({"topic": "t", "durability": asked})).await;
+        assert_eq!(made.status, 202, "{}", made.text);
+        let reached = made.json["durability"].as_str().unwrap();
+        // The server has no replica; before 7.2 it cannot tell what is on its disk.
+        assert!(reached == "memory" || (asked, reached) == ("fsynced", "fsynced"), "{asked}: {}", made.text);
+    }
+}
+
+#[tokio::test]
 async fn a_job_comes_back_exactly_as_it_was_sent() {
     let gate = Gate::start(&[]).await;
     let payload = r#"{"big":123456789012345678901234567890,"f":1.50,"e":1E+2,"s":"\u0000é","d":{"b":1,"a":[ ]}}"#;
