@@ -31,7 +31,7 @@ test: ## everything that CI checks: format, lints, generated files, all tests
 	cargo clippy --workspace --all-targets $(FAILPOINTS) -- -D warnings
 	cargo run --quiet --package muster-codegen -- --check
 	cargo build --workspace $(FAILPOINTS)
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-5} cargo test --workspace --no-fail-fast $(FAILPOINTS)
+	@tools/scripts/test_programs.py $(FAILPOINTS)
 
 fmt: ## format the code
 	cargo fmt --all
@@ -58,8 +58,9 @@ bench-peers: ## build the queues that Muster is compared with
 bench-guard: setup dist ## what a job costs now, beside the committed baseline
 	@"$$CARGO_TARGET_DIR/dist/muster" bench guard $(ARGS)
 
-soak: setup build ## ten minutes of chaos on a stack of its own; every promise is checked afterwards
+soak: setup build ## ten minutes of chaos on a stack of its own, and ten on a cluster; every promise is checked afterwards
 	"$$CARGO_TARGET_DIR/release/muster" drill chaos --minutes 10 --replicas 3 $(ARGS)
+	"$$CARGO_TARGET_DIR/release/muster" drill chaos --minutes 10 --replicas 3 --cluster $(ARGS)
 
 clean-data: ## forget the data of the local stack
 	@tools/scripts/clean_data.sh .muster

@@ -1,11 +1,13 @@
 -- job/apply: moves one job along the state table, if the caller's view of it still holds.
 -- The only script that changes a job's state. Asked again by the same holder it answers
 -- `already` with the same values and changes nothing; its caller then repeats the effects.
--- `ask` holds what happened; the version (offers, looks) or fence (workers) that the caller acts on;
--- the microseconds until run_at or the approval's expiry, for events that set it; for a start its
--- lease in microseconds and its eight bytes of id.
 -- @key job                  the job's hash
--- @arg ask: bytes           packed, since every argument costs: event, seen, wait, lease, start_id
+-- @arg ask: packed          what is to happen
+-- @pack event: u8           which event
+-- @pack seen: u64           the version (offers, looks) or fence (workers) that the caller acts on
+-- @pack wait: u64           microseconds until run_at or the approval's expiry, for events that set it
+-- @pack lease: u64          microseconds, for a start; for a dispatch 1 = under a slot, 2 = under its topic's place too
+-- @pack start_id: bytes8    for a start
 -- @arg worker: bytes?       for a start
 -- @arg result: bytes?       to store with it
 -- @arg error: bytes?        to store with it
@@ -16,7 +18,7 @@
 -- @include job/look
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw then return struct.pack(ANSWER, MISSING, 0, NOW) end
-local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
+local event, seen, wait, asked_lease, asked_id = struct.unpack(ASK, ARGV[1])
 local state, version, attempt, max, lost, released, last, ended_by, timeout, fence, since, due, lease,
   deadline, start_by, started, created, start_id, worker, after = struct.unpack(HEAD, raw)
 

@@ -1,7 +1,8 @@
--- job/delete: removes an ended job's record. One that holds an idempotency key leaves a stub
--- without payload and result behind, so that the key is not free again too early.
+-- job/delete: removes an ended job's record. A stub without payload and result stays behind for as long
+-- as it holds an idempotency key, or its submit may be read again: or the job would be made anew.
 -- @key job                  the job's hash
 -- @arg keep_key: u64        microseconds after the submit for which an idempotency key stays taken
+-- @arg keep_stub: u64       microseconds after its end for which a stub stays in any case
 -- @arg kept: u64            microseconds after its end for which a record is kept; 0 = however young
 -- @ret outcome: u64         1 deleted, 2 still alive, 3 missing, 4 too young
 -- @include job/table
@@ -9,10 +10,13 @@
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < SUCCEEDED then return 2 end
-local kept = tonumber(ARGV[2])
-if kept > 0 and struct.unpack('>I8', raw, 27) + kept > NOW then return 4 end
-local left = struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW
-if left > 0 and redis.call('HEXISTS', KEYS[1], 'k') == 1 then
+local ended, kept = struct.unpack('>I8', raw, 27), tonumber(ARGV[3])
+if kept > 0 and ended + kept > NOW then return 4 end
+local left = ended + tonumber(ARGV[2]) - NOW
+if redis.call('HEXISTS', KEYS[1], 'k') == 1 then
+  left = math.max(left, struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW)
+end
+if left > 0 then
   redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')
   redis.call('HSET', KEYS[1], 'x', '1')
   redis.call('PEXPIRE', KEYS[1], math.ceil(left / 1000))

@@ -1,8 +1,13 @@
--- job/submit: creates a job, or tells that it exists. A repeat changes nothing.
--- `bounds` holds how many starts there may be; the longest one attempt may take, in milliseconds, 0 = no
--- limit; and three moments: positive is absolute microseconds, negative from now on, 0 none.
+-- job/submit: creates a job, or tells that it exists. A repeat changes nothing. One that was accepted before
+-- and forgotten is as old as it was, and its moments are those it had.
 -- @key job                  the job's hash
--- @arg bounds: bytes        packed, since every argument costs: max_attempts, timeout_ms, run_at, start_by, deadline
+-- @arg bounds: packed       its moments: positive is absolute microseconds, negative from its acceptance on, 0 none
+-- @pack max_attempts: u16   how many starts there may be
+-- @pack timeout_ms: u32     the longest that one attempt may take; 0 = no limit
+-- @pack run_at: i64         not before
+-- @pack start_by: i64       not started after
+-- @pack deadline: i64       over by
+-- @pack accepted: u64       when, if it was accepted before; 0 = now
 -- @arg spec: bytes          what was asked for
 -- @arg payload: bytes       JSON, verbatim; empty = none
 -- @arg place: bytes         where the listing names it; empty = nowhere in particular
@@ -18,13 +23,15 @@ if raw then
   if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
   return struct.pack(ANSWER, outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
 end
-local max, timeout, run_at, start_by, deadline = struct.unpack('>I2I4i8i8i8', ARGV[1])
-if run_at < 0 then run_at = NOW - run_at end
-if start_by < 0 then start_by = NOW - start_by end
-if deadline < 0 then deadline = NOW - deadline end
+local max, timeout, run_at, start_by, deadline, created = struct.unpack(BOUNDS, ARGV[1])
+local note = ''
+if created == 0 then created = NOW else note = 'forgotten, and made again from its submit' end
+if run_at < 0 then run_at = created - run_at end
+if start_by < 0 then start_by = created - start_by end
+if deadline < 0 then deadline = created - deadline end
 local head = struct.pack(HEAD, PENDING, 1, 0, max, 0, 0, 0, 0, timeout,
-  0, NOW, run_at, 0, deadline, start_by, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. '\0\1' .. struct.pack(LINE, 12, 0, PENDING, NOW, 0)
+  0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '')
+local packed = head .. '\0\1' .. struct.pack(LINE, 12 + #note, 0, PENDING, NOW, 0) .. note
 if payload ~= '' and body_hash == '' and place ~= '' then
   -- The usual one, without the detour by a table.
   redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)

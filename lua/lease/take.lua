@@ -2,7 +2,7 @@
 -- @key lock                 the lock
 -- @arg owner: bytes         who asks; unique per holder
 -- @arg ttl_ms: u64          how long it holds without renewal
--- @ret fence: u64           0 = held by somebody else
+-- @ret fence: u64           0 = held by somebody else; otherwise the time of the grant, by this node
 -- @ret holder: bytes        who holds it now
 -- @ret left_ms: u64         until when, if nobody renews it; 0 = nobody knows
 local value = redis.call('GET', KEYS[1])

@@ -141,6 +141,7 @@ impl HandWorker {
             tenant: attempt.offer.tenant.clone(),
             topic: attempt.offer.topic.clone(),
             slot: attempt.offer.slot.clone(),
+            traceparent: attempt.offer.traceparent.clone(),
             kind: Some(kind),
         };
         let body = Body::Result(ResultGroup { items: vec![item] });

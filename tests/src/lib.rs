@@ -5,12 +5,14 @@
 //! tests: what must hold.
 
 pub mod by_hand;
+mod events;
 mod failpoints;
 mod probe;
 mod program;
 mod stack;
 mod workers;
 
+pub use events::Watch;
 pub use failpoints::Failpoints;
 pub use probe::{Answer, Probe, metric_sum};
 pub use program::Program;

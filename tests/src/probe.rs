@@ -49,7 +49,7 @@ impl Answer {
 /// One gateway, seen with one key.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    base: String,
+    pub(crate) base: String,
     key: Option<String>,
     tenant: Option<String>,
 }
@@ -78,13 +78,7 @@ impl Probe {
         headers: &[(&str, &str)],
         body: Option<Vec<u8>>,
     ) -> Result<Answer, reqwest::Error> {
-        let mut request = http().request(method, format!("{}{path}", self.base));
-        if let Some(key) = &self.key {
-            request = request.bearer_auth(key);
-        }
-        if let Some(tenant) = &self.tenant {
-            request = request.header("Muster-Tenant", tenant);
-        }
+        let mut request = self.signed(http().request(method, format!("{}{path}", self.base)));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -95,6 +89,17 @@ impl Probe {
         let (status, headers) = (answer.status(), answer.headers().clone());
         let text = answer.text().await?;
         Ok(Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::Null), text })
+    }
+
+    /// With the key and the tenant.
+    pub(crate) fn signed(&self, mut request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
+        if let Some(tenant) = &self.tenant {
+            request = request.header("Muster-Tenant", tenant);
+        }
+        request
     }
 
     /// GET below `/api/v1`.

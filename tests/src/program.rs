@@ -4,7 +4,14 @@ use std::{
     ffi::OsStr,
     fs::File,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use muster_testkit::until;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 
 use crate::stack::spawn_forever;
@@ -23,6 +30,16 @@ impl Program {
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/bin").envs(env.iter().copied());
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
         Program { child: spawn_forever(command) }
+    }
+
+    /// Any signal.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal);
+    }
+
+    /// How it ended by itself, once it has.
+    pub async fn exited(&mut self, within: Duration) -> ExitStatus {
+        until(within, "the program to end", async || self.child.try_wait().ok().flatten()).await
     }
 }
 

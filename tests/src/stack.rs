@@ -200,7 +200,9 @@ impl Stack {
 
     /// Whether a replica says that all of it is ready.
     pub async fn ready(&self, name: &str) -> bool {
-        let admin = self.process(name).admin.expect("an admin port");
+        // One that has died and is about to be started again is in no state file for a moment.
+        let Some(process) = self.state().processes.into_iter().find(|p| p.name == name) else { return false };
+        let admin = process.admin.expect("an admin port");
         reqwest_get(&format!("{admin}/readyz")).await.is_some_and(|body| {
             body.contains("\"ready\"") && !body.contains("\"degraded\"") && !body.contains("\"unready\"")
         })

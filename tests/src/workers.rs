@@ -184,13 +184,21 @@ impl Executions {
     }
 }
 
-/// A worker in a process of its own: `muster worker run`.
+/// A worker in a process of its own, as a rule `muster worker run`.
 pub struct WorkerProcess {
     child: Child,
     folder: tempfile::TempDir,
 }
 
 impl WorkerProcess {
+    /// One whose log nobody reads: `tests/src/bin/loud_worker.rs`. Its loop hangs as soon as the pipe is full.
+    pub fn unheard(stack: &Stack, id: &str, topic: &str) -> WorkerProcess {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(bin("loud_worker")).args([&stack.state().nats_url, id, topic]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        WorkerProcess { child: crate::stack::spawn_forever(command), folder: tempfile::tempdir().expect("a folder") }
+    }
+
     /// With these arguments after `worker run`.
     pub fn start(stack: &Stack, args: &[&str]) -> WorkerProcess {
         let folder = tempfile::tempdir().expect("a folder");

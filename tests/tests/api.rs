@@ -1,8 +1,11 @@
 //! The API as its clients see it, over two gateways: idempotency, batches, lists, waits, limits,
-//! payloads and results. Who may do what is in `access`, what is refused in `refusals`.
+//! payloads and results. Who may do what is in `access`, what is refused in `refusals`, what the
+//! SDK's client asks for in `client`.
 
 #[path = "api/access.rs"]
 mod access;
+#[path = "api/client.rs"]
+mod client;
 #[path = "api/refusals.rs"]
 mod refusals;
 

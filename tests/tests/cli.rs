@@ -1,6 +1,8 @@
 //! The command line as its users have it: commands, their output and exit codes, and workers
 //! without a line of code, over NATS and over HTTP.
 
+#[path = "cli/watch.rs"]
+mod watch;
 #[path = "cli/workers.rs"]
 mod workers;
 
@@ -166,6 +168,7 @@ async fn exit_codes_and_hints_tell_what_went_wrong() {
     for what in ["get", "history", "wait", "cancel", "retry", "delete"] {
         let said = shell.muster(&format!("job {what} {NOBODY}")).await.ends(3);
         assert!(said.err.starts_with("error: ") && said.out.is_empty(), "{said:?}");
+        assert!(said.err.contains("hint:  `muster job list`") && said.err.contains("--tenant"), "{said:?}");
         shell.muster(&format!("job {what} nonsense")).await.ends(2);
     }
     for line in [
@@ -179,7 +182,7 @@ async fn exit_codes_and_hints_tell_what_went_wrong() {
         "job list -o yaml",
         "worker run --topic t",
         "worker run --topic T --builtin echo",
-        "worker run --topic t --builtin count",
+        "worker run --topic t --builtin drill",
         "worker run --topic t --builtin echo --exec cat",
     ] {
         shell.muster(line).await.ends(2);
@@ -187,7 +190,8 @@ async fn exit_codes_and_hints_tell_what_went_wrong() {
     let said = shell.muster("loops bogus").await.ends(3);
     assert!(said.err.contains("bogus"), "{said:?}");
     let said = shell.muster("job submit --topic T").await.ends(1);
-    assert!(said.err.contains("topic"), "{said:?}");
+    assert_eq!(said.err.matches("/topic").count(), 1, "one fault is told once: {said:?}");
+    assert!(said.err.contains("hint:  docs/errors/invalid_request.md"), "{said:?}");
     let said = shell.muster("job list --api-key nonsense").await.ends(1);
     assert!(said.err.contains("key"), "{said:?}");
     let said = Shell::bare().muster("job list").await.ends(1);
@@ -214,14 +218,16 @@ async fn keys_status_and_every_way_to_find_the_stack() {
     assert_eq!(shell.muster("job list -o json").await.ends(0).json()["items"], json!([]));
     let refused = shell.muster(&format!("key list --api-key {key}")).await.ends(1);
     assert!(refused.err.contains("admin"), "{refused:?}");
-    for line in ["key list --tenant acme", "key list --tenant acme -o json"] {
+    for line in ["key list", "key list --tenant acme", "key list --tenant acme -o json"] {
         let said = shell.muster(line).await.ends(0);
         assert!(said.out.contains("ci") && said.out.contains(id) && !said.out.contains(key), "{said:?}");
     }
     let shown = shell.muster("key create people --scope read --topic mail.*").await.ends(0);
     assert!(shown.out.contains("mst_") && shown.err.contains("not shown again"), "{shown:?}");
-    shell.muster(&format!("key delete {id} --tenant acme")).await.ends(0);
-    shell.muster(&format!("key delete {id} --tenant acme")).await.ends(3);
+    shell.muster(&format!("key delete {id} --tenant default")).await.ends(3);
+    shell.muster(&format!("key delete {id}")).await.ends(0);
+    let said = shell.muster(&format!("key delete {id} --tenant acme")).await.ends(3);
+    assert!(said.err.contains("hint:  `muster key list`"), "{said:?}");
     until(SOON, "the key to be refused", async || {
         (shell.muster(&format!("job list --api-key {key}")).await.code == 1).then_some(())
     })

@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_domain::JobId;
 use muster_sdk::HandlerError;
 use muster_testkit::until;
-use muster_tests::{Executions, Options, Probe, Setup, Stack};
+use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::HandWorker};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -88,6 +89,16 @@ fn listing_port(port: &str) -> String {
 
 fn ports(stack: &Stack) -> Vec<String> {
     stack.state().redis_url.split(',').map(|url| url.rsplit(':').next().unwrap().to_owned()).collect()
+}
+
+/// The processes of the shard whose primary has this port: it and its replica.
+fn shard_of(stack: &Stack, serving: &str) -> Vec<String> {
+    let (all, ports) = (nodes(&ports(stack)[0]), ports(stack));
+    let primary = all.iter().find(|n| n.1 == serving).expect("a primary");
+    let shard: Vec<&String> = all.iter().filter(|n| n.0 == primary.0 || n.3 == primary.0).map(|n| &n.1).collect();
+    assert_eq!(shard.len(), 2, "{all:?}");
+    let of_it = ports.iter().enumerate().filter(|(_, port)| shard.contains(port));
+    of_it.map(|(n, _)| format!("redis-{}", n + 1)).collect()
 }
 
 /// Submits through both gateways until told to stop; every request must be accepted.
@@ -205,17 +216,7 @@ async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
     runs.reach(60, LONG).await;
 
     // A primary and its replica hang together, so nobody takes over: those with the tenant's listing.
-    let all = nodes(&ports(&stack)[0]);
-    let serving = listing_port(&ports(&stack)[0]);
-    let primary = all.iter().find(|n| n.1 == serving).unwrap();
-    let shard: Vec<&String> = all.iter().filter(|n| n.0 == primary.0 || n.3 == primary.0).map(|n| &n.1).collect();
-    assert_eq!(shard.len(), 2, "{all:?}");
-    let names: Vec<String> = ports(&stack)
-        .iter()
-        .enumerate()
-        .filter(|(_, p)| shard.contains(p))
-        .map(|(n, _)| format!("redis-{}", n + 1))
-        .collect();
+    let names = shard_of(&stack, &listing_port(&ports(&stack)[0]));
     for name in &names {
         stack.signal(name, Signal::SIGSTOP);
     }
@@ -245,4 +246,108 @@ async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
     shown.sort();
     ids.sort();
     assert_eq!(shown, ids, "each is listed once");
+}
+
+#[tokio::test]
+async fn a_shard_that_is_away_delays_the_rescue_of_nobody_who_is_not_on_it() {
+    let stack = Stack::with(Options { cluster: true, ..Options::two() }).await;
+    let (gateway, store) = (stack.gateway(1), stack.store().await);
+    let mut doomed = HandWorker::on(&stack, "doomed", "doomed").await;
+    doomed.lease_ms = 15_000;
+    let mut ids = Vec::new();
+    for _ in 0..30 {
+        // One by one: a batch shares a shard of homes.
+        ids.push(gateway.submit(json!({"topic": "doomed", "retry": {"max_attempts": 2}})).await);
+    }
+    for _ in &ids {
+        doomed.start_next().await;
+    }
+    let runs = Executions::default();
+    let _well = runs.echo(&stack, "well", "doomed");
+
+    // A shard that has jobs, and neither the lock of whoever looks at them nor the audit log: without a
+    // leader nobody looks, and nobody is rescued without a word about it.
+    let job = |id: &String| id.parse::<JobId>().expect("an id");
+    let node = |id: &String| store.node_of(job(id)).expect("a node").port().to_string();
+    let owner = |key: &str| store.router().owner(key.as_bytes()).expect("a node").port().to_string();
+    let needed = ["muster:reconciler:default", "muster:audit"].map(owner);
+    let away = ids.iter().map(node).find(|port| !needed.contains(port)).expect("jobs of every shard");
+    let names = shard_of(&stack, &away);
+    for name in &names {
+        stack.signal(name, Signal::SIGSTOP);
+    }
+    let stopped = Instant::now();
+    // Neither record nor home is on it.
+    let mut others = Vec::new();
+    for id in ids.iter().filter(|id| node(id) != away) {
+        others.extend(store.home_of(job(id)).await.is_ok().then_some(id.clone()));
+    }
+    assert!(others.len() >= 5 && others.len() < ids.len(), "{} of 30", others.len());
+    for id in &others {
+        let job = gateway.ended(id, Duration::from_secs(45)).await;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(2)), "{job}");
+    }
+    eprintln!("{} jobs on other shards were rescued after {:?}", others.len(), stopped.elapsed());
+    assert!(stopped.elapsed() < Duration::from_secs(55));
+    for name in &names {
+        stack.signal(name, Signal::SIGCONT);
+    }
+    for id in &ids {
+        let job = gateway.ended(id, LONG).await;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(2)), "{job}");
+    }
+    assert!(ids.iter().all(|id| runs.of(id).len() == 1), "each once more");
+}
+
+#[tokio::test]
+async fn a_primary_that_dies_with_writes_that_no_replica_had_loses_no_job_and_no_cancel() {
+    let stack = Stack::with(Options { cluster: true, ..Options::two() }).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let runs = Executions::default();
+    let setup = Setup { slots: 32, ..Setup::new("w1", "unreplicated") };
+    let _worker = runs.worker(&stack, setup, |_, payload| async move { Ok(payload) });
+    let job = json!({"topic": "unreplicated", "retry": {"max_attempts": 1}});
+    let early = one.submit_many(50, &job).await;
+    all_ran_once(&one, &runs, &early).await;
+
+    // The replica hangs and its link is cut: nothing from here on reaches it.
+    let ports = ports(&stack);
+    let primary = listing_port(&ports[0]);
+    let name = |port: &String| format!("redis-{}", 1 + ports.iter().position(|p| p == port).expect("a node"));
+    let replica = shard_of(&stack, &primary).into_iter().find(|node| *node != name(&primary)).expect("its replica");
+    stack.signal(&replica, Signal::SIGSTOP);
+    assert_ne!(redis_cli(&["-p", &primary, "CLIENT", "KILL", "TYPE", "replica"]).trim(), "0", "a link is cut");
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        let (a, b) = tokio::join!(one.submit_many(10, &job), two.submit_many(10, &job));
+        ids.extend([a, b].concat());
+    }
+    let mut cancelled = Vec::new();
+    for _ in 0..20 {
+        let id = one.submit(json!({"topic": "unreplicated", "delay_ms": 3_600_000})).await;
+        assert_eq!(two.post(&format!("/jobs/{id}/cancel"), &json!({})).await.status, 200);
+        cancelled.push(id);
+    }
+    let away = stack.take_down(&name(&primary));
+    stack.signal(&replica, Signal::SIGCONT);
+
+    let ended = async |id: &String, state: &str| {
+        let what = format!("{id} to be {state}");
+        until(LONG, &what, async || (two.get(&format!("/jobs/{id}")).await.body["state"] == state).then_some(())).await;
+        // Whoever forgot it has it from its submit.
+        usize::from(one.history(id).await["transitions"][0]["note"].is_string())
+    };
+    let mut forgotten = [0, 0];
+    for id in &ids {
+        forgotten[0] += ended(id, "succeeded").await;
+    }
+    for id in &cancelled {
+        forgotten[1] += ended(id, "cancelled").await;
+    }
+    eprintln!("of {} jobs {} were forgotten, of {} cancelled ones {}", ids.len(), forgotten[0], 20, forgotten[1]);
+    assert!(forgotten[0] > 20 && forgotten[1] > 0, "writes were lost: {forgotten:?}");
+    let counts = runs.counts();
+    assert!(ids.iter().all(|id| (1..=2).contains(&counts[id])), "once more at most, where the start was lost");
+    assert!(cancelled.iter().all(|id| !counts.contains_key(id)), "what was cancelled never runs");
+    away.comes_back().await;
 }

@@ -1,6 +1,9 @@
 //! Dead letters and bulk operations: what ended badly is found and counted, and one act for many
 //! jobs does to each exactly what it should, whoever carries it out and dies.
 
+#[path = "dead_letters/offers.rs"]
+mod offers;
+
 use std::{collections::HashSet, process::Command, time::Duration};
 
 use muster_bus::subjects;
@@ -8,6 +11,7 @@ use muster_sdk::HandlerError;
 use muster_testkit::{bin, until};
 use muster_tests::{Executions, Options, Probe, Setup, Stack, TestWorker, by_hand::bus_of};
 use muster_wire::{Body, v1};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -99,6 +103,14 @@ async fn a_bulk_retry_makes_one_new_job_of_each_though_its_gateway_dies() {
     assert_eq!(codes.len(), 2);
     assert!(codes.iter().all(|code| code["count"] == 100), "{summary}");
     assert_eq!(summary["by_state"], json!([{"state": "failed", "count": 200}]));
+    let causes = summary["by_cause"].as_array().unwrap();
+    assert_eq!(causes.len(), 2, "{summary}");
+    for cause in causes {
+        assert_eq!((&cause["kind"], &cause["state"], &cause["count"]), (&json!("job"), &json!("failed"), &json!(100)));
+        let same = found.iter().filter(|item| item["error"]["code"] == cause["cause"]);
+        let last = same.filter_map(|item| item["finished_at"].as_str()).max();
+        assert_eq!(cause["last_seen"].as_str(), last, "{summary}");
+    }
 
     // A retry by hand before: the bulk retry leaves that one alone.
     let by_hand = one.post(&format!("/jobs/{}/retry", mails[0]), &json!({})).await;
@@ -219,7 +231,15 @@ async fn another_tenant_sees_and_touches_nothing() {
     assert_eq!(messages.len(), 1);
     assert_eq!((&messages[0]["kind"], &messages[0]["reason"]), (&json!("message"), &json!("odd")));
     assert_eq!((&messages[0]["subject"], &messages[0]["size"]), (&json!("sys.job.submit"), &json!(3)));
-    assert_eq!(gateway.get("/dlq/summary").await.field("messages"), &json!(1));
+    let summary = gateway.get("/dlq/summary").await.body;
+    assert_eq!(summary["messages"], 1);
+    let causes = summary["by_cause"].as_array().unwrap();
+    assert_eq!((causes.len(), &causes[0]["cause"], &causes[0]["count"]), (2, &json!("smtp"), &json!(20)), "{summary}");
+    let wanted = json!({"kind": "message", "cause": "undecodable", "subject": "sys.job.submit", "reason": "odd",
+        "count": 1, "last_seen": messages[0]["found_at"]});
+    assert_eq!(causes[1], wanted);
+    let seen_by_them = theirs.get("/dlq/summary").await.body;
+    assert_eq!(seen_by_them["by_cause"], json!([]), "of no other tenant's, and of no message");
     assert_eq!(theirs.get("/dlq?kind=message").await.status, 403);
     assert!(theirs.get("/dlq/summary").await.body.get("messages").is_none());
 
@@ -243,6 +263,24 @@ async fn another_tenant_sees_and_touches_nothing() {
     let id = retried["id"].as_str().unwrap();
     assert!(muster(&["operation", "get", id]).contains("canary"));
     assert!(muster(&["operation", "list"]).contains(id));
+
+    // An operator deletes a message, and a job, as the list names them; a tenant's key no message.
+    let message = messages[0]["id"].as_str().unwrap();
+    let path = format!("/api/v1/dlq/messages/{message}");
+    let delete = async |who: &Probe| who.send(Method::DELETE, &path, &[], None).await.unwrap().status.as_u16();
+    assert_eq!(delete(&theirs).await, 403);
+    assert_eq!(all(&gateway, "/dlq?kind=message").await.len(), 1);
+    assert_eq!(muster(&["dlq", "delete", message]), format!("{message} is gone\n"));
+    assert!(all(&gateway, "/dlq?kind=message").await.is_empty());
+    assert_eq!(gateway.get("/dlq/summary").await.field("messages"), &json!(0));
+    assert_eq!(delete(&gateway).await, 404);
+    let told = gateway.get("/audit?action=message_delete").await.body;
+    assert_eq!(told["items"].as_array().map(Vec::len), Some(1), "{told}");
+    let before = all(&gateway, "/dlq").await;
+    let job = before[0]["id"].as_str().unwrap();
+    assert_eq!(muster(&["dlq", "delete", job]), format!("{job} is gone\n"));
+    assert_eq!(ids(&all(&gateway, "/dlq").await), ids(&before[1..]));
+
     let gone = muster(&["job", "bulk", "delete", "--state", "failed", "--wait", "--rate", "5000", "-o", "json"]);
     let gone: Value = serde_json::from_str(&gone).unwrap();
     assert_eq!(gone["status"], "done", "{gone}");

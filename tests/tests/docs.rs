@@ -1,7 +1,13 @@
-//! The docs cannot fall behind unnoticed: links lead somewhere, the pages of settings and loops are
-//! what the services say, every metric and every error code is explained.
+//! The docs cannot fall behind unnoticed: links lead somewhere, files and variables that are named are
+//! there, the pages of settings and loops are what the services say, every metric and every error code
+//! is explained.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, ensure};
 use muster_testkit::bin;
@@ -10,16 +16,54 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-fn pages(folder: &Path, found: &mut Vec<std::path::PathBuf>) -> Result<()> {
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    let mut all = Vec::new();
+    files(folder, &mut all)?;
+    found.extend(all.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")));
+    Ok(())
+}
+
+/// Every file below, but for what a build leaves.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_dir() {
-            pages(&path, found)?;
-        } else if path.extension().is_some_and(|e| e == "md") {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            files(&path, found)?;
+        } else if path.is_file() {
             found.push(path);
         }
     }
     Ok(())
+}
+
+/// Every file that has a place in the map of the code, by its path from the root.
+fn sources() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for folder in ["bench", "crates", "docs", "lua", "proto", "sdk", "services", "tests", "tools"] {
+        files(&root().join(folder), &mut found)?;
+    }
+    let from_root = |path: &PathBuf| Some(path.strip_prefix(root()).ok()?.to_str()?.to_owned());
+    Ok(found.iter().filter_map(from_root).chain(["clippy.toml".into(), "deny.toml".into()]).collect())
+}
+
+/// What a person reads today: not the decisions of the past, nor what changed when.
+fn living_pages() -> Result<Vec<(String, String)>> {
+    let mut all = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
+    pages(&root().join("docs"), &mut all)?;
+    all.retain(|page| !page.components().any(|part| part.as_os_str() == "adr"));
+    all.iter().map(|page| Ok((page.display().to_string(), fs::read_to_string(page)?))).collect()
+}
+
+/// What stands between backticks, without spaces.
+fn terms(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').filter(|term| !term.is_empty() && !term.contains(char::is_whitespace))
+}
+
+/// `a/{b,c}.rs` is two files.
+fn spelled_out(term: &str) -> Vec<String> {
+    let parts = term.split_once('{').and_then(|(head, rest)| Some((head, rest.split_once('}')?)));
+    let Some((head, (names, tail))) = parts else { return vec![term.to_owned()] };
+    names.split(',').map(|name| format!("{head}{name}{tail}")).collect()
 }
 
 /// Targets of `[text](target)` that name a file of this repository.
@@ -44,6 +88,46 @@ fn every_link_between_pages_leads_somewhere() -> Result<()> {
         }
     }
     ensure!(checked > 30, "only {checked} links were found");
+    Ok(())
+}
+
+#[test]
+fn every_file_that_a_page_names_is_there() -> Result<()> {
+    let sources = sources()?;
+    let is_source = |term: &&str| {
+        let end = Path::new(term).extension().and_then(|end| end.to_str()).unwrap_or_default();
+        ["rs", "lua", "proto", "toml", "py"].contains(&end) && !term.contains(['<', '*', '…', '|'])
+    };
+    let mut checked = 0;
+    for (page, text) in living_pages()? {
+        for file in terms(&text).filter(is_source).flat_map(spelled_out) {
+            // In its sentence a file may be named by the end of its path.
+            let there = sources.iter().any(|source| *source == file || source.ends_with(&format!("/{file}")));
+            ensure!(there, "{page}: there is no {file}");
+            checked += 1;
+        }
+    }
+    ensure!(checked > 100, "only {checked} files were found");
+    Ok(())
+}
+
+#[test]
+fn every_variable_that_a_page_names_is_read_by_somebody() -> Result<()> {
+    let mut code = fs::read_to_string(root().join("docs/reference/settings.md"))?;
+    for file in sources()?.iter().filter(|file| file.ends_with(".rs") && !file.starts_with("tests/")) {
+        code.push_str(&fs::read_to_string(root().join(file))?);
+    }
+    let known: BTreeSet<&str> = code.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).collect();
+    let mut checked = 0;
+    for (page, text) in living_pages()? {
+        for name in text.split(|c: char| !(c.is_ascii_uppercase() || c == '_')) {
+            let ours = ["MUSTER_", "REDIS_", "NATS_", "API_", "AUDIT_"].iter().any(|prefix| name.starts_with(prefix));
+            let read = known.contains(name) || known.contains(name.trim_end_matches("_FILE"));
+            ensure!(!ours || read || name.ends_with('_'), "{page}: nobody reads {name}");
+            checked += usize::from(ours);
+        }
+    }
+    ensure!(checked > 50, "only {checked} variables were found");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use muster_bus::subjects;
 use muster_testkit::until;
 use muster_tests::{
-    Executions, Options, Probe, Setup, Stack,
+    Executions, Options, Probe, Setup, Stack, WorkerProcess,
     by_hand::{HandWorker, bus_of},
 };
 use muster_wire::{
@@ -91,7 +91,7 @@ async fn an_http_worker_hears_it_in_the_open_call_and_with_every_next_one() {
 
 #[tokio::test]
 async fn a_worker_whose_loop_is_dead_is_shown_unhealthy_and_loses_its_leases() {
-    let stack = Stack::with(Options::default().env("MUSTER_OUTAGE_WAIT", "200ms")).await;
+    let stack = Stack::with(Options::two().env("MUSTER_OUTAGE_WAIT", "200ms")).await;
     let gateway = stack.gateway(1);
     let mut hung = HandWorker::on(&stack, "hung", "t").await;
     hung.lease_ms = 2_000;
@@ -119,6 +119,44 @@ async fn a_worker_whose_loop_is_dead_is_shown_unhealthy_and_loses_its_leases() {
     assert_eq!((&job["state"], &job["attempt"], &job["worker"]), (&json!("succeeded"), &json!(2), &json!("well")));
     let said = gateway.get(&format!("/jobs/{id}/history")).await;
     assert!(said.text.contains("hung"), "{}", said.text);
+}
+
+#[tokio::test]
+async fn a_worker_whose_loop_hangs_is_shown_unhealthy_by_every_gateway_and_its_job_runs_elsewhere() {
+    let stack = Stack::with(Options::two().env("MUSTER_OUTAGE_WAIT", "200ms")).await;
+    let (one, two) = (stack.gateway(1), stack.gateway(2));
+    let mut hung = WorkerProcess::unheard(&stack, "hung", "t");
+    let long = one.submit(json!({"topic": "t", "payload": "long"})).await;
+    one.reaches(&long, "running", SOON).await;
+    for gateway in [&one, &two] {
+        until(SOON, "it to be seen well", async || seen(gateway, "hung").await.filter(|w| w["healthy"] == true)).await;
+    }
+    // More than fits the pipe that nobody reads: it hangs while it logs one of them.
+    two.submit_many(60, &json!({"topic": "t", "payload": "loud", "retry": {"max_attempts": 1}})).await;
+    let mut last_seen = Vec::new();
+    for gateway in [&one, &two] {
+        let ill = until(SOON, "it to be shown unhealthy", async || {
+            seen(gateway, "hung").await.filter(|worker| worker["healthy"] == false)
+        })
+        .await;
+        last_seen.push(ill["last_seen"].as_str().expect("a moment").to_owned());
+    }
+    let runs = Executions::default();
+    let _well = runs.echo(&stack, "well", "t");
+    let job = two.ended(&long, SOON).await;
+    assert_eq!((&job["state"], &job["attempt"], &job["worker"]), (&json!("succeeded"), &json!(2), &json!("well")));
+    let lost = one.history(&long).await;
+    assert_eq!((&lost["attempts"][0]["worker"], &lost["attempts"][1]["worker"]), (&json!("hung"), &json!("well")));
+    // Its heart beats all the while.
+    for (gateway, before) in [&one, &two].into_iter().zip(last_seen) {
+        until(SOON, "it to be heard again", async || {
+            let now = seen(gateway, "hung").await.expect("its heart beats, so it is not forgotten");
+            assert_eq!(now["healthy"], false);
+            (now["last_seen"].as_str()? > before.as_str()).then_some(())
+        })
+        .await;
+    }
+    assert!(hung.is_alive());
 }
 
 #[tokio::test]

@@ -21,49 +21,109 @@ async fn drill(args: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-fn read(out: &str) -> Value {
-    serde_json::from_str(out).unwrap_or_else(|error| panic!("{error}: {out}"))
+fn read(out: &str, err: &str) -> Value {
+    serde_json::from_str(out).unwrap_or_else(|error| panic!("{error}: {out}\n{err}"))
 }
 
-/// A bit more than a minute, because it takes that long for every kind of fault to have its turn.
+/// A bit more than a minute, because it takes that long for every kind of fault to have had its turn.
 #[tokio::test]
 async fn a_short_chaos_keeps_every_promise() {
     let args = ["chaos", "--minutes", "1.2", "--seed", "42", "--replicas", "2", "--jobs-per-s", "20", "-o", "json"];
     let (code, out, err) = drill(&args).await;
-    let verdict = read(&out);
+    let verdict = read(&out, &err);
     assert_eq!((code, &verdict["verdict"]), (Some(0), &json!("pass")), "{verdict:#}\n{err}");
     assert!(verdict["accepted"].as_u64() > Some(500), "{verdict:#}");
     assert_eq!(verdict["accepted"], verdict["ended"]);
     for kind in ["lost", "ended_twice", "writes_under_an_old_fence", "illegal_transitions", "starts_above_max"] {
         assert_eq!(verdict[kind], 0, "{kind}");
     }
-    for kind in ["effects_missing", "effects_doubled", "consistency_gap", "runs_without_a_start"] {
+    for kind in ["effects_missing", "effects_doubled", "consistency_gap", "runs_without_a_start", "audit_log_breaks"] {
+        assert_eq!(verdict[kind], 0, "{kind}");
+    }
+    for kind in ["acts_of_loops_untold", "acts_told_and_not_done", "idempotency_keys_split", "unreadable_messages"] {
         assert_eq!(verdict[kind], 0, "{kind}");
     }
     let ends = verdict["ends"].as_object().expect("ends");
-    for end in ["succeeded", "failed", "cancelled"] {
+    for end in ["succeeded", "failed", "timed_out", "cancelled", "expired", "quarantined"] {
         assert!(ends.contains_key(end), "the load had no job that ended {end}: {ends:?}");
     }
-    for kind in ["kill", "pause", "wipe_nats", "restart_redis"] {
-        assert!(verdict["faults"][kind].as_u64() > Some(0), "no {kind}: {}", verdict["faults"]);
+    let kinds = ["kill", "leave", "pause", "cut", "stall", "drop_streams", "wipe_nats", "kill_nats", "restart_redis"];
+    for kind in kinds {
+        assert!(verdict["faults"][kind].as_u64() > Some(0), "no {kind}: {}\n{err}", verdict["faults"]);
     }
+    both_kinds_of_workers_ran_jobs(&verdict);
+}
+
+fn both_kinds_of_workers_ran_jobs(verdict: &Value) {
+    let shares = verdict["executed_by"].as_object().expect("who ran how many");
+    for kind in ["worker-", "http-worker-"] {
+        let ran: u64 = shares.iter().filter(|(name, _)| name.starts_with(kind)).filter_map(|(_, n)| n.as_u64()).sum();
+        assert!(ran > 20, "{kind}: {shares:?}");
+    }
+}
+
+/// Half a minute: the failover comes first, and what it left undone has the rest of the time to be found.
+#[tokio::test]
+async fn a_short_chaos_on_a_cluster_sees_a_failover_and_keeps_every_promise() {
+    let args = [
+        "chaos",
+        "--cluster",
+        "--minutes",
+        "0.4",
+        "--seed",
+        "7",
+        "--replicas",
+        "2",
+        "--jobs-per-s",
+        "15",
+        "-o",
+        "json",
+    ];
+    let (code, out, err) = drill(&args).await;
+    let verdict = read(&out, &err);
+    assert_eq!((code, &verdict["verdict"]), (Some(0), &json!("pass")), "{verdict:#}\n{err}");
+    assert!(verdict["accepted"].as_u64() > Some(200), "{verdict:#}");
+    assert_eq!(verdict["accepted"], verdict["ended"], "{verdict:#}");
+    assert_eq!(verdict["audit_log_breaks"], 0);
+    // Counted only if a replica has taken over.
+    for kind in ["kill_primary", "hand_over"] {
+        assert!(verdict["faults"][kind].as_u64() > Some(0), "no {kind}: {}\n{err}", verdict["faults"]);
+    }
+    both_kinds_of_workers_ran_jobs(&verdict);
+}
+
+/// Plays one; it must pass, measure these recoveries, and tell what it does.
+async fn passes(name: &str, measured: &[&str], tells: &str) {
+    let (code, out, err) = drill(&[name, "-o", "json"]).await;
+    let played = read(&out, &err);
+    assert_eq!((code, &played["verdict"]), (Some(0), &json!("pass")), "{played:#}\n{err}");
+    let measures = played["recovery"].as_array().expect("measures");
+    for what in measured {
+        assert!(measures.iter().any(|m| m["what"] == *what), "{what}: {measures:?}");
+    }
+    assert!(err.contains(tells), "it tells what it does: {err}");
 }
 
 #[tokio::test]
 async fn the_drill_of_a_killed_gateway_passes_and_tells_how_long_recovery_took() {
-    let (code, out, err) = drill(&["gateway", "-o", "json"]).await;
-    let played = read(&out);
-    assert_eq!((code, &played["verdict"]), (Some(0), &json!("pass")), "{played:#}\n{err}");
-    let measures = played["recovery"].as_array().expect("measures");
-    assert!(measures.iter().any(|m| m["what"] == "gateway killed → its clients served"), "{measures:?}");
-    assert!(err.contains("kill -9 gateway-1"), "it tells what it does: {err}");
+    passes("gateway", &["gateway killed → its clients served"], "kill -9 gateway-1").await;
+}
+
+#[tokio::test]
+async fn the_drill_of_a_killed_and_a_stopped_leader_passes() {
+    passes("leader", &["leader killed → next tick", "leader stopped → next tick"], "leads the reconciler").await;
+}
+
+#[tokio::test]
+async fn the_drill_of_a_killed_worker_passes() {
+    passes("worker", &["worker killed → last of its jobs on another"], "of them on worker-1; kill -9").await;
 }
 
 #[tokio::test]
 async fn drills_are_listed_and_a_plan_follows_from_its_seed() {
-    let (code, out, _) = drill(&["-o", "json"]).await;
+    let (code, out, err) = drill(&["-o", "json"]).await;
     assert_eq!(code, Some(0));
-    let listed = read(&out);
+    let listed = read(&out, &err);
     let names: Vec<&str> = listed.as_array().expect("a list").iter().filter_map(|row| row["name"].as_str()).collect();
     assert_eq!(names, ["leader", "worker", "gateway", "nats", "redis", "clock", "rolling"]);
 

@@ -7,7 +7,7 @@ use muster_domain::{JobId, Time};
 use muster_sdk::HandlerError;
 use muster_testkit::until;
 use muster_tests::{
-    Executions, Setup, Stack,
+    Executions, Options, Setup, Stack,
     by_hand::{bus_of, offer_again, offers_are_gone},
 };
 use muster_wire::v1::Offer;
@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_job_that_always_fails_is_tried_as_often_as_asked_at_the_asked_times() {
-    let stack = Stack::start().await;
+    let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let _worker = runs.worker(&stack, Setup::new("w1", "broken"), |_, _| async {
@@ -68,7 +68,7 @@ async fn a_job_that_always_fails_is_tried_as_often_as_asked_at_the_asked_times()
 
 #[tokio::test]
 async fn what_must_not_be_retried_is_not() {
-    let stack = Stack::start().await;
+    let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let _worker = runs.worker(&stack, Setup::new("w1", "once"), |_, payload| async move {
@@ -89,7 +89,7 @@ async fn what_must_not_be_retried_is_not() {
 
 #[tokio::test]
 async fn a_cancel_reaches_a_running_worker_within_a_second_and_its_late_result_changes_nothing() {
-    let stack = Stack::start().await;
+    let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let heard = Executions::default();
@@ -124,7 +124,7 @@ async fn a_cancel_reaches_a_running_worker_within_a_second_and_its_late_result_c
 
 #[tokio::test]
 async fn a_cancelled_pending_job_never_runs_and_an_ended_one_cannot_be_cancelled() {
-    let stack = Stack::start().await;
+    let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let id = gateway.submit(json!({"topic": "later", "delay_ms": 1500})).await;
@@ -180,7 +180,7 @@ async fn delays_deadlines_start_by_and_time_outs_are_kept() {
 
 #[tokio::test]
 async fn a_draining_worker_gives_its_job_back_with_the_attempt() {
-    let stack = Stack::start().await;
+    let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let mut setup = Setup::new("leaver", "handover");

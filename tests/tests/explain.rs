@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use muster_sdk::HandlerError;
 use muster_testkit::{bin, until};
 use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::HandWorker};
@@ -53,7 +54,14 @@ async fn a_job_is_explained_from_its_wait_to_its_end() {
     let said = once(&gateway, &id, "dispatched").await;
     says(&said, "It is offered to the workers of topic told of tenant default");
     assert_eq!(said["waits_for"], "worker");
-    assert_eq!(said["next_look"]["by"], "reconciler");
+    let said = until(SOON, "somebody to lead", async || {
+        Some(explained(&gateway, &id).await).filter(|said| said["next_look"]["scheduler"].is_string())
+    })
+    .await;
+    let look = &said["next_look"];
+    assert_eq!((&look["by"], &look["scheduler"]), (&json!("reconciler"), &json!("scheduler-1")));
+    let at = look["at"].as_str().expect("a moment");
+    says(&said, &format!("the reconciler of scheduler scheduler-1 looks at it at {at}"));
 
     // Running: who holds it and until when.
     let worker = HandWorker::on(&stack, "w1", "told").await;
@@ -189,4 +197,54 @@ async fn a_queued_job_knows_its_place_and_a_pending_one_that_nobody_decides() {
         stack.signal(scheduler, Signal::SIGCONT);
     }
     once(&gateway, &id, "dispatched").await;
+}
+
+#[tokio::test]
+async fn an_end_that_no_worker_reported_says_who_brought_it_about() {
+    let options = Options::default().env("MUSTER_OUTAGE_WAIT", "200ms").env("MUSTER_DECIDE_TOPICS", "asked");
+    let stack = Stack::with(options).await;
+    let gateway = stack.gateway(1);
+
+    // The clock, while a worker was at it.
+    let slow = HandWorker::on(&stack, "slow", "long").await;
+    let id = gateway.submit(json!({"topic": "long", "timeout_ms": 300, "retry": {"max_attempts": 1}})).await;
+    slow.start_next().await;
+    let said = once(&gateway, &id, "timed_out").await;
+    says(&said, "It ran out of time in attempt 1 on worker slow with attempt_timeout");
+    assert_eq!((&said["waits_for"], &said["attempts"]["left"]), (&json!("nothing"), &json!(0)));
+
+    // Workers that never came back.
+    let mut deadly = HandWorker::on(&stack, "deadly", "mute").await;
+    deadly.lease_ms = 1_000;
+    let backoff = json!({"initial_ms": 50, "jitter": 0});
+    let mute = json!({"topic": "mute", "retry": {"max_attempts": 2, "backoff": backoff}});
+    let id = gateway.submit(mute).await;
+    deadly.start_next().await;
+    deadly.start_next().await;
+    let said = once(&gateway, &id, "quarantined").await;
+    says(&said, "Every one of its 2 attempts lost its worker, so it is in quarantine with stale_timeout");
+    assert_eq!(said["attempts"], json!({"used": 2, "max": 2, "left": 0, "lost": 2, "given_back": 0}));
+
+    // Somebody who was asked. Until there is an answer, it waits for that.
+    let id = gateway.submit(json!({"topic": "asked"})).await;
+    let said = once(&gateway, &id, "pending").await;
+    assert_eq!((&said["waits_for"], &said["done"]), (&json!("decision"), &json!(false)));
+    // Whoever asks holds the job's lock, for all to see.
+    let lock = until(SOON, "the job's lock", async || {
+        let locks = gateway.get("/locks").await;
+        locks.body["items"].as_array()?.iter().find(|lock| lock["job_id"] == id.as_str()).cloned()
+    })
+    .await;
+    assert_eq!(lock["key"], format!("muster:scheduler:job:{id}"));
+    assert_eq!((&lock["held"], &lock["holder"]), (&json!(true), &json!("scheduler-1")));
+    assert!(lock["since"].as_str() >= said["since"].as_str() && lock["fence"].is_u64(), "{lock}");
+    let bus = async_nats::connect(stack.state().nats_url).await.expect("a connection");
+    let mut asked = bus.subscribe("sys.job.decide").await.expect("a subscription");
+    bus.flush().await.expect("heard");
+    let question = asked.next().await.expect("a question");
+    let no = json!({"decision": "deny", "reason": "rule 7"}).to_string();
+    bus.publish(question.reply.expect("who asks"), no.into()).await.expect("an answer");
+    let said = once(&gateway, &id, "denied").await;
+    says(&said, "It was denied (rule 7) at");
+    assert_eq!(said["refused_by"], json!({"event": "deny", "reason": "rule 7"}));
 }

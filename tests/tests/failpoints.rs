@@ -5,6 +5,8 @@
 //! row, each row before the one ahead of it has healed; what must hold is checked once, at the end.
 //! Where the two writes may go to different nodes, the same again on a cluster of six.
 
+#[path = "failpoints/by_hand.rs"]
+mod by_hand;
 #[path = "failpoints/checks.rs"]
 mod checks;
 #[path = "failpoints/loads.rs"]
@@ -20,7 +22,7 @@ use std::{
 };
 
 use muster_bus::subjects;
-use muster_domain::{JobId, State, slot::Limit};
+use muster_domain::{JobId, State, Tenant, slot::Limit};
 use muster_testkit::until;
 use muster_tests::{Answer, Executions, Failpoints, Options, Probe, Stack, TestWorker, by_hand::bus_of};
 use muster_wire::Body;
@@ -36,13 +38,22 @@ const LONG: Duration = Duration::from_secs(150);
 /// What happens at each place.
 const WHAT: [&str; 2] = ["kill", "delay:3000"];
 
-/// Offers that were lost are looked at after half a minute: begun first, over last.
-const REOFFER: &str = "reoffer.after_apply";
+/// Longer than any leader's lock holds, and than a fresh home waits for its record: the home is gone then.
+const LONG_DELAY: &str = "delay:35000";
 
-/// Every failpoint there is. First those whose deaths take longest to heal.
+/// Where somebody may be held up for so long that others take what it has begun for dead.
+const SLOW: &[&str] = &["submit.after_home"];
+
+/// Every failpoint there is, and some with several loads. First those whose deaths take longest to heal.
 const TABLE: &[(&str, Load)] = &[
+    ("reoffer.after_apply", Load::LostOffers),
+    ("reoffer.after_audit", Load::LostOffers),
+    ("resubmit.after_audit", Load::LostSubmits),
+    ("lease.after_note", Load::OverHttp),
+    ("lease.after_start", Load::OverHttp),
     ("consult.locked", Load::Asked),
     ("consult.answered", Load::Asked),
+    ("deny.after_apply", Load::Asked),
     ("bulk.before_act", Load::Bulk),
     ("bulk.after_act", Load::Bulk),
     ("submit.after_home", Load::Submits),
@@ -51,6 +62,13 @@ const TABLE: &[(&str, Load)] = &[
     ("cancel.before_apply", Load::Cancels),
     ("cancel.after_apply", Load::Cancels),
     ("cancel.after_forward", Load::Cancels),
+    ("retry.after_audit", Load::Retried),
+    ("retry.after_submit", Load::Retried),
+    ("delete.after_record", Load::Deleted),
+    ("act.after_audit", Load::Deleted),
+    ("act.after_audit", Load::Keys),
+    ("act.after_audit", Load::Drained),
+    ("act.after_audit", Load::Bulk),
     ("settings.after_put", Load::Settings),
     ("audit.before_confirm", Load::Export),
     ("dispatch.after_apply", Load::Jobs),
@@ -67,16 +85,22 @@ const TABLE: &[(&str, Load)] = &[
     ("look.after_read", Load::Jobs),
     ("look.before_rescore", Load::Jobs),
     ("scrub.begin", Load::Jobs),
+    ("scrub.after_audit", Load::Homeless),
+    ("reread.after_audit", Load::Forgotten),
+    ("reread.after_record", Load::Forgotten),
+    ("retention.after_delete", Load::LongAgo),
+    ("retention.after_drop", Load::LongAgo),
     ("end.after_apply", Load::OutOfTime),
+    ("end.after_finish", Load::OutOfTime),
     ("recall.after_apply", Load::Recall),
     ("slots.after_take", Load::Slots),
     ("slots.after_apply", Load::Slots),
+    ("slots.after_free", Load::Slots),
     ("hold.after_apply", Load::Crowd),
     ("release.after_claim", Load::Crowd),
     ("release.after_apply", Load::Crowd),
     ("release.after_offer", Load::Crowd),
     ("release.after_forward", Load::Crowd),
-    (REOFFER, Load::LostOffers),
 ];
 
 /// Those between writes that a cluster spreads over its nodes: a job's home, its record, its place in the
@@ -86,6 +110,10 @@ const SPREAD: &[&str] = &[
     "submit.after_record",
     "submit.before_answer",
     "cancel.after_apply",
+    "retry.after_audit",
+    "retry.after_submit",
+    "delete.after_record",
+    "deny.after_apply",
     "dispatch.after_apply",
     "dispatch.after_offer",
     "start.after_apply",
@@ -93,9 +121,21 @@ const SPREAD: &[&str] = &[
     "settle.after_finish",
     "finish.after_dead_letters",
     "finish.before_home",
+    "scrub.after_audit",
+    "reread.after_audit",
+    "reread.after_record",
+    "retention.after_delete",
+    "retention.after_drop",
     "wake.after_apply",
+    "wake.after_audit",
+    "reoffer.after_apply",
+    "recall.after_apply",
+    "end.after_apply",
+    "end.after_finish",
     "slots.after_take",
     "slots.after_apply",
+    "slots.after_free",
+    "hold.after_apply",
     "release.after_claim",
     "release.after_apply",
     "release.after_offer",
@@ -133,8 +173,16 @@ struct Ground {
     /// Concurrency keys, and topics with a limit.
     limits: Vec<Limit>,
     topics: Vec<String>,
-    /// What is still to happen to whoever makes lost offers again.
-    lost: std::slice::Iter<'static, &'static str>,
+    /// Jobs of which one at a time may run.
+    in_turn: Vec<Vec<String>>,
+    /// Ended jobs that were tried again, and their retries.
+    retried: Vec<(String, String)>,
+    /// Jobs of long ago, with the tenants that had no others.
+    removed: Vec<(Tenant, Vec<JobId>)>,
+    /// Jobs that ran once and ended badly, and that somebody deleted.
+    deleted: Vec<String>,
+    /// Names under which a key was made, and the secret that its last rotation gave it.
+    keys: Vec<(String, String)>,
 }
 
 impl Ground {
@@ -149,7 +197,9 @@ impl Ground {
             .env("MUSTER_LOOP_AUDIT_RELAY_INTERVAL", "1s")
             .env("MUSTER_LOOP_BULK_INTERVAL", "1s")
             .env("MUSTER_LOOP_CONFIG_INTERVAL", "2s")
-            .env("MUSTER_LOOP_SCRUB_INTERVAL", "1s");
+            .env("MUSTER_LOOP_RETENTION_INTERVAL", "1s")
+            .env("MUSTER_LOOP_SCRUB_INTERVAL", "1s")
+            .env("MUSTER_LOOP_REREAD_INTERVAL", "1s");
         let stack = Stack::with(options).await;
         let gateways = [stack.gateway(1), stack.gateway(2)];
         let heard = listen(&stack).await;
@@ -166,7 +216,11 @@ impl Ground {
             told: Vec::new(),
             limits: Vec::new(),
             topics: Vec::new(),
-            lost: WHAT.iter(),
+            in_turn: Vec::new(),
+            retried: Vec::new(),
+            removed: Vec::new(),
+            deleted: Vec::new(),
+            keys: Vec::new(),
         }
     }
 
@@ -187,7 +241,7 @@ impl Ground {
 
     /// One row, with a death or a delay.
     async fn play(&mut self, point: &str, load: Load, what: &str) {
-        let row = format!("{point} {what}");
+        let row = format!("{point} {load:?} {what}").to_lowercase();
         let (before, began) = (self.pids(), std::time::Instant::now());
         self.points.arm(point, what);
         load.bring(self, &row, point).await;
@@ -224,7 +278,9 @@ impl Ground {
     async fn recovers(&self, before: &HashSet<i32>) {
         until(SOON, "a successor", async || (self.pids() != *before).then_some(())).await;
         self.all_are_up().await;
-        for lock in ["muster:reconciler:default", "muster:scheduler:scrub"] {
+        for lock in
+            ["muster:reconciler:default", "muster:scheduler:scrub", "muster:scheduler:reread", "muster:dlq:cleanup"]
+        {
             self.redis(&["DEL", lock]);
         }
     }
@@ -283,8 +339,9 @@ fn in_the_source() -> BTreeSet<String> {
 
 #[test]
 fn every_failpoint_has_a_row() {
+    let each: BTreeSet<String> = TABLE.iter().map(|row| format!("{row:?}")).collect();
+    assert_eq!(each.len(), TABLE.len(), "each row once");
     let rows: BTreeSet<String> = TABLE.iter().map(|(point, _)| (*point).to_owned()).collect();
-    assert_eq!(rows.len(), TABLE.len(), "each once");
     assert_eq!(in_the_source(), rows, "the failpoints of the source, and the rows of the table");
 }
 
@@ -292,14 +349,11 @@ fn every_failpoint_has_a_row() {
 async fn deaths_and_delays_between_any_two_writes_lose_nothing_and_repeat_nothing() {
     let mut ground = Ground::new(false).await;
     ground.begin().await;
-    ground.lose_offers().await;
-    for (point, load) in TABLE.iter().filter(|(_, load)| *load != Load::LostOffers) {
-        for what in WHAT {
+    for (point, load) in TABLE {
+        for what in WHAT.into_iter().chain(SLOW.contains(point).then_some(LONG_DELAY)) {
             ground.play(point, *load, what).await;
-            ground.offers_are_found();
         }
     }
-    until(LONG, "lost offers to be made again", async || ground.offers_are_found().then_some(())).await;
     ground.all_are_up().await;
     checks::all(&ground).await;
 }

@@ -66,7 +66,7 @@ async fn handled(bus: &Bus) {
 
 #[tokio::test]
 async fn of_64_dispatches_and_64_starts_of_one_job_one_counts() {
-    let stack = Stack::with(Options { replicas: 3, ..Options::default() }).await;
+    let stack = Stack::with(Options { replicas: 4, ..Options::default() }).await;
     let store = stack.store().await;
     let buses = [bus_of(&stack, "b1").await, bus_of(&stack, "b2").await];
 
@@ -283,7 +283,7 @@ async fn say_everything_again(worker: &HandWorker, record: &Record) {
             worker.report(&attempt, Kind::Release(Release { delay_ms: 0 })).await;
         }
     }
-    let cancel = Cancel { job_id: id.into(), tenant, reason: "once more".into() };
+    let cancel = Cancel { job_id: id.into(), tenant, reason: "once more".into(), ..Default::default() };
     publish(&worker.bus, subjects::cancel(), Body::Cancel(CancelGroup { items: vec![cancel] })).await;
 }
 
@@ -306,7 +306,8 @@ async fn messages_about_finished_jobs_change_nothing_when_they_come_again() {
     let failed = gateway.submit(json!({"topic": "over", "payload": {"do": "fail"}})).await;
     let stopped = gateway.submit(json!({"topic": "over", "payload": {"do": "wait"}})).await;
     let unstarted = gateway.submit(json!({"topic": "over", "delay_ms": 600_000})).await;
-    gateway.reaches(&stopped, "running", SOON).await;
+    // A cancel may overtake the word that a job is started: then it is never run.
+    until(SOON, "its handler to begin", async || (!runs.of(&stopped).is_empty()).then_some(())).await;
     for id in [&stopped, &unstarted] {
         assert_eq!(gateway.post(&format!("/jobs/{id}/cancel"), &json!({})).await.status, 200);
     }

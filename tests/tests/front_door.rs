@@ -8,6 +8,10 @@ use muster_tests::{Stack, State};
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 const SOON: Duration = Duration::from_secs(30);
 const NOBODY: &str = "/api/v1/jobs/0198c0de-0000-7000-8000-000000000000";
@@ -63,4 +67,31 @@ async fn a_failed_request_is_found_by_its_id_and_a_stop_is_quick_and_clean() {
     stack.replaced("gateway-1", old).await;
     let log = stack.log("gateway-1");
     assert!(!log.contains("task_late") && !log.contains("stop_stage_late"), "{log}");
+}
+
+/// A client that never sends the body it announced holds the drain up: it is cut off in the end, and the log says
+/// who was late.
+#[tokio::test]
+async fn a_request_that_outlasts_the_stop_is_cut_off_and_named() {
+    let stack = Stack::start().await;
+    let state = stack.state();
+    let address = stack.process("gateway-1").http.unwrap().replace("http://", "");
+    let mut held = TcpStream::connect(&address).await.unwrap();
+    let key = &state.api_key;
+    let head = format!(
+        "POST /api/v1/jobs HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\ncontent-length: 15\r\nexpect: 100-continue\r\n\r\n"
+    );
+    held.write_all(head.as_bytes()).await.unwrap();
+    let mut said = [0; 64];
+    let n = held.read(&mut said).await.unwrap();
+    assert!(said[..n].starts_with(b"HTTP/1.1 100 Continue"), "it is being answered: {:?}", said[..n].utf8_chunks());
+
+    let began = Instant::now();
+    stack.signal("gateway-1", Signal::SIGTERM);
+    let late = line(&stack, "task_late", "http").await;
+    assert!(late.to_string().contains("\"WARN\""), "{late}");
+    line(&stack, "\"event\":\"stopped\"", "muster-gateway").await;
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert_eq!(held.read(&mut said).await.unwrap_or(0), 0, "its connection is closed");
 }

@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         &["redis", "async-nats", "prost", "axum"],
     ),
     ("sdk/rust", &["domain", "wire", "bus"], &["redis", "async-nats", "prost", "axum"]),
-    ("tools/muster", &["domain", "sdk"], &["redis", "async-nats", "prost"]),
+    ("tools/muster", &["domain", "sdk", "telemetry"], &["redis", "async-nats", "prost"]),
     ("tools/codegen", &["domain"], &["tokio", "redis", "async-nats"]),
 ];
 

@@ -131,6 +131,8 @@ async fn submits_are_accepted_while_nats_is_down_for_a_minute_and_run_afterwards
     assert_eq!(runs.all().len(), 15, "nothing can be started without NATS");
     nats.comes_back().await;
 
+    // What was accepted last would be looked at in half a minute; its gateway need not wait for that.
+    gateway.ended(ids.last().expect("some were accepted"), Duration::from_secs(15)).await;
     all_ran_once(&gateway, &runs, &ids).await;
     for name in REPLICAS {
         says(&stack, name, 200, "ready").await;
@@ -174,7 +176,7 @@ async fn a_redis_that_refuses_for_a_minute_stops_leaders_and_starts_and_all_resu
         for gateway in [&one, &two] {
             let (answer, took) = timed(gateway, Method::POST, "/api/v1/jobs", Some(job(0))).await;
             assert_eq!((answer.status.as_u16(), answer.field("code")), (503, &json!("store_unavailable")));
-            assert!(answer.header("retry-after").is_some() && took < Duration::from_millis(2_500), "{took:?}");
+            assert!(answer.header("retry-after").is_some() && took < Duration::from_secs(2), "{took:?}");
         }
         assert_eq!(runs.all().len(), begun, "nobody starts anything without Redis");
         assert_eq!(leaders().await, 0.0, "nobody leads without Redis");
@@ -236,7 +238,7 @@ async fn a_redis_that_hangs_is_answered_with_503_and_steals_no_job() {
                     "{path}"
                 );
                 assert!(answer.header("retry-after").is_some(), "{path} says when to come back");
-                assert!(took < Duration::from_millis(2_500), "{path} took {took:?}");
+                assert!(took < Duration::from_secs(2), "{path} took {took:?}");
             }
         }
         rounds += 1;

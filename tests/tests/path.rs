@@ -1,5 +1,8 @@
 //! The path of a job: from HTTP submit to its one end, on one replica of everything and on two.
 
+#[path = "path/traces.rs"]
+mod traces;
+
 use std::time::Duration;
 
 use muster_tests::{Executions, Options, Setup, Stack};
@@ -73,7 +76,7 @@ async fn jobs_over_two_gateways_and_two_schedulers_each_start_once() {
 
 #[tokio::test]
 async fn a_job_longer_than_its_lease_keeps_its_one_attempt() {
-    let stack = Stack::start().await;
+    let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let mut setup = Setup::new("w1", "long");

@@ -3,6 +3,10 @@
 
 #[path = "promises/clocks.rs"]
 mod clocks;
+#[path = "promises/damage.rs"]
+mod damage;
+#[path = "promises/deciding.rs"]
+mod deciding;
 #[path = "promises/leaders.rs"]
 mod leaders;
 #[path = "promises/operators.rs"]

@@ -164,7 +164,7 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere() {
 
 #[tokio::test]
 async fn a_job_that_kills_its_worker_each_time_is_quarantined() {
-    let stack = Stack::with(Options::default().env("MUSTER_OUTAGE_WAIT", "1s")).await;
+    let stack = Stack::with(Options::two().env("MUSTER_OUTAGE_WAIT", "1s")).await;
     let gateway = stack.gateway(1);
     let folder = tempfile::tempdir().unwrap();
     let tally = folder.path().join("tally");

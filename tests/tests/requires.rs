@@ -1,5 +1,8 @@
 //! Jobs that only some workers may run: who is offered them, and what the others see of it.
 
+#[path = "requires/counted.rs"]
+mod counted;
+
 use std::time::Duration;
 
 use muster_testkit::until;

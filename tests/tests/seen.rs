@@ -1,8 +1,10 @@
-//! What operators see: who is there, what Prometheus scrapes, what the audit log tells. One program,
-//! because these tests wait more than they work.
+//! What operators see: who is there, what Prometheus scrapes, what the audit log tells, what the doctor
+//! finds. One program, because these tests wait more than they work.
 
 #[path = "seen/audit.rs"]
 mod audit;
+#[path = "seen/doctor.rs"]
+mod doctor;
 #[path = "seen/fleet.rs"]
 mod fleet;
 #[path = "seen/metrics.rs"]

@@ -1,5 +1,8 @@
 //! What topics are told at run time: it reaches every replica, heals when the news is lost, and
-//! holds: pauses, rates, bounds, defaults. Two of each service.
+//! holds: pauses (a file of their own), rates, bounds, defaults. Two of each service.
+
+#[path = "topics/pauses.rs"]
+mod pauses;
 
 use std::time::{Duration, Instant};
 
@@ -129,96 +132,6 @@ async fn a_change_whose_news_was_lost_is_found_by_the_poll() {
     let late = one.submit_many(20, &json!({"topic": "held"})).await;
     all_in(&two, &late, "queued").await;
     assert_eq!(runs.all().len(), 20, "none of the late ones");
-}
-
-#[tokio::test]
-async fn nothing_starts_while_paused_and_nothing_is_lost() {
-    let stack = Stack::with(Options::two()).await;
-    let (one, two) = (stack.gateway(1), stack.gateway(2));
-    let runs = Executions::default();
-    let work = |_, payload: Value| async move {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        Ok(payload)
-    };
-    let _workers: Vec<_> =
-        ["w1", "w2"].map(|id| runs.worker(&stack, Setup { slots: 8, ..Setup::new(id, "busy") }, work)).into();
-    let mut ids = one.submit_many(1000, &json!({"topic": "busy", "payload": 1})).await;
-    runs.reach(150, LONG).await;
-    for round in 0..3 {
-        assert_eq!(two.post("/topics/busy/pause", &json!({})).await.status, 200);
-        // Jobs that come from now on are held by whoever decides them; then what ran has ended.
-        let held = one.submit_many(20, &json!({"topic": "busy", "priority": "critical"})).await;
-        all_in(&one, &held, "queued").await;
-        ids.extend(held);
-        until(LONG, "what ran to end", async || {
-            let page = one.get("/jobs?topic=busy&state=running").await;
-            page.body["items"].as_array()?.is_empty().then_some(())
-        })
-        .await;
-        let before = runs.all().len();
-        assert!(before < ids.len(), "round {round}: something must be left to hold");
-        // Offers that still stood on the bus are asked for by idle workers, and taken back.
-        until(LONG, "every offer to be taken back", async || {
-            let shown = two.get("/topics/busy").await;
-            (shown.body["counts"]["dispatched"] == 0 && shown.body["runnable"] == 0).then_some(())
-        })
-        .await;
-        assert_eq!(runs.all().len(), before, "round {round}: something started while paused");
-        assert_eq!(one.post("/topics/busy/resume", &json!({})).await.status, 200);
-        runs.reach(before + 100, LONG).await;
-    }
-    all_in(&two, &ids, "succeeded").await;
-    let counts = runs.counts();
-    assert!(ids.iter().all(|id| counts[id] == 1), "each started exactly once");
-    let job = two.job(&ids[500]).await;
-    assert_eq!(job["attempt"], 1, "what was taken back cost no attempt");
-}
-
-#[tokio::test]
-async fn offers_that_a_pause_meets_on_the_bus_are_taken_back() {
-    let stack = Stack::with(Options::two()).await;
-    let (one, two) = (stack.gateway(1), stack.gateway(2));
-    let runs = Executions::default();
-    // One slot and slow work: what stands on the bus would take seconds to run.
-    let work = |_, payload: Value| async move {
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        Ok(payload)
-    };
-    let _worker = runs.worker(&stack, Setup { slots: 1, ..Setup::new("w1", "slow.work") }, work);
-    let ids = one.submit_many(60, &json!({"topic": "slow.work"})).await;
-    runs.reach(2, LONG).await;
-    let standing = one.get("/topics/slow.work").await.body["counts"]["dispatched"].as_u64().unwrap();
-    assert!(standing >= 6, "{standing} offers stand on the bus");
-    assert_eq!(two.post("/topics/slow.work/pause", &json!({})).await.status, 200);
-    let before = runs.all().len();
-    until(LONG, "every offer to be taken back", async || {
-        (one.get("/topics/slow.work").await.body["counts"]["dispatched"] == 0).then_some(())
-    })
-    .await;
-    let during = runs.all().len() - before;
-    assert!(during <= 1, "{during} jobs started while paused: one may have been on its way");
-    assert_eq!(one.post("/topics/slow.work/resume", &json!({})).await.status, 200);
-    all_in(&two, &ids, "succeeded").await;
-    assert!(runs.counts().values().all(|n| *n == 1), "each started exactly once");
-    assert_eq!(two.job(&ids[59]).await["attempt"], 1, "what was taken back cost no attempt");
-}
-
-#[tokio::test]
-async fn what_a_pause_held_is_released_in_order() {
-    let stack = Stack::start().await;
-    let gateway = stack.gateway(1);
-    let runs = Executions::default();
-    gateway.post("/topics/ordered/pause", &json!({})).await;
-    let ids = gateway.submit_many(30, &json!({"topic": "ordered"})).await;
-    let urgent = gateway.submit(json!({"topic": "ordered", "priority": "high"})).await;
-    all_in(&gateway, &ids, "queued").await;
-    gateway.reaches(&urgent, "queued", LONG).await;
-    let _worker = runs.worker(&stack, Setup { slots: 1, ..Setup::new("w1", "ordered") }, |_, p| async move { Ok(p) });
-    gateway.post("/topics/ordered/resume", &json!({})).await;
-    runs.reach(31, LONG).await;
-    let order: Vec<String> = runs.all().into_iter().map(|run| run.job).collect();
-    let expected: Vec<String> = std::iter::once(urgent).chain(ids).collect();
-    assert_eq!(order, expected);
 }
 
 #[tokio::test]
@@ -412,6 +325,21 @@ async fn the_clusters_settings_change_without_a_restart_and_say_where_they_come_
     assert_ne!(before.1, "run time");
     assert_eq!(effective(&two, "retention_failed").await, ("30d".to_owned(), "default".to_owned()));
     assert_eq!(effective(&two, "api_key").await.0, "***");
+    let told = until(LONG, "every replica's settings", async || {
+        let told = two.get("/config/effective").await.body;
+        (told["others"].as_array()?.len() == 3).then_some(told)
+    })
+    .await;
+    for scheduler in ["scheduler-1", "scheduler-2"] {
+        let others = told["others"].as_array().expect("others").iter();
+        let one = others.clone().find(|it| it["instance"] == scheduler).unwrap_or_else(|| panic!("{told}"));
+        assert_eq!(one["service"], "muster-scheduler");
+        let setting = |name: &str| one["items"].as_array()?.iter().find(|it| it["name"] == name).cloned();
+        let interval = setting("loop_config_interval").expect("it is told");
+        assert_eq!((&interval["value"], &interval["source"]), (&json!("1h"), &json!("environment")), "{interval}");
+        assert_eq!(setting("loop_scrub_interval").expect("it is told")["source"], "default");
+    }
+    assert!(!told.to_string().contains(stack.state().api_key.as_str()), "secrets stay masked everywhere");
 
     let limits = json!({"rate_limit_rps": 0.001, "rate_limit_burst": 5});
     let first = put(&one, "/config", &limits, Some("\"0\"")).await;
@@ -503,4 +431,7 @@ async fn the_command_line_tells_topics_what_to_do() {
         said.lines().any(|line| line.trim_start().starts_with("rate_limit_burst") && line.contains("run time")),
         "{said}"
     );
+    let of_a_scheduler =
+        |line: &str| line.trim_start().starts_with("loop_scrub_interval") && line.contains("scheduler-1");
+    assert!(said.lines().any(of_a_scheduler), "{said}");
 }

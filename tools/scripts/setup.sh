@@ -14,7 +14,7 @@ what="${1:-stack}"
 # program:package
 case "$what" in
     stack) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server) ;;
-    test) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server promtool:prometheus openssl:openssl faketime:faketime) ;;
+    test) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server promtool:prometheus openssl:openssl faketime:faketime python3:python3) ;;
     *) say "usage: $0 [stack|test]"; exit 2 ;;
 esac
 

@@ -11,8 +11,9 @@ use std::{
     },
 };
 
-use async_nats::{Client, Message, Subject, Subscriber};
-use futures_util::StreamExt;
+use async_nats::{Client, Message, Subject};
+use futures_util::{Stream, StreamExt};
+use muster_telemetry::{Pauses, caught};
 use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::BusError;
@@ -35,7 +36,7 @@ impl Answers {
         let source = opened.map_err(|e| BusError::away(e.to_string()))?;
         let asked = Arc::new(Asked::default());
         let mut reader = JoinSet::new();
-        reader.spawn(hand_over(source, asked.clone()));
+        reader.spawn(read(source, asked.clone()));
         Ok(Answers { prefix, next: AtomicU64::new(0), asked, _reader: reader })
     }
 
@@ -70,10 +71,18 @@ impl Drop for Expected {
     }
 }
 
-async fn hand_over(mut source: Subscriber, asked: Arc<Asked>) {
+/// Hands over until the connection is closed for good. A panic costs the answer in hand, whose asker hears nothing.
+async fn read(mut source: impl Stream<Item = Message> + Unpin, asked: Arc<Asked>) {
+    let mut pauses = Pauses::default();
+    while caught("answers", hand_over(&mut source, &asked)).await.is_err() {
+        pauses.rest().await;
+    }
+}
+
+async fn hand_over(source: &mut (impl Stream<Item = Message> + Unpin), asked: &Asked) {
     while let Some(message) = source.next().await {
         let id = message.subject.rsplit_once('.').and_then(|(_, id)| id.parse().ok());
-        let sender = id.and_then(|id: u64| lock(&asked).remove(&id));
+        let sender = id.and_then(|id: u64| lock(asked).remove(&id));
         if let Some(sender) = sender {
             // Whoever asked may have left meanwhile.
             let _ = sender.send(message);
@@ -83,4 +92,44 @@ async fn hand_over(mut source: Subscriber, asked: Arc<Asked>) {
 
 fn lock(asked: &Asked) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Message>>> {
     asked.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use bytes::Bytes;
+    use futures_util::stream;
+
+    use super::*;
+
+    fn answer(to: &str) -> Message {
+        Message {
+            subject: to.into(),
+            reply: None,
+            payload: Bytes::new(),
+            headers: None,
+            status: None,
+            description: None,
+            length: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_the_reader_costs_one_answer_and_not_those_after_it() {
+        let asked = Arc::new(Asked::default());
+        let (sender, heard) = oneshot::channel();
+        lock(&asked).insert(7, sender);
+        let mut step = 0;
+        let source = stream::poll_fn(move |_| {
+            step += 1;
+            match step {
+                1 => panic!("on purpose"),
+                2 => Poll::Ready(Some(answer("inbox.7"))),
+                _ => Poll::Ready(None),
+            }
+        });
+        read(source, asked).await;
+        assert_eq!(heard.await.expect("an answer").subject.as_str(), "inbox.7");
+    }
 }

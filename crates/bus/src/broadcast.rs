@@ -3,6 +3,7 @@
 //! Promises: a subscription survives reconnects; what cannot be read is logged, counted and
 //! skipped. A message may be lost, so every broadcast heals itself. Leaves to others: how.
 
+use async_nats::{HeaderMap, header::NATS_MESSAGE_ID};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use muster_telemetry::events::{Emit, Undecodable};
@@ -17,6 +18,14 @@ impl Bus {
         self.tell(subject.raw(), self.sealed(None, body)).await
     }
 
+    /// [`Bus::broadcast`] of something that may be said again: a stream that captures the subject keeps only
+    /// the first with this id within two minutes. Whoever listens hears each.
+    pub async fn broadcast_once(&self, subject: &Subject, id: &str, body: Body) -> Result<(), BusError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, id);
+        self.tell_with(headers, subject.raw(), self.sealed(None, body)).await
+    }
+
     /// Listens: to everything, or as one of a queue group of which each message reaches one.
     pub async fn subscribe(&self, subject: &Subject, queue: Option<&str>) -> Result<Subscription, BusError> {
         let client = &self.inner.client;
@@ -25,7 +34,7 @@ impl Bus {
             None => client.subscribe(subject.raw()).await,
         };
         let source = opened.map_err(|e| BusError::away(e.to_string()))?;
-        Ok(Subscription { bus: self.clone(), source })
+        Ok(Subscription { bus: self.clone(), source, drained: None })
     }
 
     /// [`Bus::subscribe`] to everything, and the server has taken note: whatever is said after this
@@ -51,14 +60,19 @@ impl Bus {
 pub struct Subscription {
     bus: Bus,
     source: async_nats::Subscriber,
+    /// How often the connection had broken when this was told to stop listening, if it was.
+    drained: Option<u64>,
 }
 
 impl Subscription {
-    /// The next message that can be read. `None` once the connection was closed for good.
-    /// Nothing is lost when the future is dropped.
+    /// The next message that can be read. `None` once it was drained, or the connection was closed for
+    /// good. Nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<Received> {
         loop {
-            let message = self.source.next().await?;
+            let Some(message) = self.source.next().await else {
+                self.left().await;
+                return None;
+            };
             match decode(message.payload) {
                 Ok((envelope, body)) => {
                     let reply = message.reply;
@@ -71,8 +85,19 @@ impl Subscription {
 
     /// Stops listening; what has arrived already can still be read.
     pub async fn drain(&mut self) {
+        self.drained = Some(*self.bus.breaks().borrow());
         // An error means that the connection is closed, and with it the subscription.
         let _ = self.source.drain().await;
+    }
+
+    /// The client subscribes on a new connection to what it was about to leave on the broken one, and then
+    /// forgets it: the server would go on to send a share of the group's messages to nobody. One more
+    /// connection begins without it.
+    async fn left(&mut self) {
+        let Some(before) = self.drained.take() else { return };
+        if *self.bus.breaks().borrow() != before {
+            let _ = self.bus.inner.client.force_reconnect().await;
+        }
     }
 }
 

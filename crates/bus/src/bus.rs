@@ -234,12 +234,29 @@ impl Bus {
     /// Sends without awaiting anything but room in the connection's queue. While NATS is away
     /// it fails at once instead of piling up.
     pub(crate) async fn tell(&self, subject: async_nats::Subject, payload: Bytes) -> Result<(), BusError> {
+        self.tell_with(HeaderMap::new(), subject, payload).await
+    }
+
+    /// [`Bus::tell`] with headers.
+    pub(crate) async fn tell_with(
+        &self,
+        headers: HeaderMap,
+        subject: async_nats::Subject,
+        payload: Bytes,
+    ) -> Result<(), BusError> {
         if !self.is_connected() {
             return Err(BusError::away(subject.as_str()));
         }
         let size = payload.len();
         let wait = self.inner.settings.request_timeout;
-        match timeout(wait, self.inner.client.publish(subject.clone(), payload)).await {
+        let (client, to) = (&self.inner.client, subject.clone());
+        let sent = async {
+            match headers.is_empty() {
+                true => client.publish(to, payload).await,
+                false => client.publish_with_headers(to, headers, payload).await,
+            }
+        };
+        match timeout(wait, sent).await {
             Ok(sent) => sent.map_err(|e| self.unsent(&e, size)),
             Err(_) => Err(BusError::Timeout { what: subject.to_string(), after: wait }),
         }

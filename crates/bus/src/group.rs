@@ -14,6 +14,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{FuturesOrdered, FuturesUnordered},
 };
+use muster_telemetry::caught;
 use muster_wire::Body;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -149,7 +150,8 @@ impl<T: Send + 'static> GroupPublisher<T> {
     async fn heard(&self, answer: oneshot::Receiver<Result<(), BusError>>, deadline: Instant) -> Result<(), BusError> {
         match timeout_at(deadline, answer).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(BusError::Stopped),
+            Ok(Err(_)) if self.items.is_closed() => Err(BusError::Stopped),
+            Ok(Err(_)) => Err(BusError::away("whoever published it panicked")),
             Err(_) => Err(self.late()),
         }
     }
@@ -184,7 +186,8 @@ async fn carry<T: Send + 'static>(shared: Arc<Shared<T>>, mut items: mpsc::Recei
             if !free {
                 break;
             }
-            flights.push(fly(shared.clone(), queue.drain(..group).collect()));
+            // A panic costs this group alone: whoever waits for it hears that nobody will answer.
+            flights.push(caught("group publish", fly(shared.clone(), queue.drain(..group).collect())));
         }
         if !open && queue.is_empty() && flights.is_empty() {
             return;
@@ -194,7 +197,7 @@ async fn carry<T: Send + 'static>(shared: Arc<Shared<T>>, mut items: mpsc::Recei
                 Some(waiting) => queue.push_back(waiting),
                 None => open = false,
             },
-            Some(()) = flights.next(), if !flights.is_empty() => {}
+            Some(_) = flights.next(), if !flights.is_empty() => {}
             _ = closed.wait_for(|closed| *closed), if taking => {
                 taking = false;
                 items.close();

@@ -6,7 +6,8 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use muster_domain::{Time, job::Known};
+use futures_util::future::join_all;
+use muster_domain::{Line, Tenant, Time, Topic, job::Known};
 use muster_wire::{Body, Envelope, decode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,6 +22,8 @@ use crate::{
 
 /// How many unreadable messages are passed over to find one that tells its time.
 const PASSED_OVER: usize = 16;
+/// So many lines are asked about one by one.
+const BY_NAME: usize = 8;
 
 /// How far a durable consumer has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,15 @@ pub struct ResultsMark {
     pub idle: bool,
 }
 
+/// How far a stream goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamEnd {
+    /// Sequence of its last message; 0 if it never had one.
+    pub sequence: u64,
+    /// When that was stored, by the server's clock.
+    pub at: Time,
+}
+
 #[derive(Deserialize)]
 struct StreamInfo {
     created: String,
@@ -55,6 +67,9 @@ struct StreamInfo {
 
 #[derive(Deserialize)]
 struct StreamState {
+    last_seq: u64,
+    #[serde(default)]
+    last_ts: String,
     #[serde(default)]
     subjects: Option<HashMap<String, u64>>,
 }
@@ -77,21 +92,21 @@ struct Stored {
 }
 
 #[derive(Deserialize)]
-struct StoredMessage {
-    seq: u64,
+pub(crate) struct StoredMessage {
+    pub(crate) seq: u64,
     #[serde(default)]
     data: String,
 }
 
 impl StoredMessage {
-    fn read(&self) -> Option<(Envelope, Body)> {
+    pub(crate) fn read(&self) -> Option<(Envelope, Body)> {
         decode(STANDARD.decode(&self.data).ok()?.into()).ok()
     }
 }
 
 impl Bus {
     /// Calls, and once more after the streams were made again if one of them was missing.
-    async fn about<T: serde::de::DeserializeOwned>(&self, verb: &str, body: &Value) -> Result<T, BusError> {
+    pub(crate) async fn about<T: serde::de::DeserializeOwned>(&self, verb: &str, body: &Value) -> Result<T, BusError> {
         match self.api(verb, body).await {
             Err(fault) if fault.is_missing(NO_STREAM) => {
                 self.heal().await?;
@@ -110,7 +125,7 @@ impl Bus {
 
     /// One stored message, read from the stream's leader; `None` when the server says that
     /// there is none.
-    async fn stored(&self, stream: Stream, which: Value) -> Result<Option<StoredMessage>, BusError> {
+    pub(crate) async fn stored(&self, stream: Stream, which: Value) -> Result<Option<StoredMessage>, BusError> {
         match self.about::<Stored>(&format!("STREAM.MSG.GET.{}", stream.name()), &which).await {
             Ok(stored) => Ok(Some(stored.message)),
             Err(fault) if fault.is_missing(NO_MESSAGE) => Ok(None),
@@ -166,9 +181,27 @@ impl Bus {
 
     /// Messages that stand on [`Stream::Jobs`] for a subject.
     pub async fn subject_count(&self, subject: &Subject) -> Result<u64, BusError> {
+        Ok(self.counts(subject).await?.values().sum())
+    }
+
+    /// The same for each of these lines of a tenant's topic. A few are asked for by name; many are picked
+    /// from one answer about all that stands on the topic and beside it, so that a question costs the
+    /// server no more than one such answer.
+    pub async fn line_counts(&self, tenant: &Tenant, topic: &Topic, lines: &[&Line]) -> Result<Vec<u64>, BusError> {
+        let subjects = lines.iter().map(|line| subjects::offer(tenant, *line));
+        if lines.len() <= BY_NAME {
+            let asked = subjects.map(async |subject| self.subject_count(&subject).await);
+            return join_all(asked).await.into_iter().collect();
+        }
+        let counts = self.counts(&subjects::offers_beside(tenant, topic)).await?;
+        Ok(subjects.map(|subject| counts.get(subject.as_str()).copied().unwrap_or(0)).collect())
+    }
+
+    /// Messages by subject, of those subjects that have any and that a filter matches.
+    async fn counts(&self, filter: &Subject) -> Result<HashMap<String, u64>, BusError> {
         let verb = format!("STREAM.INFO.{}", Stream::Jobs.name());
-        let info: StreamInfo = self.about(&verb, &json!({ "subjects_filter": subject.as_str() })).await?;
-        Ok(info.state.subjects.unwrap_or_default().values().sum())
+        let info: StreamInfo = self.about(&verb, &json!({ "subjects_filter": filter.as_str() })).await?;
+        Ok(info.state.subjects.unwrap_or_default())
     }
 
     /// How far a consumer has come. One that is missing is made first, and has come nowhere.
@@ -186,6 +219,13 @@ impl Bus {
             unacked: info.num_ack_pending,
             ack_floor: info.ack_floor.stream_seq,
         })
+    }
+
+    /// Where [`Stream::Sys`] ends now.
+    pub async fn sys_end(&self) -> Result<StreamEnd, BusError> {
+        let info: StreamInfo = self.about(&format!("STREAM.INFO.{}", Stream::Sys.name()), &Value::Null).await?;
+        let at = Time::parse_rfc3339(&info.state.last_ts).unwrap_or(Time::NONE);
+        Ok(StreamEnd { sequence: info.state.last_seq, at })
     }
 
     /// How far results have been handled. Three questions, the consumer last: a result that

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use crate::{Bus, BusError, Stream, Subject, jetstream::judge};
+use crate::{Bus, BusError, Stream, Subject, jetstream::judge, offers};
 
 /// How long [`Bus::publish`] goes on. A cluster whose stream lost its leader takes no message
 /// for five to eight seconds.
@@ -54,6 +54,7 @@ impl Bus {
         limit: Duration,
     ) -> Result<(), BusError> {
         let deadline = Instant::now() + limit;
+        let jobs = offers::named(&body);
         let bytes = self.sealed(trace, body);
         let most = self.inner.client.max_payload().saturating_sub(512);
         if bytes.len() > most {
@@ -63,6 +64,9 @@ impl Bus {
         match msg_id {
             Some(id) => headers.insert(NATS_MESSAGE_ID, id),
             None => headers.insert(NATS_MESSAGE_ID, Uuid::new_v4().simple().to_string().as_str()),
+        }
+        if let Some(jobs) = jobs {
+            headers.insert(offers::JOBS, jobs);
         }
         let done = self.publish_until(subject, &headers, &bytes, deadline).await;
         done.inspect_err(|fault| {

@@ -3,28 +3,38 @@
 //! Promises: a fetch returns as soon as there is something; with prefetch a standing request
 //! keeps messages at hand, without it no message is taken that the caller has no room for. It
 //! recovers by itself: a break of the connection, a missed heartbeat, a consumer or stream that
-//! is gone, a server that came back empty, a consumer that is there and never delivers. A message that cannot be read becomes a dead letter
-//! and does not hold up its neighbours. Leaves to others: handling a message twice, which may
+//! is gone, a server that came back empty, a consumer that is there and never delivers. A message that
+//! cannot be read becomes a dead letter and does not hold up its neighbours; nor do offers that make no
+//! sense (`offers`) reach a caller, nor what the server delivers though the consumer does not carry it, as
+//! nats-server 2.9 was seen to do. Leaves to others: handling a message twice, which may
 //! always happen.
 
 mod delivery;
+mod follow;
 mod inbox;
 mod proof;
+mod reread;
 
 use std::{collections::VecDeque, time::Duration};
 
 use async_nats::Message;
 use futures_util::{FutureExt, StreamExt};
-use muster_telemetry::events::{BusAway, Emit};
+use muster_telemetry::{
+    caught,
+    events::{BusAway, Emit},
+};
 use tokio::{
     sync::Mutex,
     task::JoinSet,
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
+use delivery::Read;
 pub use delivery::{Delivery, Receipt};
+pub use follow::{Follower, Told};
 use inbox::{Arrived, Ask, Inbox};
 use proof::Proof;
+pub use reread::{Reread, RereadFrom};
 
 use crate::{Bus, BusError, ConsumerSpec};
 
@@ -32,7 +42,7 @@ use crate::{Bus, BusError, ConsumerSpec};
 const GATHER: Duration = Duration::from_millis(20);
 /// How late the server may be in saying that a request has run out.
 const GRACE: Duration = Duration::from_millis(250);
-/// Dead letters on their way at one time; further unreadable messages come again later.
+/// Messages that are seen to at one time because they cannot be read; further ones come again later.
 const LETTERS: usize = 256;
 
 /// A durable consumer, as one of those who share it.
@@ -47,7 +57,8 @@ pub struct Consumer {
 struct Pull {
     inbox: Option<Inbox>,
     ready: VecDeque<Delivery>,
-    letters: JoinSet<()>,
+    /// Messages that cannot be read, or not all of them: each ends in what is left of it.
+    letters: JoinSet<Option<Delivery>>,
     /// The consumer was there when last looked.
     checked: bool,
     /// None once it has delivered something.
@@ -106,6 +117,12 @@ impl Consumer {
                 }
             }
         }
+        let _ = timeout(Duration::from_secs(1), async {
+            while let Some(done) = pull.letters.join_next().await {
+                pull.ready.extend(done.ok().flatten());
+            }
+        })
+        .await;
         if !pull.ready.is_empty() {
             // nats-server 2.9 forgets a message given back (until its ack wait) if it then finds
             // only requests that nobody listens to any more. Asking about the consumer makes it
@@ -115,7 +132,6 @@ impl Consumer {
         for delivery in pull.ready.drain(..) {
             delivery.nak(Duration::ZERO).await;
         }
-        let _ = timeout(Duration::from_secs(1), async { while pull.letters.join_next().await.is_some() {} }).await;
         self.bus.flush(Duration::from_secs(1)).await;
     }
 }
@@ -130,7 +146,7 @@ impl Pull {
             self.take_in(consumer)?;
             self.ask(consumer, max, deadline).await?;
             if let Some(proof) = self.proof.as_mut().filter(|proof| proof.is_due()) {
-                if proof.look(&consumer.bus, &consumer.spec).await? {
+                if proof.look(&consumer.bus, &consumer.spec.place()).await? {
                     self.proof = None;
                 }
                 // What came meanwhile is proof as well.
@@ -172,6 +188,10 @@ impl Pull {
         let message = tokio::select! {
             biased;
             message = inbox.source.next() => message,
+            Some(done) = self.letters.join_next() => {
+                self.ready.extend(done.ok().flatten());
+                return Ok(());
+            }
             _ = breaks.wait_for(|now| *now != before) => return Err(BusError::away("the connection broke")),
             () = sleep_until(until) => return Ok(()),
             () = sleep_until(silent_at) => {
@@ -232,11 +252,14 @@ impl Pull {
                 Ask::One(left)
             }
         };
-        inbox.ask(&consumer.bus, &consumer.spec, ask).await
+        inbox.ask(&consumer.bus, &consumer.spec.place(), ask).await
     }
 
     /// Everything that has arrived already.
     fn take_in(&mut self, consumer: &Consumer) -> Result<(), BusError> {
+        while let Some(done) = self.letters.try_join_next() {
+            self.ready.extend(done.ok().flatten());
+        }
         while let Some(Some(message)) = self.inbox.as_mut().and_then(|inbox| inbox.source.next().now_or_never()) {
             self.accept(consumer, message)?;
         }
@@ -254,18 +277,30 @@ impl Pull {
     }
 
     fn receive(&mut self, consumer: &Consumer, message: Message) {
-        while self.letters.try_join_next().is_some() {}
         self.proof = None;
-        match Delivery::read(&consumer.bus, message) {
-            Some(Ok((delivery, pending))) => {
-                self.dry = pending == 0;
-                self.ready.push_back(delivery);
+        let ConsumerSpec { filter, stream, .. } = &consumer.spec;
+        let Some((read, pending)) = Delivery::read(&consumer.bus, Some(filter), message) else { return };
+        self.dry = pending == 0;
+        let see_to = match read {
+            Read::Whole(delivery) => return self.ready.push_back(delivery),
+            _ if self.letters.len() >= LETTERS => return,
+            Read::Partly(delivery, bad) => delivery.without(bad).boxed(),
+            Read::Astray(receipt) => {
+                let stream = *stream;
+                async move {
+                    receipt.pass_on(stream).await;
+                    None
+                }
+                .boxed()
             }
-            Some(Err(unreadable)) if self.letters.len() < LETTERS => {
-                self.letters.spawn(async move { unreadable.receipt.reject(&unreadable.reason).await });
+            Read::Unreadable(receipt, reason) => async move {
+                receipt.reject(&reason).await;
+                None
             }
-            Some(Err(_)) | None => {}
-        }
+            .boxed(),
+        };
+        // One that panics is not acked: it comes again.
+        self.letters.spawn(async { caught("dead letter", see_to).await.ok().flatten() });
     }
 
     fn hand_out(&mut self, max: usize) -> Vec<Delivery> {

@@ -186,6 +186,11 @@ impl ConsumerSpec {
         }
     }
 
+    /// Where the server has it: its stream and its name.
+    pub(crate) fn place(&self) -> String {
+        format!("{}.{}", self.stream.name(), self.name)
+    }
+
     fn config(&self) -> Value {
         let mut config = json!({
             "durable_name": self.name,
@@ -306,7 +311,7 @@ impl Bus {
     /// Waits until the stream is whole. While nats-server 2.9 still makes it for somebody else it
     /// already answers that it is there, and a consumer that is made on it then never delivers.
     /// A message that names another stream is refused, not stored; the refusal is the proof.
-    async fn set_up(&self, stream: Stream) -> Result<(), BusError> {
+    pub(crate) async fn set_up(&self, stream: Stream) -> Result<(), BusError> {
         let (subject, wait) = (stream.quiet(), self.inner.settings.request_timeout);
         let deadline = Instant::now() + wait;
         loop {

@@ -8,7 +8,7 @@ use std::{
     hash::{Hash, Hasher},
 };
 
-use muster_domain::{Line, Tenant, WorkerId};
+use muster_domain::{Line, Tenant, Topic, WorkerId, line};
 use sha2::{Digest, Sha256};
 
 /// The queue of the schedulers.
@@ -115,6 +115,13 @@ pub fn offer(tenant: &Tenant, line: impl Into<Line>) -> Subject {
     Subject::made(format!("job.{tenant}.{}", line.into()), "job")
 }
 
+/// Offers of all lines of a tenant's topic, and of the topics beside it: the server has no word for the
+/// former alone, because a wildcard stands for a whole part of a name.
+pub(crate) fn offers_beside(tenant: &Tenant, topic: &Topic) -> Subject {
+    let parent = topic.as_str().rsplit_once('.').map_or(String::new(), |(parent, _)| format!("{parent}."));
+    Subject::made(format!("job.{tenant}.{parent}*"), "job")
+}
+
 /// Offers to one worker, for jobs that require it.
 pub fn worker_jobs(worker: &WorkerId) -> Subject {
     Subject::made(format!("worker.{worker}.jobs"), "worker.jobs")
@@ -124,6 +131,13 @@ pub fn worker_jobs(worker: &WorkerId) -> Subject {
 pub(crate) fn offers_on(named: &str) -> Subject {
     let family = if named.starts_with("job.") { "job" } else { "worker.jobs" };
     Subject::made(named.to_owned(), family)
+}
+
+/// Tenant, topic and pool of a subject of offers; none of any other subject.
+pub(crate) fn offered_on(subject: &str) -> Option<(&str, &str, &str)> {
+    let (tenant, line) = subject.strip_prefix("job.")?.split_once('.')?;
+    let (topic, pool) = line::parts(line);
+    Some((tenant, topic, pool))
 }
 
 /// Notices to one worker: settled, cancel, drain.
@@ -164,6 +178,15 @@ mod tests {
         let hash = short_hash(b"job.acme.a.b");
         assert_eq!(dotted, format!("dur_workers__job_acme_a_b_{hash}"));
         assert_eq!(hash.len(), 8);
+    }
+
+    #[test]
+    fn a_subject_of_offers_tells_whose_they_are() {
+        let line = Line::of(&Topic::parse("mail.send").unwrap(), &[("gpu".to_owned(), "a".to_owned())].into());
+        let subject = offer(&Tenant::parse("acme").unwrap(), &line);
+        assert_eq!(offered_on(subject.as_str()), Some(("acme", "mail.send", line.pool())));
+        assert_eq!(offered_on(offers("mail.send").as_str()), Some(("acme", "mail.send", "")));
+        assert_eq!(offered_on(submit().as_str()), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
+use muster_domain::Leads;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::warn;
@@ -63,21 +64,35 @@ struct Message {
 
 impl Bus {
     /// Removes acked offers that still stand on [`Stream::Jobs`]; how many there were. One
-    /// question, and one more for each subject that holds offers. Idempotent.
-    pub async fn sweep_acked_offers(&self) -> Result<u64, BusError> {
+    /// question, and one more for each subject that holds offers. Idempotent. Ends early when the lease is lost.
+    ///
+    /// A leader's alone:
+    /// ```
+    /// async fn tick(bus: &muster_bus::Bus, lease: &impl muster_domain::Leads) {
+    ///     bus.sweep_acked_offers(lease).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// async fn tick(bus: &muster_bus::Bus) {
+    ///     bus.sweep_acked_offers().await;
+    /// }
+    /// ```
+    pub async fn sweep_acked_offers(&self, lease: &impl Leads) -> Result<u64, BusError> {
         let verb = format!("STREAM.INFO.{}", Stream::Jobs.name());
         let occupied: Occupied = self.api(&verb, &json!({ "subjects_filter": ">" })).await?;
         let subjects: Vec<(String, u64)> = occupied.state.subjects.unwrap_or_default().into_iter().collect();
         let mut removed = 0;
         for chunk in subjects.chunks(AT_ONCE) {
-            for swept in join_all(chunk.iter().map(|(subject, count)| self.sweep_subject(subject, *count))).await {
+            let swept = join_all(chunk.iter().map(|(subject, count)| self.sweep_subject(lease, subject, *count)));
+            for swept in swept.await {
                 removed += swept?;
             }
         }
         Ok(removed)
     }
 
-    async fn sweep_subject(&self, subject: &str, count: u64) -> Result<u64, BusError> {
+    async fn sweep_subject(&self, lease: &impl Leads, subject: &str, count: u64) -> Result<u64, BusError> {
         let stream = Stream::Jobs.name();
         let durable = subjects::durable(subjects::WORKERS, &subjects::offers_on(subject));
         let consumed: Consumed = match self.api(&format!("CONSUMER.INFO.{stream}.{durable}"), &Value::Null).await {
@@ -95,7 +110,7 @@ impl Bus {
         // One by one: a purge would make nats-server 2.9 forget what its consumer has delivered and
         // not seen acked, and so make more of the same.
         let (mut removed, mut from) = (0, 1);
-        while removed < AT_MOST {
+        while removed < AT_MOST && lease.is_held() {
             let next = json!({ "next_by_subj": subject, "seq": from });
             let found = match self.api::<Stored>(&format!("STREAM.MSG.GET.{stream}"), &next).await {
                 Err(fault) if fault.is_missing(NO_MESSAGE) => break,

@@ -12,6 +12,7 @@ const SETTINGS: &[Setting] = &[
     Setting::new("hang", "MUSTER_HANG", Kind::Choice(&["never", "setup", "stop"]), "Where to hang, for tests.")
         .or("never"),
     Setting::new("api_key", "MUSTER_API_KEY", Kind::Text, "A key.").secret(),
+    Setting::new("grpc_addr", "MUSTER_GRPC_ADDR", Kind::Addr, "Where gRPC is served.").not_yet_used("there is none"),
 ];
 
 struct Count {

@@ -16,7 +16,7 @@ pub mod stop;
 pub mod tasks;
 
 pub use health::{Health, Part};
-pub use loops::{Budget, Counts, Declared, Everyone, Leadership, Loop, Registry, Safety, Waker};
+pub use loops::{Budget, Counts, Declared, Everyone, Holder, Leadership, Loop, Registry, Safety, Waker};
 pub use process::{Chassis, run};
 pub use settings::{Kind, Setting, Values};
 pub use stop::Stop;

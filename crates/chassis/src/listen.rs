@@ -1,9 +1,10 @@
 //! Serves HTTP/1 on a port and drains it.
 //!
 //! Knows: sockets and connections. Promises: keep-alive, no Nagle delay, a limit on how long
-//! a request's head or an idle connection may take; on drain no new connection is taken,
-//! idle ones close at once, busy ones after their answer, and the rest at the limit. The
-//! peer's address is there as `ConnectInfo<SocketAddr>`. Leaves to others: the routes.
+//! a request's head or an idle connection may take, and on how long a client may take nothing of
+//! what it is sent; on drain no new connection is taken, idle ones close at once, busy ones after
+//! their answer, and the rest at the limit. The peer's address is there as
+//! `ConnectInfo<SocketAddr>`. Leaves to others: the routes.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -21,6 +22,9 @@ use crate::tasks::Tasks;
 
 /// How long a client may take for a request's head, idle time before it included.
 const HEAD_LIMIT: Duration = Duration::from_secs(75);
+/// How long a client may take nothing of what waits to be sent to it.
+#[cfg(target_os = "linux")]
+const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// After a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -69,6 +73,11 @@ type App = TowerToHyperService<axum::routing::RouterIntoService<Body>>;
 async fn connection(stream: TcpStream, peer: SocketAddr, app: App, stop: CancellationToken) {
     if let Err(fault) = stream.set_nodelay(true) {
         debug!(%peer, %fault, "no TCP_NODELAY");
+    }
+    // An answer asks for more to send only when the last was sent: it would not notice itself.
+    #[cfg(target_os = "linux")]
+    if let Err(fault) = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STALL_LIMIT)) {
+        debug!(%peer, %fault, "no TCP_USER_TIMEOUT");
     }
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);

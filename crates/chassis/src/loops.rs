@@ -120,9 +120,24 @@ pub trait Leadership: Send + Sync + 'static {
     /// Returns when the lease may have been won or lost since the call. A miss costs a second.
     fn changed(&self) -> impl Future<Output = ()> + Send;
 
+    /// Who holds the lease, this replica or another, as far as is known here; shown by `/loops`, so it
+    /// must not wait for anybody.
+    fn holder(&self) -> Option<Holder>;
+
     /// Gives the lease up, so that a successor need not wait for it to expire. May be called
     /// when nothing is held.
     fn release(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Who holds a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The replica's name.
+    pub instance: String,
+    /// Grows with every new holder.
+    pub fence: u64,
+    /// Since when, in RFC 3339, by the clock of whoever granted it.
+    pub since: String,
 }
 
 /// Every replica may tick: for claiming and idempotent loops.
@@ -137,6 +152,10 @@ impl Leadership for Everyone {
 
     async fn changed(&self) {
         std::future::pending().await
+    }
+
+    fn holder(&self) -> Option<Holder> {
+        None
     }
 
     async fn release(&self) {}

@@ -1,7 +1,7 @@
 //! From `main` to the exit code.
 //!
 //! Knows: the order of a start (settings, logs, metrics, runtime, admin port, body) and of an
-//! end (stages, tasks, admin port). Promises: exit 0 after a stop, 1 when the body failed, 2
+//! end (stages, tasks, traces, admin port). Promises: exit 0 after a stop, 1 when the body failed, 2
 //! when the settings are at fault. Leaves to others: the body.
 
 use std::{
@@ -16,7 +16,11 @@ use std::{
 };
 
 use anyhow::Context;
-use muster_telemetry::{Exporter, LogSettings, init_logs};
+use muster_telemetry::{
+    Exporter, LogSettings,
+    export::{Export, Origin},
+    init_logs,
+};
 use tracing::{error, info, warn};
 
 use crate::{
@@ -33,8 +37,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const USAGE: u8 = 2;
 /// How often observations are folded into their buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// What the last steps of a stop are left, out of its limit: tasks, then the admin port.
+/// What the last steps of a stop are left, out of its limit: tasks, then traces, then the admin port.
 const LAST_TASKS: Duration = Duration::from_secs(1);
+const LAST_SPANS: Duration = Duration::from_millis(500);
 const LAST_SCRAPE: Duration = Duration::from_millis(500);
 
 /// What a service's body gets. Copies are the same process.
@@ -81,7 +86,7 @@ impl Chassis {
 
     async fn end(&self) -> Vec<&'static str> {
         self.health.stopping();
-        let mut late = self.stop.run(stop::LIMIT - LAST_TASKS - LAST_SCRAPE).await;
+        let mut late = self.stop.run(stop::LIMIT - LAST_TASKS - LAST_SPANS - LAST_SCRAPE).await;
         let late_tasks = self.tasks.drain(LAST_TASKS).await;
         for task in &late_tasks {
             warn!(event = "task_late", task, "a task did not end in time");
@@ -141,7 +146,7 @@ pub fn run(
         return ExitCode::from(USAGE);
     }
     for warning in &loaded.warnings {
-        warn!(event = "unknown_variable", detail = warning, "settings");
+        warn!(event = warning.event(), setting = warning.setting(), detail = %warning, "settings");
     }
     log_panics();
     match start(service, loaded.values, body) {
@@ -180,6 +185,7 @@ async fn live(
 ) -> anyhow::Result<()> {
     let chassis = Chassis::new(service, values);
     let exporter = Exporter::install(&chassis.instance, VERSION);
+    let traces = traces(&chassis)?;
     // Apart from the service's tasks: these go on while those are drained.
     let last = Tasks::new();
     stop::listen_for_signals(&last, &chassis.stop).context("cannot listen for signals")?;
@@ -195,9 +201,21 @@ async fn live(
     };
     // Whatever the body did not end itself: nothing, after run_until_stopped.
     chassis.end().await;
+    if let Some(traces) = traces {
+        traces.stop(LAST_SPANS).await;
+    }
     last.drain(LAST_SCRAPE).await;
     info!(event = "stopped", service, instance = chassis.instance, "stopped");
     ended
+}
+
+/// The export of traces, if there is a collector for them.
+fn traces(chassis: &Chassis) -> anyhow::Result<Option<Export>> {
+    let Some(endpoint) = chassis.values.opt_text("otel_exporter_otlp_endpoint") else { return Ok(None) };
+    let export =
+        Export::install(endpoint, Origin { service: chassis.service, instance: &chassis.instance, version: VERSION })?;
+    info!(event = "exporting_traces", endpoint, "exporting traces");
+    Ok(Some(export))
 }
 
 fn upkeep(tasks: &Tasks, exporter: &Exporter) {
@@ -213,7 +231,7 @@ fn upkeep(tasks: &Tasks, exporter: &Exporter) {
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let said = crate::tasks::said(panic.payload());
+        let said = muster_telemetry::panics::said(panic.payload());
         error!(event = "panic", place, detail = said, "panic");
     }));
 }

@@ -16,8 +16,10 @@ mod values;
 
 use std::time::Duration;
 
-pub use baseline::{COMMON, admin_addr, loop_interval};
-pub use faults::{Fault, Faults};
+pub use baseline::{
+    COMMON, admin_addr, loop_interval, redis_call_timeout, redis_connect_timeout, redis_response_timeout,
+};
+pub use faults::{Fault, Faults, Warning};
 pub use load::{Ask, Loaded, asked, load};
 pub use parse::{duration_text, mask_url};
 pub(crate) use reference::usual;
@@ -31,6 +33,8 @@ pub enum Kind {
     Text,
     /// One or more comma-separated URLs of these schemes. Passwords in them are masked.
     Url(&'static [&'static str]),
+    /// One `http://` or `https://` URL, without a login or a query.
+    HttpUrl,
     /// A whole number within bounds.
     Int {
         /// The least that is accepted.
@@ -104,12 +108,14 @@ pub struct Setting {
     pub doc: &'static str,
     /// May be changed while the service runs.
     pub live: bool,
+    /// Promised and without effect so far: what is missing. Whoever gives it is warned.
+    pub unused: Option<&'static str>,
 }
 
 impl Setting {
     /// A setting that is absent unless somebody gives it.
     pub const fn new(key: &'static str, env: &'static str, kind: Kind, doc: &'static str) -> Setting {
-        Setting { key, env, kind, fallback: Fallback::Absent, secret: false, doc, live: false }
+        Setting { key, env, kind, fallback: Fallback::Absent, secret: false, doc, live: false, unused: None }
     }
 
     /// The same, with a default.
@@ -127,6 +133,11 @@ impl Setting {
         Setting { live: true, ..self }
     }
 
+    /// The same, and it has no effect yet, because of what is missing.
+    pub const fn not_yet_used(self, missing: &'static str) -> Setting {
+        Setting { unused: Some(missing), ..self }
+    }
+
     /// Its flag: the key with dashes.
     pub fn flag(&self) -> String {
         format!("--{}", self.key.replace('_', "-"))
@@ -134,7 +145,7 @@ impl Setting {
 
     /// Whether `<ENV>_FILE`, `<key>_file` and `--<key>-file` may name a file that holds it.
     pub fn may_be_file(&self) -> bool {
-        self.secret || matches!(self.kind, Kind::Url(_))
+        self.secret || matches!(self.kind, Kind::Url(_) | Kind::HttpUrl)
     }
 }
 

@@ -19,7 +19,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::tasks::{Panicked, Tasks, caught};
+use crate::tasks::Tasks;
+use muster_telemetry::{Panicked, caught};
 
 /// What a stop may take in all, inside Kubernetes' 30 s.
 pub const LIMIT: Duration = Duration::from_secs(15);

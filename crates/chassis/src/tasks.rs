@@ -6,10 +6,8 @@
 //! [`Tasks::stopping`] and ending soon; a task is never cut off before its drain's limit.
 
 use std::{
-    any::Any,
     collections::BTreeMap,
     future::Future,
-    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -17,18 +15,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt;
-use muster_telemetry::{Emit, events::TaskPanicked};
+use muster_telemetry::{Panicked, Pauses, caught};
 use tokio::{
     sync::Notify,
     task::{AbortHandle, JoinHandle},
-    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
-
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A set of named tasks that stop together. Copies are the same set.
 #[derive(Clone)]
@@ -112,9 +105,8 @@ impl Tasks {
     {
         let stop = self.stopping();
         self.spawn(name, async move {
-            let mut pause = FIRST_PAUSE;
+            let mut pauses = Pauses::default();
             loop {
-                let began = Instant::now();
                 match caught(name, async { make().await }).await {
                     Ok(Ok(())) => return,
                     Ok(Err(fault)) => {
@@ -122,13 +114,9 @@ impl Tasks {
                     }
                     Err(Panicked) => {}
                 }
-                // Who ran well for a while starts over with short pauses.
-                if began.elapsed() > 2 * LONGEST_PAUSE {
-                    pause = FIRST_PAUSE;
-                }
                 tokio::select! {
                     () = stop.cancelled() => return,
-                    () = tokio::time::sleep(pause) => pause = (2 * pause).min(LONGEST_PAUSE),
+                    () = pauses.rest() => {}
                 }
             }
         })
@@ -195,21 +183,4 @@ impl Drop for Entry {
             set.ended.notify_waiters();
         });
     }
-}
-
-/// The work panicked; it has been told already.
-pub(crate) struct Panicked;
-
-/// Runs `work`; a panic in it is counted and logged under `name`.
-pub(crate) async fn caught<T>(name: &'static str, work: impl Future<Output = T>) -> Result<T, Panicked> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|payload| {
-        TaskPanicked { task: name, detail: said(payload.as_ref()) }.emit();
-        Panicked
-    })
-}
-
-/// What a panic said, if it said it in words.
-pub(crate) fn said(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
 }

@@ -114,8 +114,8 @@ impl Act {
     }
 }
 
-/// What a transition is called if it is a loop's doing.
-fn name_of(event: Event, from: State) -> Option<&'static str> {
+/// What a transition is called in the log, if it is a loop's doing.
+pub fn action_of(event: Event, from: State) -> Option<&'static str> {
     Some(match event {
         Event::Wake if from == State::Retrying => "job_retry",
         Event::Reoffer => "job_reoffer",
@@ -130,7 +130,7 @@ fn name_of(event: Event, from: State) -> Option<&'static str> {
 
 /// The act that a transition was, if it is a loop's doing. Its id is the job and the version that it led to.
 pub fn of_transition(id: JobId, spec: &JobSpec, from: State, head: &Head) -> Option<Act> {
-    let action = name_of(head.last_event?, from)?;
+    let action = action_of(head.last_event?, from)?;
     let act = Act::by_system(format!("job:{id}:{}", head.version), head.since, spec.tenant.as_str(), action);
     let act = Act { old_status: Some(from.to_string()), new_status: Some(head.state().to_string()), ..act };
     Some(act.standing(id, spec, head))
@@ -164,6 +164,12 @@ pub fn of_help(id: JobId, spec: &JobSpec, head: &Head, what: &str, at: Time) -> 
     let act =
         Act::by_system(format!("job:{id}:{}:{what}", head.version), at, spec.tenant.as_str(), &format!("job_{what}"));
     Act { old_status: Some(head.state().to_string()), ..act }.standing(id, spec, head)
+}
+
+/// A job that Redis had forgotten is made again; one entry however often it is.
+pub fn of_recreation(id: JobId, spec: &JobSpec, at: Time) -> Act {
+    let act = Act::by_system(format!("job:{id}:1:recreate"), at, spec.tenant.as_str(), "job_recreate");
+    Act { new_status: Some(State::Pending.to_string()), ..act }.job(id).with("topic", spec.topic.as_str())
 }
 
 #[cfg(test)]

@@ -60,6 +60,8 @@ codes! {
         Overloaded = "overloaded",
         /// Redis does not answer.
         StoreUnavailable = "store_unavailable",
+        /// The job's record is damaged.
+        JobUnreadable = "job_unreadable",
         /// A fault of ours.
         Internal = "internal",
     }

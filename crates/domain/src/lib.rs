@@ -9,6 +9,7 @@ pub mod audit;
 pub mod error;
 pub mod ids;
 pub mod job;
+pub mod lead;
 pub mod line;
 pub mod slot;
 pub mod time;
@@ -19,9 +20,10 @@ pub use audit::{Act, ActorType};
 pub use error::{JobErrorCode, ProblemCode};
 pub use ids::{JobId, RequestId, StartId, WorkerId};
 pub use job::{
-    Backoff, Durability, Event, Head, JobError, JobSpec, OnLostLease, Outcome, Phase, Priority, Progress, RetryPolicy,
-    Seen, State,
+    Backoff, Durability, Ending, Event, Head, JobError, JobSpec, OnLostLease, Outcome, Phase, Priority, Progress,
+    RetryPolicy, Seen, State,
 };
+pub use lead::Leads;
 pub use line::Line;
 pub use time::Time;
 pub use topic::{Labels, NameFault, Tenant, Topic, TopicSettings};

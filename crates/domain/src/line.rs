@@ -5,7 +5,7 @@
 //! *pool*. No topic can have such a name, so lines never collide. Matching is by equality, pair by
 //! pair; `worker` stands for the worker's own name, which nobody has to declare.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
@@ -25,7 +25,7 @@ const DIGITS: usize = 16;
 pub struct Line {
     topic: Topic,
     /// The topic, or topic, mark and pool.
-    text: String,
+    text: Arc<str>,
 }
 
 impl Line {
@@ -33,7 +33,7 @@ impl Line {
     pub fn of(topic: &Topic, requires: &Labels) -> Line {
         match pool_of(requires) {
             None => Line::from(topic),
-            Some(pool) => Line { topic: topic.clone(), text: format!("{topic}{MARK}{pool}") },
+            Some(pool) => Line { topic: topic.clone(), text: format!("{topic}{MARK}{pool}").into() },
         }
     }
 
@@ -47,7 +47,7 @@ impl Line {
         if pool.len() != DIGITS || !pool.bytes().all(hex) {
             return Err(NameFault::new("a pool is 16 hex digits"));
         }
-        Ok(Line { text: format!("{topic}{MARK}{pool}"), topic })
+        Ok(Line { text: format!("{topic}{MARK}{pool}").into(), topic })
     }
 
     /// Whose jobs.
@@ -57,7 +57,7 @@ impl Line {
 
     /// Its pool; empty if its jobs require nothing.
     pub fn pool(&self) -> &str {
-        self.text.split_once(MARK).map_or("", |(_, pool)| pool)
+        parts(&self.text).1
     }
 
     /// Topic and pool as one word, for keys and subjects.
@@ -68,7 +68,7 @@ impl Line {
 
 impl From<Topic> for Line {
     fn from(topic: Topic) -> Line {
-        Line { text: topic.to_string(), topic }
+        Line { text: topic.shared(), topic }
     }
 }
 
@@ -94,6 +94,11 @@ impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// Topic and pool of a line's name; no pool is empty.
+pub fn parts(name: &str) -> (&str, &str) {
+    name.split_once(MARK).unwrap_or((name, ""))
 }
 
 /// The pool of jobs that require this; none if they require nothing.
@@ -144,6 +149,7 @@ mod tests {
         assert_eq!(Line::named("render", line.pool()).unwrap(), line);
         assert_eq!(Line::named("render", "").unwrap(), Line::from(&topic));
         assert_eq!((line.topic(), line.pool().len()), (&topic, DIGITS));
+        assert_eq!((parts(line.as_str()), parts("render")), (("render", line.pool()), ("render", "")));
         assert!(Topic::parse(line.as_str()).is_err());
         for bad in ["x", "ABCDEF0123456789", "0123456789abcde", "0123456789abcdeg", ">"] {
             assert!(Line::named("render", bad).is_err(), "{bad}");

@@ -84,7 +84,7 @@ pub fn check_key(key: &str) -> Result<(), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{StartId, State, WorkerId, job::Lease};
+    use crate::{Ending, StartId, WorkerId, job::Lease};
 
     const NOW: Time = Time(1_800_000_000_000_000);
     const S: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_slot_is_held_for_as_long_as_somebody_may_run_under_it() {
         let later = NOW + 20 * S;
-        let ended = |by, lease| (head(9, Phase::Ended { end: State::Cancelled, lease_end: lease }, Some(by)), lease);
+        let ended = |by, lease| (head(9, Phase::Ended { end: Ending::Cancelled, lease_end: lease }, Some(by)), lease);
         let retrying = head(9, Phase::Retrying { run_at: later }, Some(Event::CutShort));
         let cases = [
             ("waits to be dispatched", (head(5, Phase::Queued, None), None), None, Slot::Admitting),

@@ -1,9 +1,10 @@
 //! Names that people choose: topics, tenants, labels. Judged once, at the edge; a value of one
-//! of these types is known to be good everywhere else, and safe inside a key or a subject.
+//! of these types is known to be good everywhere else, and safe inside a key or a subject. Copies
+//! share their text: a job is handed on by many who each name its tenant and topic.
 
 mod settings;
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use thiserror::Error;
 
@@ -28,7 +29,7 @@ fn part_is_fine(part: &str) -> bool {
 
 /// What kind of work a job is: parts of `[a-z0-9][a-z0-9_-]*` joined by single dots, 128 characters at most.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Topic(String);
+pub struct Topic(Arc<str>);
 
 impl Topic {
     /// Reads a topic, or says what is wrong with it.
@@ -39,7 +40,12 @@ impl Topic {
         if !text.split('.').all(part_is_fine) {
             return Err(NameFault::new("a topic is parts of [a-z0-9][a-z0-9_-]* joined by single dots"));
         }
-        Ok(Topic(text.to_owned()))
+        Ok(Topic(text.into()))
+    }
+
+    /// The text, for whoever keeps it.
+    pub(crate) fn shared(&self) -> Arc<str> {
+        self.0.clone()
     }
 
     /// The text.
@@ -50,7 +56,7 @@ impl Topic {
 
 /// Whose job it is: `[a-z0-9][a-z0-9_-]{0,63}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tenant(String);
+pub struct Tenant(Arc<str>);
 
 impl Tenant {
     /// Reads a tenant, or says what is wrong with it.
@@ -58,7 +64,7 @@ impl Tenant {
         if text.len() > 64 || !part_is_fine(text) {
             return Err(NameFault::new("a tenant is [a-z0-9][a-z0-9_-]* of at most 64 characters"));
         }
-        Ok(Tenant(text.to_owned()))
+        Ok(Tenant(text.into()))
     }
 
     /// The text.
@@ -69,7 +75,7 @@ impl Tenant {
 
 impl Default for Tenant {
     fn default() -> Tenant {
-        Tenant("default".to_owned())
+        Tenant("default".into())
     }
 }
 

@@ -39,6 +39,11 @@ impl TraceParent {
         (&text[..2] != "ff" && parent.trace_id != 0 && parent.parent_id != 0).then_some(parent)
     }
 
+    /// Whether somebody upstream records the trace, and wants it recorded here.
+    pub fn is_sampled(self) -> bool {
+        self.flags & 1 == 1
+    }
+
     /// The trace id as 32 hex digits.
     pub fn trace_hex(self) -> String {
         format!("{:032x}", self.trace_id)
@@ -68,6 +73,7 @@ mod tests {
         assert_eq!(parent.to_string(), text);
         assert_eq!(parent.child().trace_id, parent.trace_id);
         assert_ne!(parent.child().parent_id, parent.parent_id);
+        assert!(parent.is_sampled() && !TraceParent { flags: 2, ..parent }.is_sampled());
         for bad in ["", "00-0-0-0", &text.to_uppercase(), &text.replace("4bf9", "zzzz"), &format!("ff{}", &text[2..])] {
             assert_eq!(TraceParent::parse(bad), None, "{bad}");
         }

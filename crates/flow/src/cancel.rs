@@ -59,8 +59,12 @@ impl Flow {
         if moved.outcome == Outcome::Already {
             return Ok(Cancelled::Before(Box::new(record)));
         }
-        let item =
-            v1::Cancel { job_id: id.as_bytes().to_vec().into(), tenant: tenant.to_string(), reason: reason.into() };
+        let item = v1::Cancel {
+            job_id: id.as_bytes().to_vec().into(),
+            tenant: tenant.to_string(),
+            reason: reason.into(),
+            created_at: record.head.created_at.0,
+        };
         let body = Body::Cancel(v1::CancelGroup { items: vec![item] });
         // For replay only: Redis has the truth, so a bus that is away changes nothing.
         let _ = self.bus.publish_within(&subjects::cancel(), None, None, body, BUS_PATIENCE).await;

@@ -5,9 +5,12 @@
 use std::time::Duration;
 
 use muster_bus::subjects;
-use muster_domain::{Head, JobId, Phase, Tenant, Time, Topic, WorkerId};
-use muster_store::{Record, SlotRef, StoreError};
-use muster_telemetry::metrics::{Counter, Histogram, count, observe, topic_label};
+use muster_domain::{Head, JobId, Phase, State, Tenant, Time, Topic, TraceParent, WorkerId};
+use muster_store::{QueueEntry, Record, SlotRef, StoreError};
+use muster_telemetry::{
+    metrics::{Counter, Histogram, count, observe, topic_label},
+    spans,
+};
 use muster_wire::{Body, v1};
 
 use crate::{Flow, failpoint};
@@ -31,6 +34,10 @@ pub struct End {
     pub tell: Option<WorkerId>,
     /// The concurrency slots it holds, where its worker did not give them back itself.
     pub slots: Vec<SlotRef>,
+    /// Its entry in the backlog, where it ended before anybody took it from there.
+    pub entry: Option<QueueEntry>,
+    /// The trace it belongs to, where that is at hand.
+    pub trace: Option<TraceParent>,
 }
 
 impl End {
@@ -45,6 +52,8 @@ impl End {
             first,
             tell: None,
             slots: SlotRef::of(record),
+            entry: QueueEntry::left_by(record),
+            trace: record.spec.trace,
         }
     }
 
@@ -81,6 +90,14 @@ pub fn job_event(id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_c
     }
 }
 
+/// A cancel is applied and told by a gateway, and again by the scheduler that replays it: by this id it is
+/// kept once. The others are told again only after something went wrong.
+fn told_again(items: &[v1::JobEvent]) -> Option<String> {
+    let [only] = items else { return None };
+    let job = JobId::from_slice(&only.job_id).filter(|_| only.state == u32::from(State::Cancelled.code()))?;
+    Some(format!("event-{job}-{}", only.version))
+}
+
 impl Flow {
     /// Does everything that these ends entail, the homes last. Repeating is harmless.
     pub async fn finish(&self, ends: Vec<End>) -> Result<Finished, StoreError> {
@@ -97,6 +114,8 @@ impl Flow {
             self.store.add_dead_letters(&dead).await?;
         }
         failpoint!("finish.after_dead_letters");
+        let left: Vec<_> = ends.iter().filter_map(|e| e.entry.clone()).collect();
+        self.store.remove_queued(&left).await?;
         for end in &ends {
             self.tell_worker(end).await;
         }
@@ -128,7 +147,12 @@ impl Flow {
     pub async fn tell_watchers(&self, mut items: Vec<v1::JobEvent>) {
         while !items.is_empty() {
             let rest = items.split_off(items.len().min(512));
-            let _ = self.bus.broadcast(&subjects::event(), Body::Event(v1::EventGroup { items })).await;
+            let id = told_again(&items);
+            let (subject, body) = (subjects::event(), Body::Event(v1::EventGroup { items }));
+            let _ = match id {
+                Some(id) => self.bus.broadcast_once(&subject, &id, body).await,
+                None => self.bus.broadcast(&subject, body).await,
+            };
             items = rest;
         }
     }
@@ -155,5 +179,8 @@ fn measure(end: &End) {
     count(Counter::Jobs, &[("topic", topic), ("state", end.head.state().as_str())], 1);
     if let Some(started) = end.head.started_at {
         observe(Histogram::JobDuration, &[("topic", topic)], end.head.since.since(started).as_secs_f64());
+    }
+    if let Some(trace) = end.trace {
+        spans::job(trace, end.id, &end.tenant, &end.topic, &end.head, end.error_code.as_deref());
     }
 }

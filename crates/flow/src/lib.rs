@@ -6,10 +6,11 @@
 
 mod cancel;
 mod effects;
-pub mod failpoint;
 mod offer;
+mod recreate;
 mod settings;
 mod submit;
+mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,9 +20,12 @@ use muster_wire::{Body, v1};
 
 pub use cancel::Cancelled;
 pub use effects::{End, Finished, job_event};
+pub use muster_store::failpoint;
 pub use offer::{Offering, offer_of};
+pub use recreate::Recreated;
 pub use settings::{Polled, Settings};
 pub use submit::{Accepted, SubmitRefused, submit_item};
+pub use waiting::{LineWaiting, Waits};
 
 /// How long a request waits for the bus before it goes on without: Redis holds the truth.
 pub const BUS_PATIENCE: Duration = Duration::from_millis(250);

@@ -1,19 +1,22 @@
 //! Putting jobs on their topics. Where the record is to say `dispatched`, it does so first; the offer
-//! follows, under an id made of jobs and versions, so that a repeat of the same decision is one message.
+//! follows, under an id made of the decision, so that a repeat of it is one message.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use futures_util::future::join_all;
-use muster_bus::{BusError, subjects};
-use muster_domain::{Head, Line, Tenant, line::pool_of};
+use muster_bus::{BusError, Subject, subjects};
+use muster_domain::{Head, Line, Tenant, TraceParent, line::pool_of};
 use muster_store::Record;
-use muster_wire::{Body, encoded_len, v1};
+use muster_telemetry::spans;
+use muster_wire::{Body, encoded_len, job_id, v1};
 use sha2::{Digest, Sha256};
 
 use crate::Flow;
 
 /// Most offers that share a message. More saves nothing.
 const SHARED: usize = 8;
+/// The version of a job that nothing has happened to yet: offered as it is, at a moment that nobody writes down.
+const ACCEPTED: u32 = 1;
 
 /// How offers are put on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -43,12 +46,16 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
     }
 }
 
-/// Made of jobs and versions, and short: the stream remembers it for minutes.
+/// Made of jobs and versions, and short: the stream remembers it for minutes. Versions begin anew when a job that
+/// Redis forgot is made again, so the moment of its dispatch is in it, too, where the record has one.
 fn message_id(items: &[v1::Offer]) -> String {
     let mut hasher = Sha256::new();
     for offer in items {
         hasher.update(&offer.job_id);
         hasher.update(offer.version.to_be_bytes());
+        if offer.version > ACCEPTED {
+            hasher.update(offer.dispatched_at.to_be_bytes());
+        }
     }
     hex::encode(&hasher.finalize()[..12])
 }
@@ -56,24 +63,18 @@ fn message_id(items: &[v1::Offer]) -> String {
 impl Flow {
     /// Offers jobs, each answered for itself. A repeat of the same decision is swallowed by the stream.
     pub async fn offer(&self, offers: Vec<v1::Offer>, how: Offering) -> Vec<Result<(), BusError>> {
-        let mut lines: BTreeMap<(String, String, String), Vec<(usize, v1::Offer)>> = BTreeMap::new();
         let total = offers.len();
-        for (place, offer) in offers.into_iter().enumerate() {
-            let line = (offer.tenant.clone(), offer.topic.clone(), offer.pool.clone());
-            lines.entry(line).or_default().push((place, offer));
-        }
+        let spans = spans_of(&offers);
         let limit = self.bus.max_message();
-        let messages = lines.into_iter().flat_map(|((tenant, topic, pool), offers)| {
-            // Names in an offer come from a record, where only good ones are stored.
-            let line = Tenant::parse(&tenant).ok().zip(Line::named(&topic, &pool).ok());
-            let subject = line.map(|(tenant, line)| subjects::offer(&tenant, &line));
+        let messages = by_line(offers).into_iter().flat_map(|offers| {
+            let subject = offers.first().and_then(|(_, offer)| subject_of(offer));
             let groups = share(offers, if how.many { SHARED } else { 1 }, limit);
             groups.into_iter().filter_map(move |group| Some((subject.clone()?, group))).collect::<Vec<_>>()
         });
         let sends = messages.map(|(subject, group)| async move {
             let (places, items): (Vec<usize>, Vec<_>) = group.into_iter().unzip();
             let id = (!how.again).then(|| message_id(&items));
-            let trace = items.first().and_then(|o| muster_domain::TraceParent::parse(&o.traceparent));
+            let trace = items.first().and_then(|o| TraceParent::parse(&o.traceparent));
             let body = Body::Offer(v1::OfferGroup { items });
             let sent = self.bus.publish(&subject, id.as_deref(), trace, body).await;
             (places, sent)
@@ -84,8 +85,53 @@ impl Flow {
                 answers[place] = sent.clone();
             }
         }
+        for (place, mut span) in spans {
+            if let Err(fault) = &answers[place] {
+                span.failed(&fault.to_string());
+            }
+        }
         answers
     }
+}
+
+/// Offers with their places, those of a line together.
+fn by_line(offers: Vec<v1::Offer>) -> Vec<Vec<(usize, v1::Offer)>> {
+    let mut lines: Vec<Vec<(usize, v1::Offer)>> = Vec::new();
+    let mut known: HashMap<(String, String, String), usize> = HashMap::new();
+    let mut last = 0;
+    for (place, offer) in offers.into_iter().enumerate() {
+        // Mostly they all are of one line: only where it changes its name is looked up.
+        let same = |(_, other): &(usize, v1::Offer)| {
+            (&other.tenant, &other.topic, &other.pool) == (&offer.tenant, &offer.topic, &offer.pool)
+        };
+        if !lines.get(last).and_then(|line| line.first()).is_some_and(same) {
+            let name = (offer.tenant.clone(), offer.topic.clone(), offer.pool.clone());
+            last = *known.entry(name).or_insert(lines.len());
+            if last == lines.len() {
+                lines.push(Vec::new());
+            }
+        }
+        lines[last].push((place, offer));
+    }
+    lines
+}
+
+/// Where it is offered. Names in an offer come from a record, where only good ones are stored.
+fn subject_of(offer: &v1::Offer) -> Option<Subject> {
+    let (tenant, line) = (Tenant::parse(&offer.tenant).ok()?, Line::named(&offer.topic, &offer.pool).ok()?);
+    Some(subjects::offer(&tenant, &line))
+}
+
+/// The spans of these offers, each with its place. None, and nothing read, where nothing is exported.
+fn spans_of(offers: &[v1::Offer]) -> Vec<(usize, spans::Dispatch)> {
+    if !spans::exported() {
+        return Vec::new();
+    }
+    let span = |(place, offer): (usize, &v1::Offer)| {
+        let (trace, id) = (spans::carried(&offer.traceparent)?, job_id(&offer.job_id).ok()?);
+        Some((place, spans::Dispatch::begin(trace, id, &offer.topic, offer.version)?))
+    };
+    offers.iter().enumerate().filter_map(span).collect()
 }
 
 fn share(offers: Vec<(usize, v1::Offer)>, most: usize, limit: usize) -> Vec<Vec<(usize, v1::Offer)>> {
@@ -105,4 +151,29 @@ fn share(offers: Vec<(usize, v1::Offer)>, most: usize, limit: usize) -> Vec<Vec<
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeat_of_a_dispatch_has_its_id_and_one_in_another_life_of_the_job_has_not() {
+        let id = |version, dispatched_at| {
+            message_id(&[v1::Offer { job_id: vec![7; 16].into(), version, dispatched_at, ..Default::default() }])
+        };
+        assert_eq!(id(2, 100), id(2, 100));
+        assert_ne!(id(2, 100), id(3, 100));
+        assert_ne!(id(2, 100), id(2, 900), "the same version, dispatched again");
+        assert_eq!(id(1, 100), id(1, 900), "the record does not say when it is offered as it is");
+    }
+
+    #[test]
+    fn offers_of_a_line_are_together_and_keep_their_places() {
+        let offer = |topic: &str| v1::Offer { tenant: "a".into(), topic: topic.into(), ..Default::default() };
+        let lines = by_line(["x", "x", "y", "x", "z", "y"].map(offer).into());
+        let places: Vec<Vec<usize>> = lines.iter().map(|line| line.iter().map(|(place, _)| *place).collect()).collect();
+        assert_eq!(places, [vec![0, 1, 3], vec![2, 5], vec![4]]);
+        assert!(by_line(Vec::new()).is_empty());
+    }
 }

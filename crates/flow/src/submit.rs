@@ -52,13 +52,19 @@ const REPLICA_WAIT: Duration = Duration::from_secs(1);
 const DISK_WAIT: Duration = Duration::from_millis(1_200);
 
 /// How soon a new job must be looked at, if a moment of its own comes before the first look.
-fn sooner(head: &Head) -> Option<Duration> {
+pub(crate) fn sooner(head: &Head) -> Option<Duration> {
     let first = [head.deadline, head.start_by].into_iter().flatten().min()?;
-    Some(first.remaining(head.created_at)).filter(|after| *after < PENDING_LOOK)
+    Some(first.remaining(head.since)).filter(|after| *after < PENDING_LOOK)
 }
 
 /// What the scheduler hears of a pending job.
-pub fn submit_item(id: JobId, head: &Head, spec: v1::Spec, payload: bytes::Bytes) -> v1::Submit {
+pub fn submit_item(
+    id: JobId,
+    head: &Head,
+    spec: v1::Spec,
+    payload: bytes::Bytes,
+    body_hash: Option<[u8; 16]>,
+) -> v1::Submit {
     let run_at = match head.phase {
         Phase::Pending { run_at } => run_at.0,
         _ => 0,
@@ -72,6 +78,8 @@ pub fn submit_item(id: JobId, head: &Head, spec: v1::Spec, payload: bytes::Bytes
         run_at,
         attempt: head.attempt.into(),
         deadline: head.deadline.map_or(0, |t| t.0),
+        body_hash: body_hash.map(|hash| hash.to_vec().into()).unwrap_or_default(),
+        created_at: head.created_at.0,
     }
 }
 
@@ -169,7 +177,7 @@ impl Flow {
         jobs.iter().zip(prepared).map(outcome).collect()
     }
 
-    async fn forward(&self, nearer: &[(JobId, Duration)]) -> Result<(), StoreError> {
+    pub(crate) async fn forward(&self, nearer: &[(JobId, Duration)]) -> Result<(), StoreError> {
         if nearer.is_empty() {
             return Ok(());
         }
@@ -180,38 +188,40 @@ impl Flow {
     }
 
     /// Publishes what is pending; returns the places of what the bus did not confirm.
-    async fn announce(&self, jobs: &[NewJob], fresh: &[(usize, &Head)]) -> Vec<usize> {
+    pub(crate) async fn announce(&self, jobs: &[NewJob], fresh: &[(usize, &Head)]) -> Vec<usize> {
         let items = fresh.iter().map(|(place, head)| {
             let job = &jobs[*place];
-            (*place, submit_item(job.id, head, (&job.spec).into(), job.payload.clone()))
+            (*place, submit_item(job.id, head, (&job.spec).into(), job.payload.clone(), job.body_hash))
         });
-        let groups = split(items.collect(), self.bus.max_message());
-        let sends = groups.into_iter().map(|group| async move {
-            let (places, items): (Vec<usize>, Vec<_>) = group.into_iter().unzip();
-            let body = Body::Submit(v1::SubmitGroup { items });
-            match self.bus.publish_within(&subjects::submit(), None, None, body, BUS_PATIENCE).await {
-                Ok(()) => Vec::new(),
-                Err(_) => places,
-            }
-        });
-        futures_util::future::join_all(sends).await.concat()
+        self.publish_groups(items.collect(), BUS_PATIENCE).await
     }
 
     /// Publishes the submits of pending jobs again, in groups. Returns those that the bus did not take.
     pub async fn publish_submits(&self, records: Vec<Record>) -> Vec<JobId> {
-        let items = records
-            .into_iter()
-            .map(|r| (r.id, submit_item(r.id, &r.head, (&r.spec).into(), r.payload.unwrap_or_default())));
-        let groups = split(items.collect(), self.bus.max_message());
+        let item = |r: Record| {
+            (r.id, submit_item(r.id, &r.head, (&r.spec).into(), r.payload.unwrap_or_default(), r.body_hash))
+        };
+        self.publish_groups(records.into_iter().map(item).collect(), AGAIN_PATIENCE).await
+    }
+
+    /// Publishes submits that the bus did not confirm before. Returns those that it did not take now either.
+    pub async fn publish_deferred(&self, items: Vec<v1::Submit>) -> Vec<v1::Submit> {
+        let items = items.into_iter().map(|item| (item.clone(), item)).collect();
+        self.publish_groups(items, AGAIN_PATIENCE).await
+    }
+
+    /// One message a group; returns whose group was not confirmed in time.
+    async fn publish_groups<K>(&self, items: Vec<(K, v1::Submit)>, patience: Duration) -> Vec<K> {
+        let groups = split(items, self.bus.max_message());
         let sends = groups.into_iter().map(|group| async move {
-            let (ids, items): (Vec<JobId>, Vec<_>) = group.into_iter().unzip();
+            let (whose, items): (Vec<K>, Vec<_>) = group.into_iter().unzip();
             let body = Body::Submit(v1::SubmitGroup { items });
-            match self.bus.publish_within(&subjects::submit(), None, None, body, AGAIN_PATIENCE).await {
+            match self.bus.publish_within(&subjects::submit(), None, None, body, patience).await {
                 Ok(()) => Vec::new(),
-                Err(_) => ids,
+                Err(_) => whose,
             }
         });
-        futures_util::future::join_all(sends).await.concat()
+        futures_util::future::join_all(sends).await.into_iter().flatten().collect()
     }
 }
 

@@ -7,12 +7,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use muster_domain::{JobId, Phase, Priority, State, Tenant, Time, Topic, ids::SHARDS};
+use muster_domain::{JobId, Line, Phase, Priority, State, Tenant, Time, Topic, ids::SHARDS};
 use redis::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Store, StoreError, keys,
+    LeaderLock, Lease, Store, StoreError, keys,
     record::Fields,
     router::Command,
     script::{bytes, list, number},
@@ -36,6 +36,8 @@ pub struct Census {
     pub begun: Time,
     /// By tenant and topic.
     pub topics: BTreeMap<(Tenant, Topic), TopicCensus>,
+    /// Those that have a home and a record that cannot be read.
+    pub unreadable: u64,
 }
 
 impl Census {
@@ -101,7 +103,10 @@ impl Store {
             let (cursor, ids) = self.scan_homes(walk.shard, walk.cursor, (limit - looked).min(500)).await?;
             looked += ids.len().max(1);
             for record in self.read(&ids, Fields::NONE).await {
-                record?.iter().for_each(|record| walk.counted.count(record));
+                match record {
+                    Err(fault) if fault.is_unreadable() => walk.counted.unreadable += 1,
+                    record => record?.iter().for_each(|record| walk.counted.count(record)),
+                }
             }
             walk.cursor = cursor;
             if cursor == 0 {
@@ -140,16 +145,16 @@ impl Store {
         replies.into_iter().try_fold(0, |sum, reply| Ok(sum + number::<u64>(&reply?)?))
     }
 
-    /// Since when the oldest of each topic's backlog waits; one that is claimed at the moment is not seen.
-    pub async fn oldest_queued(&self, topics: &[(Tenant, Topic)]) -> Result<Vec<Option<Time>>, StoreError> {
+    /// Since when the oldest of each line's backlog waits; one that is claimed at the moment is not seen.
+    pub async fn oldest_queued(&self, lines: &[(Tenant, Line)]) -> Result<Vec<Option<Time>>, StoreError> {
         let command = |key: keys::Key| {
             let mut cmd = redis::cmd("ZRANGEBYSCORE");
             cmd.arg(key.as_bytes()).arg(0).arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(1);
             Command::plain(cmd)
         };
-        let queues = topics.iter().flat_map(|(tenant, topic)| {
-            Priority::ALL.iter().map(move |&priority| keys::queue(tenant, &topic.into(), priority))
-        });
+        let queues = lines
+            .iter()
+            .flat_map(|(tenant, line)| Priority::ALL.iter().map(move |&priority| keys::queue(tenant, line, priority)));
         let replies = self.router().many(queues.map(command).collect()).await;
         let mut since = Vec::with_capacity(replies.len());
         for reply in replies {
@@ -161,7 +166,23 @@ impl Store {
     }
 
     /// Leaves word of a complete scrub, for whoever tells the fleet.
-    pub async fn put_scrub_pass(&self, pass: &ScrubPass) -> Result<(), StoreError> {
+    ///
+    /// A leader's alone:
+    /// ```
+    /// # use muster_store::{Lease, ScrubPass, Store};
+    /// async fn tick(store: &Store, lease: &Lease, pass: &ScrubPass) {
+    ///     store.put_scrub_pass(lease, pass).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// # use muster_store::{ScrubPass, Store};
+    /// async fn tick(store: &Store, pass: &ScrubPass) {
+    ///     store.put_scrub_pass(pass).await;
+    /// }
+    /// ```
+    pub async fn put_scrub_pass(&self, lease: &Lease, pass: &ScrubPass) -> Result<(), StoreError> {
+        lease.leads(LeaderLock::Scrub)?;
         let key = keys::scrub_pass();
         let text = serde_json::to_vec(pass).map_err(|e| StoreError::Decode(e.to_string()))?;
         let mut cmd = redis::cmd("SET");

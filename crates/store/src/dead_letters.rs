@@ -25,6 +25,17 @@ pub struct DeadMessage {
     pub at: Time,
 }
 
+/// Why a message could not be read, without its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadMessageCause {
+    /// Where it was sent.
+    pub subject: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// When it was found, in Redis time.
+    pub at: Time,
+}
+
 impl Store {
     /// Notes jobs that ended badly. Repeating is harmless.
     pub async fn add_dead_letters(&self, items: &[(Tenant, JobId, Time)]) -> Result<(), StoreError> {
@@ -46,13 +57,13 @@ impl Store {
         self.router().call(Command::plain(cmd)).await.map(|_| ())
     }
 
-    /// A tenant's dead letters, newest first, below the given one.
+    /// A tenant's dead letters, newest first, below the given one; and whether there may be more.
     pub(crate) async fn dead_letters_below(
         &self,
         tenant: &Tenant,
         below: Option<(u64, JobId)>,
         limit: usize,
-    ) -> Result<Vec<(JobId, Time)>, StoreError> {
+    ) -> Result<(Vec<(JobId, Time)>, bool), StoreError> {
         let key = keys::dead_letters(tenant);
         let mut cmd = redis::cmd("ZREVRANGEBYSCORE");
         let from = below.map_or("+inf".to_owned(), |(at, _)| at.to_string());
@@ -67,7 +78,9 @@ impl Store {
         let seen = |(id, at): &(JobId, Time)| {
             below.is_some_and(|(score, last)| at.0 == score && id.to_string() >= last.to_string())
         };
-        Ok(raw.chunks(2).filter_map(entry).filter(|e| !seen(e)).take(limit).collect())
+        let found: Vec<(JobId, Time)> = raw.chunks(2).filter_map(entry).filter(|e| !seen(e)).take(limit).collect();
+        let more = found.len() == limit || raw.len() / 2 == limit + 64;
+        Ok((found, more))
     }
 
     /// Keeps an unreadable message for thirty days. Repeating is harmless.
@@ -123,6 +136,40 @@ impl Store {
             found.extend(self.dead_message(&id).await?);
         }
         Ok((found, next))
+    }
+
+    /// Why the newest unreadable messages could not be read, at most so many. Changes nothing.
+    pub async fn dead_message_causes(&self, limit: usize) -> Result<Vec<DeadMessageCause>, ListError> {
+        let (ids, _) = self.newest_below(&keys::dead_messages(), "m", None, limit).await?;
+        let command = |id: &String| {
+            let key = keys::dead_message(id);
+            let mut cmd = redis::cmd("HMGET");
+            cmd.arg(key.as_bytes()).arg(&["subject", "reason", "at"]);
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(ids.iter().map(command).collect()).await;
+        let mut causes = Vec::with_capacity(replies.len());
+        for reply in replies {
+            // One that has left meanwhile has no fields.
+            let fields = redis::from_redis_value::<Vec<Option<String>>>(reply?);
+            if let Ok([Some(subject), Some(reason), Some(at)]) = fields.as_deref() {
+                let at = Time(at.parse().unwrap_or_default());
+                causes.push(DeadMessageCause { subject: subject.clone(), reason: reason.clone(), at });
+            }
+        }
+        Ok(causes)
+    }
+
+    /// Removes an unreadable message; false if there is none. Repeating is harmless.
+    pub async fn delete_dead_message(&self, id: &str) -> Result<bool, StoreError> {
+        let (key, index) = (keys::dead_message(id), keys::dead_messages());
+        let mut delete = redis::cmd("DEL");
+        delete.arg(key.as_bytes());
+        let mut leave = redis::cmd("ZREM");
+        leave.arg(index.as_bytes()).arg(id);
+        let replies = self.router().many([delete, leave].map(Command::plain).into()).await;
+        let gone = replies.into_iter().map(|reply| crate::script::number::<u64>(&reply?));
+        gone.sum::<Result<u64, StoreError>>().map(|gone| gone > 0)
     }
 
     /// Members of a set that is ordered by time, newest first; and where to go on. A cursor is the

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_domain::Time;
 use serde::{Deserialize, Serialize};
 
-use crate::{Store, StoreError, keys, router::Command};
+use crate::{LeaderLock, Lease, Store, StoreError, keys, router::Command};
 
 /// A worker that was heard of lately.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,11 @@ impl WorkerSeen {
     pub fn serves(&self, tenant: &str, shared: bool) -> bool {
         self.tenant == tenant || (shared && self.all_tenants)
     }
+
+    /// Whether it runs jobs of this topic.
+    pub fn takes(&self, topic: &str) -> bool {
+        self.topics.iter().any(|taken| taken == topic)
+    }
 }
 
 /// All live workers.
@@ -70,7 +75,23 @@ pub(crate) mod as_micros {
 
 impl Store {
     /// Replaces the snapshot; it vanishes after `ttl` unless it is replaced again.
-    pub async fn put_workers(&self, snapshot: &WorkerSnapshot, ttl: Duration) -> Result<(), StoreError> {
+    ///
+    /// A leader's alone:
+    /// ```
+    /// # use muster_store::{Lease, Store, WorkerSnapshot};
+    /// async fn tick(store: &Store, lease: &Lease, seen: &WorkerSnapshot, ttl: std::time::Duration) {
+    ///     store.put_workers(lease, seen, ttl).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// # use muster_store::{Store, WorkerSnapshot};
+    /// async fn tick(store: &Store, seen: &WorkerSnapshot, ttl: std::time::Duration) {
+    ///     store.put_workers(seen, ttl).await;
+    /// }
+    /// ```
+    pub async fn put_workers(&self, lease: &Lease, snapshot: &WorkerSnapshot, ttl: Duration) -> Result<(), StoreError> {
+        lease.leads(LeaderLock::Snapshot)?;
         let text = serde_json::to_vec(snapshot).map_err(|fault| StoreError::Decode(fault.to_string()))?;
         let key = keys::worker_snapshot();
         let mut set = redis::cmd("SET");

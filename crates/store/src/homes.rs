@@ -11,7 +11,7 @@ use std::{
 
 use muster_domain::{JobId, Time, ids::SHARDS, time::micros};
 
-use crate::{Store, StoreError, keys, router::Command, scripts};
+use crate::{LeaderLock, Lease, Store, StoreError, keys, router::Command, scripts};
 
 /// Most members one call carries: Lua's stack bounds it.
 const CHUNK: usize = 500;
@@ -89,7 +89,23 @@ impl Store {
     }
 
     /// Sets when homes are due next, where the score is still the one that was read.
-    pub async fn rescore_homes(&self, items: &[Rescore]) -> Result<(), StoreError> {
+    ///
+    /// A leader's alone:
+    /// ```
+    /// # use muster_store::{Lease, Rescore, Store};
+    /// async fn tick(store: &Store, lease: &Lease, items: &[Rescore]) {
+    ///     store.rescore_homes(lease, items).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// # use muster_store::{Rescore, Store};
+    /// async fn tick(store: &Store, items: &[Rescore]) {
+    ///     store.rescore_homes(items).await;
+    /// }
+    /// ```
+    pub async fn rescore_homes(&self, lease: &Lease, items: &[Rescore]) -> Result<(), StoreError> {
+        lease.leads(LeaderLock::Reconciler)?;
         let number = |n: u64| n.to_string().into_bytes();
         let call = |(shard, items): (u8, Vec<Rescore>)| scripts::home::Rescore {
             key: keys::homes(shard),
@@ -115,7 +131,23 @@ impl Store {
     }
 
     /// Removes an entry without a record, if it is due and untouched since it was read.
-    pub async fn drop_orphan_home(&self, id: JobId, read: u64) -> Result<bool, StoreError> {
+    ///
+    /// A leader's alone:
+    /// ```
+    /// # use muster_store::{Lease, Store};
+    /// async fn tick(store: &Store, lease: &Lease, id: muster_domain::JobId, read: u64) {
+    ///     store.drop_orphan_home(lease, id, read).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// # use muster_store::Store;
+    /// async fn tick(store: &Store, id: muster_domain::JobId, read: u64) {
+    ///     store.drop_orphan_home(id, read).await;
+    /// }
+    /// ```
+    pub async fn drop_orphan_home(&self, lease: &Lease, id: JobId, read: u64) -> Result<bool, StoreError> {
+        lease.leads(LeaderLock::Reconciler)?;
         let call = scripts::home::DropOrphan { key: keys::homes(id.shard()), job: text(id), read };
         Ok(self.run(call).await?.dropped == 1)
     }

@@ -2,7 +2,8 @@
 //!
 //! Every call here is pipelined, many jobs at once, and answers item by item: one job's fault is
 //! its own. Each script is atomic, touches one key, and may be sent twice without harm: a repeat
-//! by the same holder is answered [`Outcome::Already`] with the same values.
+//! by the same holder is answered [`Outcome::Already`] with the same values. A record that is there and
+//! makes no sense is [`StoreError::Unreadable`], whoever meets it, and is told.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use muster_wire::v1;
 use crate::{
     Kept, Store, StoreError, keys,
     lists::Place,
-    record::{Fields, Record, StoredResult, read_head, read_record, write_result},
+    record::{Fields, Record, StoredResult, fault_of, read_head, read_record, write_result},
     router::Command,
     script::Script,
     scripts,
@@ -163,6 +164,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Most bytes of a worker's name: a record keeps its length in one byte.
 const LONGEST_NAME: usize = 255;
 
+/// How long something of a job stays after its end, at least, by its node's clock: the stub of one that was
+/// deleted by hand, the record of every other. Twice as long as the bus keeps its submit, by which it would be
+/// made again.
+pub const KEEP_STUB: Duration = Duration::from_secs(20 * 60);
 /// How long an idempotency key stays taken, at least.
 pub(crate) const KEEP_KEY: Duration = Duration::from_secs(24 * 3600);
 
@@ -200,36 +205,35 @@ fn cut(text: &str, limit: usize) -> Vec<u8> {
     text.as_bytes()[..end].to_vec()
 }
 
-/// What `job/submit` unpacks as `>I2I4i8i8i8`.
-fn bounds(spec: &JobSpec) -> Vec<u8> {
-    let mut packed = Vec::with_capacity(30);
-    packed.extend(spec.retry.max_attempts.to_be_bytes());
-    packed.extend(spec.timeout_ms.to_be_bytes());
-    for moment in [spec.run_at, spec.start_by, spec.deadline] {
-        packed.extend(When::signed(moment).to_be_bytes());
+fn bounds(spec: &JobSpec, accepted: Time) -> scripts::job::SubmitBounds {
+    scripts::job::SubmitBounds {
+        max_attempts: spec.retry.max_attempts,
+        timeout_ms: spec.timeout_ms,
+        run_at: When::signed(spec.run_at),
+        start_by: When::signed(spec.start_by),
+        deadline: When::signed(spec.deadline),
+        accepted: accepted.0,
     }
-    packed
 }
 
-/// What `job/apply` unpacks as `>BI8I8I8c8`.
-fn ask(step: &Step) -> Vec<u8> {
-    let mut packed = Vec::with_capacity(33);
-    packed.push(step.event.code());
+fn ask(step: &Step) -> scripts::job::ApplyAsk {
     let lease = match (step.slot, step.place) {
         (true, place) => 1 + u64::from(place),
         (false, _) => micros(step.lease),
     };
-    for number in [step.seen, micros(step.wait.min(LONGEST_WAIT)), lease] {
-        packed.extend(number.to_be_bytes());
+    scripts::job::ApplyAsk {
+        event: step.event.code(),
+        seen: step.seen,
+        wait: micros(step.wait.min(LONGEST_WAIT)),
+        lease,
+        start_id: step.start_id.0,
     }
-    packed.extend(step.start_id.0);
-    packed
 }
 
-fn submit_call(job: &NewJob) -> scripts::job::Submit {
+fn submit_call(job: &NewJob, accepted: Time) -> scripts::job::Submit {
     scripts::job::Submit {
         key: keys::job(job.id),
-        bounds: bounds(&job.spec),
+        bounds: bounds(&job.spec, accepted),
         spec: v1::Spec::from(&job.spec).to_bytes(),
         payload: job.payload.to_vec(),
         body_hash: job.body_hash.map(|h| h.to_vec()).unwrap_or_default(),
@@ -237,11 +241,29 @@ fn submit_call(job: &NewJob) -> scripts::job::Submit {
     }
 }
 
+/// What scripts answered, job by job: one that cannot be read is its own job's fault.
+fn each<R, T>(
+    jobs: impl IntoIterator<Item = JobId>,
+    replies: Vec<Result<R, StoreError>>,
+    read: impl Fn(R) -> Result<T, StoreError>,
+) -> Vec<Result<T, StoreError>> {
+    let of = |(job, reply): (JobId, Result<R, StoreError>)| reply.and_then(&read).map_err(|fault| fault_of(job, fault));
+    jobs.into_iter().zip(replies).map(of).collect()
+}
+
 impl Store {
     /// Creates jobs, each at once or not at all. Repeating changes nothing.
     pub async fn submit(&self, jobs: &[NewJob]) -> Vec<Result<Submitted, StoreError>> {
-        let replies = self.run_many(jobs.iter().map(submit_call).collect()).await;
-        replies.into_iter().map(|reply| self.submitted(&reply?.reply)).collect()
+        let replies = self.run_many(jobs.iter().map(|job| submit_call(job, Time::NONE)).collect()).await;
+        let read = |reply: scripts::job::SubmitReply| self.submitted(&reply.reply);
+        each(jobs.iter().map(|job| job.id), replies, read)
+    }
+
+    /// Creates jobs that were accepted before, each at its time, and that Redis has forgotten. As [`Store::submit`].
+    pub(crate) async fn submit_again(&self, jobs: &[(NewJob, Time)]) -> Vec<Result<Submitted, StoreError>> {
+        let replies = self.run_many(jobs.iter().map(|(job, accepted)| submit_call(job, *accepted)).collect()).await;
+        let read = |reply: scripts::job::SubmitReply| self.submitted(&reply.reply);
+        each(jobs.iter().map(|(job, _)| job.id), replies, read)
     }
 
     /// What must be there before a record is: its home, due after `look`, and its place in the
@@ -261,13 +283,13 @@ impl Store {
         kept: Kept,
         wait: Duration,
     ) -> Vec<Result<(Submitted, usize), StoreError>> {
-        let commands = jobs.iter().map(|j| submit_call(j).into_command()).collect();
+        let commands = jobs.iter().map(|j| submit_call(j, Time::NONE).into_command()).collect();
         let replies = self.router().durable(commands, kept, wait).await;
         let read = |(value, keepers)| {
             let reply = scripts::job::Submit::decode(value)?;
             Ok((self.submitted(&reply.reply)?, keepers))
         };
-        replies.into_iter().map(|reply| reply.and_then(read)).collect()
+        each(jobs.iter().map(|job| job.id), replies, read)
     }
 
     fn submitted(&self, reply: &[u8]) -> Result<Submitted, StoreError> {
@@ -290,13 +312,14 @@ impl Store {
             result: step.result.as_ref().map(write_result).unwrap_or_default(),
             error: step.error.as_ref().map(|e| v1::Failure::from(e).to_bytes()).unwrap_or_default(),
         };
+        let ids: Vec<JobId> = steps.iter().map(|step| step.job).collect();
         let replies = self.run_many(steps.into_iter().map(call).collect()).await;
         let read = |reply: scripts::job::ApplyReply| {
             let moved = moved(&reply.reply)?;
             self.note_time(moved.now);
             Ok(moved)
         };
-        replies.into_iter().map(|reply| reply.and_then(read)).collect()
+        each(ids, replies, read)
     }
 
     /// One event for one job.
@@ -312,6 +335,7 @@ impl Store {
             lease: micros(item.lease),
             progress: item.progress.as_ref().map(|p| v1::Progress::from(p).to_bytes()).unwrap_or_default(),
         };
+        let ids: Vec<JobId> = items.iter().map(|item| item.job).collect();
         let replies = self.run_many(items.into_iter().map(call).collect()).await;
         let read = |reply: scripts::job::ExtendReply| {
             let moved = moved(&reply.reply)?;
@@ -320,7 +344,7 @@ impl Store {
             let held = moved.outcome == Outcome::Applied;
             Ok(Extended { held, remaining: until.remaining(moved.now), head: moved.head })
         };
-        replies.into_iter().map(|reply| reply.and_then(read)).collect()
+        each(ids, replies, read)
     }
 
     /// Reads jobs; a deleted one is read too and says so.
@@ -333,7 +357,10 @@ impl Store {
             Command::plain(cmd)
         };
         let replies = self.router().many(ids.iter().map(command).collect()).await;
-        ids.iter().zip(replies).map(|(id, reply)| read_record(*id, fields, reply?)).collect()
+        let read = |(id, reply): (&JobId, Result<redis::Value, StoreError>)| {
+            reply.and_then(|reply| read_record(*id, fields, reply)).map_err(|fault| fault_of(*id, fault))
+        };
+        ids.iter().zip(replies).map(read).collect()
     }
 
     /// Reads one job.
@@ -341,15 +368,38 @@ impl Store {
         self.read(&[id], fields).await.pop().unwrap_or(Ok(None))
     }
 
-    /// Removes an ended job's record, but for what holds its idempotency key. Repeating is harmless.
+    /// Removes an ended job's record, but for what holds its idempotency key and keeps it from being made
+    /// again. Repeating is harmless.
     pub async fn delete_ended(&self, id: JobId) -> Result<Deleted, StoreError> {
-        let call = scripts::job::Delete { key: keys::job(id), keep_key: micros(KEEP_KEY), kept: 0 };
-        let reply = self.run(call).await?;
+        let (keep_key, keep_stub) = (micros(KEEP_KEY), micros(KEEP_STUB));
+        let call = scripts::job::Delete { key: keys::job(id), keep_key, keep_stub, kept: 0 };
+        let reply = self.run(call).await.map_err(|fault| fault_of(id, fault))?;
         Ok(match reply.outcome {
             1 => Deleted::Deleted,
             2 => Deleted::Alive,
             _ => Deleted::Missing,
         })
+    }
+
+    /// Removes a job whose record cannot be read, with its home and its dead letter, whosever it was. True if
+    /// it was so: one that is gone, or can be read by now, is left alone. What else names it (a listing, a
+    /// queue, a slot) forgets a job without a record by itself. Repeating is harmless.
+    pub async fn delete_unreadable(&self, id: JobId) -> Result<bool, StoreError> {
+        match self.read_one(id, Fields::ALL).await {
+            Err(StoreError::Unreadable { .. }) => {}
+            Err(fault) => return Err(fault),
+            Ok(_) => return Ok(false),
+        }
+        // The record last: as long as it is there, whoever died half-way can be repeated.
+        self.drop_homes(&[id]).await?;
+        for tenant in self.listed_tenants().await? {
+            self.drop_dead_letter(&tenant, id).await?;
+        }
+        let key = keys::job(id);
+        let mut cmd = redis::cmd("DEL");
+        cmd.arg(key.as_bytes());
+        self.router().call(Command::plain(cmd)).await?;
+        Ok(true)
     }
 
     /// Notes on a job which one is its retry. Repeating is harmless.

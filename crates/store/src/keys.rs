@@ -47,6 +47,11 @@ pub(crate) fn queue(tenant: &Tenant, line: &Line, priority: Priority) -> Key {
     Key::new(format!("muster:queue:{tenant}:{line}:{priority}"))
 }
 
+/// Which lines a topic has beside its plain one, scored by when they were last noted.
+pub(crate) fn lines(tenant: &Tenant, topic: &Topic) -> Key {
+    Key::new(format!("muster:lines:{tenant}:{topic}"))
+}
+
 /// Ids of the jobs that a tenant created in ten minutes, or of some of them.
 pub(crate) fn listing(tenant: &Tenant, bucket: Bucket) -> Key {
     Key::new(format!("muster:idx:{tenant}:{bucket}"))
@@ -145,6 +150,11 @@ pub(crate) fn scrub_pass() -> Key {
     Key::new("muster:scheduler:scrub:pass".to_owned())
 }
 
+/// Which life of each primary the last look at them met.
+pub(crate) fn reread_mark() -> Key {
+    Key::new("muster:scheduler:reread:mark".to_owned())
+}
+
 /// The live workers, as the leader of the snapshot saw them.
 pub(crate) fn worker_snapshot() -> Key {
     Key::new("muster:workers:snapshot".to_owned())
@@ -197,6 +207,8 @@ pub enum LeaderLock {
     Streams,
     /// The scrub.
     Scrub,
+    /// Who reads again what the bus kept.
+    Reread,
     /// The writer of the worker snapshot.
     Snapshot,
     /// The retention of records, listings and dead letters.
@@ -205,8 +217,14 @@ pub enum LeaderLock {
 
 impl LeaderLock {
     /// All of them.
-    pub const ALL: [LeaderLock; 5] =
-        [LeaderLock::Reconciler, LeaderLock::Streams, LeaderLock::Scrub, LeaderLock::Snapshot, LeaderLock::Retention];
+    pub const ALL: [LeaderLock; 6] = [
+        LeaderLock::Reconciler,
+        LeaderLock::Streams,
+        LeaderLock::Scrub,
+        LeaderLock::Reread,
+        LeaderLock::Snapshot,
+        LeaderLock::Retention,
+    ];
 
     /// The key's text, as operators type it.
     pub const fn as_str(self) -> &'static str {
@@ -214,6 +232,7 @@ impl LeaderLock {
             LeaderLock::Reconciler => "muster:reconciler:default",
             LeaderLock::Streams => "muster:scheduler:streams",
             LeaderLock::Scrub => "muster:scheduler:scrub",
+            LeaderLock::Reread => "muster:scheduler:reread",
             LeaderLock::Snapshot => "muster:scheduler:snapshot:writer",
             LeaderLock::Retention => "muster:dlq:cleanup",
         }

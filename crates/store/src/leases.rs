@@ -21,13 +21,13 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use muster_domain::{JobId, time::micros};
+use muster_domain::{JobId, Leads, time::micros};
 use muster_telemetry::events::{Emit, LeaseLost};
 use tokio::{
     sync::{Notify, watch},
@@ -37,6 +37,7 @@ use tokio::{
 use crate::{
     Store, StoreError,
     keys::{self, Key, LeaderLock},
+    locks::LockHolder,
     scripts,
 };
 
@@ -50,18 +51,19 @@ pub const DECIDING_TTL: Duration = Duration::from_secs(30);
 pub struct Lock {
     key: Key,
     name: &'static str,
+    job: Option<JobId>,
 }
 
 impl Lock {
     /// The right to decide about a job, where that takes more than one script.
     pub fn deciding(job: JobId) -> Lock {
-        Lock { key: keys::deciding(job), name: keys::DECIDING }
+        Lock { key: keys::deciding(job), name: keys::DECIDING, job: Some(job) }
     }
 }
 
 impl From<LeaderLock> for Lock {
     fn from(lock: LeaderLock) -> Lock {
-        Lock { key: lock.into(), name: lock.as_str() }
+        Lock { key: lock.into(), name: lock.as_str(), job: None }
     }
 }
 
@@ -78,28 +80,22 @@ pub enum Held<T> {
 
 /// Proof of leadership. A function that needs it takes it; whoever holds a stale one can see so.
 ///
-/// Nobody but a [`LeaseKeeper`] makes one, so what takes a lease cannot be called without:
+/// Nobody but a [`LeaseKeeper`] makes one, so what takes a lease cannot be called without. Each function
+/// of the store that is a leader's alone shows so in its own words; for one that only perhaps leads:
 ///
 /// ```
-/// fn leader_only(_: &muster_store::Lease) {}
-/// fn tick(keeper: &muster_store::LeaseKeeper) {
+/// # use muster_store::{LeaseKeeper, ScrubPass, Store};
+/// async fn tick(store: &Store, keeper: &LeaseKeeper, pass: &ScrubPass) {
 ///     if let Some(lease) = keeper.lease() {
-///         leader_only(&lease);
+///         store.put_scrub_pass(&lease, pass).await;
 ///     }
 /// }
 /// ```
 ///
-/// ```compile_fail,E0061
-/// fn leader_only(_: &muster_store::Lease) {}
-/// fn tick(_keeper: &muster_store::LeaseKeeper) {
-///     leader_only();
-/// }
-/// ```
-///
 /// ```compile_fail,E0308
-/// fn leader_only(_: &muster_store::Lease) {}
-/// fn tick(keeper: &muster_store::LeaseKeeper) {
-///     leader_only(&keeper.lease());
+/// # use muster_store::{LeaseKeeper, ScrubPass, Store};
+/// async fn tick(store: &Store, keeper: &LeaseKeeper, pass: &ScrubPass) {
+///     store.put_scrub_pass(&keeper.lease(), pass).await;
 /// }
 /// ```
 ///
@@ -118,6 +114,12 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Fails unless this is a lease on that lock, and still held: asked before every write of a leader.
+    pub fn leads(&self, lock: LeaderLock) -> Result<(), StoreError> {
+        let lock = lock.as_str();
+        if self.lock == lock && self.is_held() { Ok(()) } else { Err(StoreError::NotLeader { lock }) }
+    }
+
     /// Whether the holder may still trust itself.
     pub fn is_held(&self) -> bool {
         self.base.elapsed() < Duration::from_micros(self.trusted_micros.load(Ordering::Acquire))
@@ -143,6 +145,12 @@ impl Lease {
     }
 }
 
+impl Leads for Lease {
+    fn is_held(&self) -> bool {
+        Lease::is_held(self)
+    }
+}
+
 /// Takes a lock and keeps it, for as long as [`LeaseKeeper::run`] runs.
 #[derive(Debug)]
 pub struct LeaseKeeper {
@@ -151,6 +159,8 @@ pub struct LeaseKeeper {
     owner: String,
     ttl: Duration,
     lease: watch::Sender<Option<Lease>>,
+    /// Who had the lock when it was last refused, and until when that is so at least.
+    rival: Mutex<Option<(LockHolder, Instant)>>,
     nudge: Notify,
 }
 
@@ -158,12 +168,27 @@ impl LeaseKeeper {
     /// A keeper that holds nothing yet. `replica` is who operators see in the lock.
     pub fn new(store: Store, lock: impl Into<Lock>, replica: &str, ttl: Duration) -> LeaseKeeper {
         let owner = format!("{replica}~{:08x}", fastrand::u32(..));
-        LeaseKeeper { store, lock: lock.into(), owner, ttl, lease: watch::Sender::new(None), nudge: Notify::new() }
+        let (lease, rival, nudge) = (watch::Sender::new(None), Mutex::default(), Notify::new());
+        LeaseKeeper { store, lock: lock.into(), owner, ttl, lease, rival, nudge }
     }
 
     /// The lease, if it is held and may be trusted.
     pub fn lease(&self) -> Option<Lease> {
         self.lease.borrow().clone().filter(Lease::is_held)
+    }
+
+    /// Who holds the lock, as far as is known here without asking: this keeper, or whoever it was
+    /// refused for and whose lock cannot have run out since.
+    pub fn holder(&self) -> Option<LockHolder> {
+        if let Some(lease) = self.lease() {
+            return LockHolder::parse(lease.value.as_bytes()).ok();
+        }
+        let rival = self.rival().clone();
+        rival.filter(|(_, until)| Instant::now() < *until).map(|(holder, _)| holder)
+    }
+
+    fn rival(&self) -> MutexGuard<'_, Option<(LockHolder, Instant)>> {
+        self.rival.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells of every change of holding.
@@ -202,6 +227,7 @@ impl LeaseKeeper {
     /// this on the way should [`LeaseKeeper::release`], or others wait for the TTL.
     pub async fn hold<T>(&self, work: impl Future<Output = T>) -> Held<T> {
         let Ok(mut lease) = self.take().await else { return Held::Elsewhere };
+        let _told = self.lock.job.map(|job| self.store.deciding.note(job));
         tokio::pin!(work);
         loop {
             self.lease.send_replace(Some(lease.clone()));
@@ -236,6 +262,8 @@ impl LeaseKeeper {
             Ok(Err(_)) | Err(_) => return Err(None),
         };
         if reply.fence == 0 {
+            let until = before + Duration::from_millis(reply.left_ms);
+            *self.rival() = LockHolder::parse(&reply.holder).ok().map(|holder| (holder, until));
             return Err((reply.left_ms > 0).then(|| Duration::from_millis(reply.left_ms)));
         }
         let lease = Lease {

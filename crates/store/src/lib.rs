@@ -8,8 +8,10 @@
 mod api_keys;
 mod audit;
 mod census;
+mod checkup;
 mod dead_letters;
 mod error;
+pub mod failpoint;
 mod fleet;
 mod format;
 mod homes;
@@ -17,13 +19,16 @@ mod jobs;
 pub mod keys;
 pub mod leases;
 mod limits;
+mod lines;
 mod lists;
+mod locks;
 mod minting;
 mod notes;
 mod operations;
 mod queues;
 mod record;
 mod replicas;
+mod reread;
 mod retention;
 pub mod router;
 mod script;
@@ -34,34 +39,44 @@ mod scrub;
 mod settings;
 mod slots;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use muster_domain::Time;
+use muster_domain::{JobId, Time};
 
 pub use crate::{
     api_keys::ApiKey,
     audit::{AuditBreak, AuditEntry, AuditFilter, AuditReport, AuditRetention},
     census::{Census, CensusWalk, ScrubPass, TopicCensus},
-    dead_letters::DeadMessage,
+    checkup::NodeVitals,
+    dead_letters::{DeadMessage, DeadMessageCause},
     error::StoreError,
     fleet::{WorkerSeen, WorkerSnapshot},
     format::FORMAT,
     homes::{DueHomes, Rescore},
-    jobs::{Deleted, Extended, Extension, Moved, NewJob, Step, Submitted},
+    jobs::{Deleted, Extended, Extension, KEEP_STUB, Moved, NewJob, Step, Submitted},
     keys::LeaderLock,
     leases::{DECIDING_TTL, Held, LEADER_TTL, Lease, LeaseKeeper, Lock},
     limits::{RateLimit, Taken, Want},
-    lists::{ListError, ListFilter, PAGE_WORK, Page, Place},
+    lines::{LINE_KEPT, MOST_LINES, TopicLine},
+    lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page, Place},
+    locks::{LockHolder, LockSeen},
     operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
-    queues::{QueueEntry, QueuePlace, Waiting},
+    queues::{QueueEntry, QueuePlace},
     record::{Fields, Record, StoredResult},
-    replicas::{LockHolder, LockSeen, REPLICA_TTL, Replica},
-    retention::{Retained, Retention, RetentionWalk},
-    router::{Kept, RedisSettings, Router},
+    replicas::{REPLICA_TTL, Replica},
+    reread::{KnownMark, Lives, RereadMark},
+    retention::{Removed, Retained, Retention, RetentionWalk},
+    router::{Kept, NodeAddr, RedisSettings, Router},
     scrub::{ScrubWalk, Scrubbed},
     settings::{ConfigRecord, Put, SeenVersion, TopicChange, TopicRecord},
     slots::{SlotAsk, SlotHeld, SlotRef, SlotTaken},
 };
+
+/// What a node's clock said, and when that was heard here.
+pub type Said = Result<(Time, Instant), StoreError>;
 
 /// Everything in Redis. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -71,6 +86,8 @@ pub struct Store {
     noted: lists::Noted,
     /// How the audit log ends, as this process last heard; whoever adds to it holds this.
     audit_tail: Arc<tokio::sync::Mutex<audit::Tail>>,
+    /// The jobs whose locks this process holds.
+    deciding: locks::Deciding,
 }
 
 impl Store {
@@ -80,6 +97,7 @@ impl Store {
             router: Router::connect(settings).await?,
             noted: lists::Noted::default(),
             audit_tail: Arc::default(),
+            deciding: locks::Deciding::default(),
         })
     }
 
@@ -90,16 +108,40 @@ impl Store {
 
     /// Asks every primary for its time; fails if one does not answer. Returns the first one's.
     pub async fn ping(&self) -> Result<Time, StoreError> {
-        let mut first = None;
-        for node in self.router.primaries().await? {
-            let reply = self.router.call_node(&node, &redis::cmd("TIME")).await?;
-            let (seconds, micros) = redis::from_redis_value::<(u64, u64)>(reply)
-                .map_err(|fault| StoreError::Decode(format!("TIME: {fault}")))?;
-            first.get_or_insert(Time(seconds * 1_000_000 + micros));
-        }
-        let now = first.ok_or_else(|| StoreError::unavailable("no primary is known"))?;
+        let times = self.times(Duration::MAX).await?;
+        let times = times.into_iter().map(|(_, said)| said).collect::<Result<Vec<_>, _>>()?;
+        times.first().map(|(time, _)| *time).ok_or_else(|| StoreError::unavailable("no primary is known"))
+    }
+
+    /// Each primary's own time and when its answer was here, or why it did not say it within `limit`: its clock
+    /// said so then or shortly before, however long the others took. Fails if no primary is known.
+    pub async fn times(&self, limit: Duration) -> Result<Vec<(NodeAddr, Said)>, StoreError> {
+        let ask = async |node: NodeAddr| {
+            let asked = tokio::time::timeout(limit, self.time_of(&node)).await;
+            let late = || Err(StoreError::unavailable(format!("{node} did not say its time within {limit:?}")));
+            let said = asked.unwrap_or_else(|_| late()).map(|time| (time, Instant::now()));
+            (node, said)
+        };
+        Ok(futures_util::future::join_all(self.router.primaries().await?.into_iter().map(ask)).await)
+    }
+
+    async fn time_of(&self, node: &NodeAddr) -> Result<Time, StoreError> {
+        let reply = self.router.call_node(node, &redis::cmd("TIME")).await?;
+        let (seconds, micros) = redis::from_redis_value::<(u64, u64)>(reply)
+            .map_err(|fault| StoreError::Decode(format!("TIME: {fault}")))?;
+        let now = Time(seconds * 1_000_000 + micros);
         self.note_time(now);
         Ok(now)
+    }
+
+    /// The node that has this job's record now, as far as the slots are known.
+    pub fn node_of(&self, job: JobId) -> Option<NodeAddr> {
+        self.router.owner(keys::job(job).as_bytes())
+    }
+
+    /// The node that has this shard of homes now, as far as the slots are known.
+    pub fn node_of_homes(&self, shard: u8) -> Option<NodeAddr> {
+        self.router.owner(keys::homes(shard).as_bytes())
     }
 
     /// The way to the nodes.

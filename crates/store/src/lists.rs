@@ -10,13 +10,15 @@
 //! the list's node was away stand on another list of the same ten minutes, and are listed behind it.
 //!
 //! A cursor is a list and a position in it. Lists only grow at their end, so a cursor never moves
-//! however many jobs are added meanwhile. A page reads at most [`PAGE_WORK`] records; it may
-//! therefore be short, and only a missing cursor ends the list.
+//! however many jobs are added meanwhile. A page reads at most [`PAGE_WORK`] records, looks into a bounded
+//! number of lists, and ends when it holds [`PAGE_BYTES`] of payloads and results, which are read of matches
+//! only; it may therefore be short, or empty, and only a missing cursor ends the list.
 
 mod places;
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
+use bytes::Bytes;
 use muster_domain::{JobId, State, Tenant, Time, Topic};
 
 pub use self::places::Place;
@@ -30,6 +32,14 @@ use crate::{
 
 /// Most records that one page reads.
 pub const PAGE_WORK: usize = 2000;
+/// A page with so many bytes of payloads and results is full: no job comes after the one that made it so.
+pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Matches whose large fields are read at once: together at most 12 MiB.
+const LARGE_AT_ONCE: usize = 16;
+/// Looking into one list of ten minutes costs as much as so many records: it takes calls of its own.
+const LIST_WORK: usize = 10;
+/// Most lists that one page looks into.
+const PAGE_LISTS: usize = PAGE_WORK / LIST_WORK;
 
 /// What a listed job must be like. Empty fields ask for nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,8 +92,48 @@ impl ListFilter {
 pub struct Page {
     /// Matches, newest first.
     pub items: Vec<Record>,
+    /// Jobs that stand on this part of the list and cannot be read, so nobody knows whether they match.
+    pub unreadable: Vec<JobId>,
     /// Where to go on; none at the end.
     pub next_cursor: Option<String>,
+}
+
+/// A job on a list: its record, or whose record cannot be read.
+type Found = Result<Record, JobId>;
+
+fn id_of(job: &Found) -> JobId {
+    job.as_ref().map_or_else(|id| *id, |record| record.id)
+}
+
+impl Page {
+    /// One more, unless it is there already.
+    fn add(&mut self, job: Found) {
+        let id = id_of(&job);
+        match job {
+            Ok(record) if !self.items.iter().any(|seen| seen.id == id) => self.items.push(record),
+            Err(_) if !self.unreadable.contains(&id) => self.unreadable.push(id),
+            _ => {}
+        }
+    }
+
+    fn is_full(&self, limit: usize) -> bool {
+        self.items.len() == limit || self.items.iter().map(large).sum::<usize>() >= PAGE_BYTES
+    }
+}
+
+/// Bytes of a record's large fields.
+fn large(record: &Record) -> usize {
+    let result = record.result.as_ref().map_or(0, |result| result.json.len() + result.preview.len());
+    record.payload.as_ref().map_or(0, Bytes::len) + result
+}
+
+/// What a page is asked for.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    tenant: &'a Tenant,
+    limit: usize,
+    filter: &'a ListFilter,
+    fields: Fields,
 }
 
 /// Where a walk stands: everything at or after it has been seen.
@@ -140,26 +190,19 @@ impl Store {
         fields: Fields,
     ) -> Result<Page, ListError> {
         let cursor = cursor.map(|text| Cursor::parse(text).ok_or(ListError::BadCursor)).transpose()?;
+        let ask = Ask { tenant, limit, filter, fields };
         let from = match (cursor, filter.only_bad_ends()) {
-            (None, true) => return self.list_dead(tenant, None, limit, filter, fields).await,
-            (Some(Cursor::Dead { at, id }), true) => {
-                return self.list_dead(tenant, Some((at, id)), limit, filter, fields).await;
-            }
+            (None, true) => return self.list_dead(ask, None).await,
+            (Some(Cursor::Dead { at, id }), true) => return self.list_dead(ask, Some((at, id))).await,
             (None, false) => (Bucket::LAST, u64::MAX),
             (Some(Cursor::Listed { bucket, below }), false) => (bucket, below),
             _ => return Err(ListError::BadCursor),
         };
-        self.list_all(tenant, from, limit, filter, fields).await
+        self.list_all(ask, from).await
     }
 
-    async fn list_all(
-        &self,
-        tenant: &Tenant,
-        (mut from, mut below): (Bucket, u64),
-        limit: usize,
-        filter: &ListFilter,
-        fields: Fields,
-    ) -> Result<Page, ListError> {
+    async fn list_all(&self, ask: Ask<'_>, (mut from, mut below): (Bucket, u64)) -> Result<Page, ListError> {
+        let Ask { tenant, limit, filter, .. } = ask;
         let mut page = Page::default();
         let mut work = PAGE_WORK;
         if let Some(before) = filter.created_before {
@@ -171,96 +214,140 @@ impl Store {
             }
         }
         let oldest = filter.created_after.map_or(0, |t| (t.0 / BUCKET).saturating_sub(1));
-        for current in self.buckets_from(tenant, from, oldest).await? {
+        let (lists, rest) = self.buckets_from(tenant, from, oldest).await?;
+        for current in lists {
             let length = self.bucket_length(tenant, current).await?;
+            work = work.saturating_sub(LIST_WORK);
             let mut end = if current == from { below.min(length) } else { length };
             while end > 0 {
-                let start = end.saturating_sub(work.min(limit.max(50)) as u64);
-                let ids = self.bucket_slice(tenant, current, start, end).await?;
-                let mut records = self.matching(tenant, &ids, filter, fields, Some((current, start))).await?;
-                records.retain(|(_, r)| !page.items.iter().any(|seen: &Record| seen.id == r.id));
-                for (place, record) in records.into_iter().rev() {
-                    page.items.push(record);
-                    if page.items.len() == limit {
-                        page.next_cursor = Some(Cursor::Listed { bucket: current, below: start + place as u64 }.text());
-                        return Ok(page);
-                    }
-                }
-                work = work.saturating_sub(ids.len());
-                end = start;
                 if work == 0 {
                     page.next_cursor = Some(Cursor::Listed { bucket: current, below: end }.text());
                     return Ok(page);
                 }
+                let start = end.saturating_sub(work.min(limit.max(50)) as u64);
+                let ids = self.bucket_slice(tenant, current, start, end).await?;
+                if let Some(place) = self.fill(&mut page, ask, &ids, Some((current, start))).await? {
+                    page.next_cursor = Some(Cursor::Listed { bucket: current, below: start + place as u64 }.text());
+                    return Ok(page);
+                }
+                work = work.saturating_sub(ids.len());
+                end = start;
             }
         }
+        page.next_cursor = rest.map(|bucket| Cursor::Listed { bucket, below: u64::MAX }.text());
         Ok(page)
     }
 
-    async fn list_dead(
-        &self,
-        tenant: &Tenant,
-        after: Option<(u64, JobId)>,
-        limit: usize,
-        filter: &ListFilter,
-        fields: Fields,
-    ) -> Result<Page, ListError> {
+    async fn list_dead(&self, ask: Ask<'_>, after: Option<(u64, JobId)>) -> Result<Page, ListError> {
         let mut page = Page::default();
-        let dead = self.dead_letters_below(tenant, after, PAGE_WORK).await?;
-        for chunk in dead.chunks(limit.max(50)) {
+        let (dead, more) = self.dead_letters_below(ask.tenant, after, PAGE_WORK).await?;
+        for chunk in dead.chunks(ask.limit.max(50)) {
             let ids: Vec<JobId> = chunk.iter().map(|d| d.0).collect();
-            for (place, record) in self.matching(tenant, &ids, filter, fields, None).await? {
-                page.items.push(record);
-                if page.items.len() == limit {
-                    let (id, at) = chunk[place];
-                    page.next_cursor = Some(Cursor::Dead { at: at.0, id }.text());
-                    return Ok(page);
-                }
+            if let Some(place) = self.fill(&mut page, ask, &ids, None).await? {
+                let (id, at) = chunk[place];
+                page.next_cursor = Some(Cursor::Dead { at: at.0, id }.text());
+                return Ok(page);
             }
         }
-        if let (true, Some((id, at))) = (dead.len() == PAGE_WORK, dead.last()) {
+        if let (true, Some((id, at))) = (more, dead.last()) {
             page.next_cursor = Some(Cursor::Dead { at: at.0, id: *id }.text());
         }
         Ok(page)
     }
 
-    /// Those of `ids` that are the tenant's, still there and asked for, with their number. `listed` is
-    /// the bucket they stand in and the position of the first.
+    /// Puts those of `ids` that are asked for on the page, newest first. If that fills it: the number of the one
+    /// that did.
+    async fn fill(
+        &self,
+        page: &mut Page,
+        ask: Ask<'_>,
+        ids: &[JobId],
+        listed: Option<(Bucket, u64)>,
+    ) -> Result<Option<usize>, StoreError> {
+        let entries: Vec<(usize, JobId)> = ids.iter().copied().enumerate().collect();
+        let mut found = self.matching(ask, &entries, Fields::NONE, listed).await?;
+        if listed.is_some() {
+            // The newest stand at a bucket's end.
+            found.reverse();
+        }
+        let mut add = |found: Vec<(usize, Found)>| {
+            found.into_iter().find_map(|(place, job)| {
+                page.add(job);
+                page.is_full(ask.limit).then_some(place)
+            })
+        };
+        if ask.fields == Fields::NONE {
+            return Ok(add(found));
+        }
+        // What matches is read once more with its large fields, and judged once more: it may have moved.
+        let matches: Vec<(usize, JobId)> = found.iter().map(|(place, job)| (*place, id_of(job))).collect();
+        for some in matches.chunks(LARGE_AT_ONCE.min(ask.limit)) {
+            if let Some(place) = add(self.matching(ask, some, ask.fields, listed).await?) {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Those of the entries that are the tenant's, still there and asked for, and those of which nobody can
+    /// tell, read with these fields. `listed` is the bucket they stand in and the position of number 0.
     async fn matching(
         &self,
-        tenant: &Tenant,
-        ids: &[JobId],
-        filter: &ListFilter,
+        ask: Ask<'_>,
+        entries: &[(usize, JobId)],
         fields: Fields,
         listed: Option<(Bucket, u64)>,
-    ) -> Result<Vec<(usize, Record)>, StoreError> {
+    ) -> Result<Vec<(usize, Found)>, StoreError> {
         // In a listing, an entry counts only at the place that the record remembers.
         let counts = |n: usize, record: &Record| match (listed, record.place) {
             (Some((bucket, start)), Some(place)) => place == Place::new(bucket, start + n as u64),
             _ => true,
         };
-        let mut found: Vec<(usize, Record)> = Vec::new();
-        for (place, record) in self.read(ids, fields).await.into_iter().enumerate() {
-            let Some(record) = record? else { continue };
-            let fits = !record.deleted && record.spec.tenant == *tenant && filter.admits(&record);
-            if fits && counts(place, &record) && !found.iter().any(|(_, seen)| seen.id == record.id) {
-                found.push((place, record));
+        let mut found: Vec<(usize, Found)> = Vec::new();
+        let ids: Vec<JobId> = entries.iter().map(|(_, id)| *id).collect();
+        for (&(place, _), record) in entries.iter().zip(self.read(&ids, fields).await) {
+            let job = match record {
+                Err(StoreError::Unreadable { job, .. }) => Err(job),
+                record => match record? {
+                    Some(record)
+                        if !record.deleted
+                            && record.spec.tenant == *ask.tenant
+                            && ask.filter.admits(&record)
+                            && counts(place, &record) =>
+                    {
+                        Ok(record)
+                    }
+                    _ => continue,
+                },
+            };
+            if !found.iter().any(|(_, seen)| id_of(seen) == id_of(&job)) {
+                found.push((place, job));
             }
         }
         Ok(found)
     }
 
-    /// A tenant's lists from this one on, newest first; of the same ten minutes by choice.
-    async fn buckets_from(&self, tenant: &Tenant, from: Bucket, oldest: u64) -> Result<Vec<Bucket>, StoreError> {
+    /// A tenant's lists from this one on, newest first, of the same ten minutes by choice: as many as a page
+    /// looks into, and where the others begin.
+    async fn buckets_from(
+        &self,
+        tenant: &Tenant,
+        from: Bucket,
+        oldest: u64,
+    ) -> Result<(Vec<Bucket>, Option<Bucket>), StoreError> {
+        // Enough, though some choices of the first ten minutes were walked, and some of the last are cut off.
+        const READ: usize = PAGE_LISTS + 1 + 2 * (u8::MAX as usize + 1);
         let key = keys::buckets(tenant);
         let mut cmd = redis::cmd("ZREVRANGEBYSCORE");
-        cmd.arg(key.as_bytes()).arg(from.span).arg(oldest);
+        cmd.arg(key.as_bytes()).arg(from.span).arg(oldest).arg("LIMIT").arg(0).arg(READ);
         let members = list(self.router().call(Command::plain(cmd)).await?)?;
-        let order = |bucket: &Bucket| (Reverse(bucket.span), bucket.choice);
         let mut buckets: Vec<Bucket> = members.iter().filter_map(|member| Bucket::parse(member)).collect();
+        let order = |bucket: &Bucket| (Reverse(bucket.span), bucket.choice);
         buckets.retain(|bucket| order(bucket) >= order(&from));
         buckets.sort_by_key(order);
-        Ok(buckets)
+        let rest = buckets.get(PAGE_LISTS).copied();
+        buckets.truncate(PAGE_LISTS);
+        Ok((buckets, rest))
     }
 
     pub(crate) async fn bucket_length(&self, tenant: &Tenant, bucket: Bucket) -> Result<u64, StoreError> {

@@ -3,14 +3,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use muster_domain::{JobId, Line, Priority, Tenant, Time, Topic, time::micros};
+use muster_domain::{JobId, Line, Phase, Priority, State, Tenant, Time, job::transition, time::micros};
 
-use crate::{
-    Record, Store, StoreError, keys,
-    router::Command,
-    script::{list, number},
-    scripts,
-};
+use crate::{Record, Store, StoreError, keys, router::Command, script::number, scripts};
 
 /// One job in the backlog. The member is job and version, so that a late removal never hits a newer entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,15 +37,6 @@ pub struct QueuePlace {
     pub claimed_until: Option<Time>,
 }
 
-/// A topic's backlog.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
-    /// How many jobs are in it.
-    pub queued: u64,
-    /// Since when the oldest is, as its submit was accepted.
-    pub oldest: Option<Time>,
-}
-
 /// Most entries that one claim takes of one priority.
 const MOST_CLAIMED: u64 = 1000;
 /// Ends the member of an entry that needs a slot.
@@ -70,6 +56,15 @@ impl QueueEntry {
             since: record.head.created_at,
             limited: !record.spec.concurrency_key.is_empty(),
         }
+    }
+
+    /// The entry that a job may have left behind, if it has ended by what also ends a queued one. Whether it
+    /// was one is not asked: where none stands, removing finds nothing.
+    pub fn left_by(record: &Record) -> Option<QueueEntry> {
+        let Phase::Ended { lease_end: None, .. } = record.head.phase else { return None };
+        let ends_queued = |event| transition(State::Queued, event).is_some_and(State::is_end);
+        let version = record.head.version.checked_sub(1)?;
+        record.head.last_event.is_some_and(ends_queued).then(|| QueueEntry { version, ..QueueEntry::of(record) })
     }
 
     pub(crate) fn member(&self) -> String {
@@ -214,35 +209,6 @@ impl Store {
         let (Some(rank), Some(score)) = (rank, score) else { return Ok(None) };
         let claimed_until = (score < 0.0).then_some(Time((score + CLAIM) as u64));
         Ok(Some(QueuePlace { ahead: more_urgent + rank, waiting, claimed_until }))
-    }
-
-    /// How many jobs wait in a topic's backlog, and since when the oldest does. A fixed number of calls.
-    pub async fn waiting_in(&self, tenant: &Tenant, topic: &Topic) -> Result<Waiting, StoreError> {
-        let line = Line::from(topic);
-        let keys = || Priority::ALL.iter().map(|&priority| keys::queue(tenant, &line, priority));
-        let count = keys().map(|key| {
-            let mut cmd = redis::cmd("ZCARD");
-            cmd.arg(key.as_bytes());
-            Command::plain(cmd)
-        });
-        // Those that are claimed at this moment are about to leave.
-        let oldest = keys().map(|key| {
-            let mut cmd = redis::cmd("ZRANGEBYSCORE");
-            cmd.arg(key.as_bytes()).arg(0).arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(1);
-            Command::plain(cmd)
-        });
-        let replies = self.router().many(count.chain(oldest).collect()).await;
-        let mut waiting = Waiting::default();
-        for (place, reply) in replies.into_iter().enumerate() {
-            if place < Priority::ALL.len() {
-                waiting.queued += number::<u64>(&reply?)?;
-            } else if let Some(score) = list(reply?)?.get(1) {
-                let since = std::str::from_utf8(score).ok().and_then(|text| text.parse::<f64>().ok());
-                let since = since.map(|score| Time(score as u64));
-                waiting.oldest = waiting.oldest.into_iter().chain(since).min();
-            }
-        }
-        Ok(waiting)
     }
 
     /// How many jobs wait in each line's backlog.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use muster_domain::{
-    Event, Head, JobError, JobId, JobSpec, Phase, Progress, StartId, State, Time, WorkerId,
+    Ending, Event, Head, JobError, JobId, JobSpec, Phase, Progress, StartId, State, Time, WorkerId,
     job::{Lease, Transition},
     slot::Holder,
 };
+use muster_telemetry::{Emit, events::UnreadableRecord};
 use muster_wire::v1;
 use redis::Value;
 
@@ -46,7 +47,9 @@ impl Fields {
 
     pub(crate) fn names(self) -> Vec<&'static str> {
         let mut names = vec!["s", "d", "e", "g", "n", "x", "l", "c"];
-        names.extend(self.payload.then_some("p"));
+        if self.payload {
+            names.extend(["p", "k"]);
+        }
         names.extend(self.result.then_some("r"));
         names
     }
@@ -63,6 +66,8 @@ pub struct Record {
     pub spec: JobSpec,
     /// JSON, verbatim; none if there is none or it was not asked for.
     pub payload: Option<Bytes>,
+    /// Of the request, if its id was derived; read along with the payload.
+    pub body_hash: Option<[u8; 16]>,
     /// What it returned, if it was asked for.
     pub result: Option<StoredResult>,
     /// Why its last failed attempt failed.
@@ -93,7 +98,20 @@ impl Record {
 }
 
 fn wrong(what: &str) -> StoreError {
-    StoreError::Decode(format!("job record: {what}"))
+    StoreError::Decode(what.to_owned())
+}
+
+/// A fault that a command on one job's record met: told, and called what it is, where it is the record's own.
+pub(crate) fn fault_of(job: JobId, fault: StoreError) -> StoreError {
+    let what = match fault {
+        StoreError::Decode(what) => what,
+        StoreError::Server { code, .. } if code == "WRONGTYPE" => "not a hash".to_owned(),
+        // A script that could not take the head apart; it had not written anything.
+        StoreError::Server { message, .. } if message.starts_with("user_script:") => message,
+        other => return other,
+    };
+    UnreadableRecord { job: &job, detail: &what }.emit();
+    StoreError::Unreadable { job, what }
 }
 
 /// Length of the head without the worker's name.
@@ -135,7 +153,9 @@ pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
             lease: Lease { worker: WorkerId::trusted(worker.clone()), start_id: StartId(start_id), until: lease_until },
             attempt_end: due.some(),
         },
-        end => Phase::Ended { end, lease_end: lease_until.some() },
+        over => {
+            Phase::Ended { end: Ending::try_from(over).map_err(|_| wrong("no end"))?, lease_end: lease_until.some() }
+        }
     };
     Ok(Head {
         version,
@@ -159,7 +179,7 @@ pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
 
 fn read_history(mut raw: &[u8]) -> Result<Vec<Transition>, StoreError> {
     if raw.len() < 2 {
-        return Ok(Vec::new());
+        return Err(wrong("history cut short"));
     }
     let count = usize::from(raw.get_u16());
     let mut lines = Vec::with_capacity(count.min(64));
@@ -178,19 +198,26 @@ fn read_history(mut raw: &[u8]) -> Result<Vec<Transition>, StoreError> {
             note: String::from_utf8_lossy(line).into_owned(),
         });
     }
+    if lines.len() != count {
+        return Err(wrong("lines of history are missing"));
+    }
     Ok(lines)
 }
 
 /// Reads what HMGET of [`Fields::names`] gave; `None` if there is no such job.
 pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Option<Record>, StoreError> {
     let Value::Array(values) = reply else { return Err(wrong("not a list of fields")) };
+    if values.iter().all(|value| *value == Value::Nil) {
+        return Ok(None);
+    }
     let mut values = values.into_iter();
     let mut field = || match values.next() {
         None | Some(Value::Nil) => Ok(None),
         Some(value) => bytes(value).map(Some),
     };
     let wire = |e: muster_wire::WireError| wrong(&e.to_string());
-    let (Some(packed), Some(spec)) = (field()?, field()?) else { return Ok(None) };
+    let packed = field()?.ok_or_else(|| wrong("no head"))?;
+    let spec = field()?.ok_or_else(|| wrong("no spec"))?;
     let mut raw = packed.as_slice();
     let head = read_head(&mut raw)?;
     let error = field()?.map(|b| v1::Failure::from_bytes(&b)).transpose().map_err(wire)?;
@@ -200,7 +227,10 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     let place = field()?.and_then(|b| Place::from_bytes(&b));
     let (slot, placed) = field()?.map_or((None, false), |b| read_slot(&b));
     let lease_until = packed.get(LEASE).and_then(|raw| Time(u64::from_be_bytes(raw.try_into().ok()?)).some());
-    let payload = if fields.payload { field()?.map(Bytes::from) } else { None };
+    let (payload, body_hash) = match fields.payload {
+        true => (field()?.map(Bytes::from), field()?.and_then(|b| b.try_into().ok())),
+        false => (None, None),
+    };
     let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };
     Ok(Some(Record {
         id,
@@ -208,6 +238,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
         head,
         spec: v1::Spec::from_bytes(&spec).map_err(wire)?,
         payload,
+        body_hash,
         result,
         error,
         progress,

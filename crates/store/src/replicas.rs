@@ -1,8 +1,8 @@
-//! Who runs: each replica announces itself and its loops; and who leads, as the locks say.
+//! Who runs: each replica announces itself, its loops and the jobs that it is deciding about.
 //!
 //! Knows: a string per replica with a time to live, and an index of their names, so that nothing
 //! has to be scanned for. Promises: a replica that died is gone after [`REPLICA_TTL`], one that
-//! stopped at once. Leaves to others: what a replica tells of its loops (any JSON); nothing in
+//! stopped at once. Leaves to others: what a replica tells of its loops and settings (any JSON); nothing in
 //! here is ever decided by.
 
 use std::{future::Future, time::Duration};
@@ -13,18 +13,18 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
-    LeaderLock, Store, StoreError,
+    Store, StoreError,
     fleet::as_micros,
     keys::{self, Key},
     router::Command,
-    script::{bytes, list, number},
+    script::{bytes, list},
 };
 
 /// A replica that has not announced itself for so long is gone.
 pub const REPLICA_TTL: Duration = Duration::from_secs(15);
 /// How often a replica announces itself when nothing changes.
 const ANNOUNCE: Duration = Duration::from_secs(5);
-/// How often it looks whether a loop was won or lost.
+/// How often it looks whether a loop or a job's lock was won or lost.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long the last word may take.
 const LAST_WORD: Duration = Duration::from_millis(500);
@@ -50,49 +50,30 @@ pub struct Replica {
     pub seen_at: Time,
     /// Its loops, as its admin port shows them; times in it are ages at `seen_at`.
     pub loops: Vec<Value>,
-}
-
-/// A leader's lock as it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockSeen {
-    /// Which.
-    pub lock: LeaderLock,
-    /// Who holds it, if anybody does.
-    pub holder: Option<LockHolder>,
-}
-
-/// Who holds a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockHolder {
-    /// The replica's name and, after a `~`, the token of this life of it.
-    pub owner: String,
-    /// Grows with every new holder.
-    pub fence: u64,
-    /// How long the lock lasts unless it is renewed.
-    pub left: Duration,
-}
-
-impl LockHolder {
-    /// The replica's name.
-    pub fn instance(&self) -> &str {
-        self.owner.rsplit_once('~').map_or(&self.owner, |(name, _)| name)
-    }
+    /// The jobs whose locks it holds. Absent in what an older version says.
+    #[serde(default)]
+    pub deciding: Vec<String>,
+    /// Its settings, secrets masked, and where each comes from; none of a version that did not tell.
+    #[serde(default)]
+    pub settings: Vec<Value>,
 }
 
 impl Store {
-    /// Announces a replica until `stop`, every few seconds and soon after a loop was won or lost;
-    /// then takes the announcement back. Ends only by `stop`.
-    pub async fn announce(&self, mut about: Replica, loops: impl Fn() -> Vec<Value>, stop: impl Future<Output = ()>) {
+    /// Announces a replica until `stop`, every few seconds and soon after a loop or the lock of a job
+    /// was won or lost; then takes the announcement back. `now` writes down what may have changed. Ends
+    /// only by `stop`.
+    pub async fn announce(&self, mut about: Replica, now: impl Fn(&mut Replica), stop: impl Future<Output = ()>) {
         let keep = async {
-            let (mut told, mut next) = (Vec::new(), Instant::now());
+            let (mut told, mut next) = ((Vec::new(), Vec::new()), Instant::now());
             loop {
-                let now = loops();
-                let states = states(&now);
-                if Instant::now() >= next || states != told {
-                    about.loops = now;
+                now(&mut about);
+                let deciding = self.deciding.jobs();
+                let news = (states(&about.loops), deciding.clone());
+                if Instant::now() >= next || news != told {
+                    about.deciding = deciding.iter().map(JobId::to_string).collect();
                     about.seen_at = self.now();
                     match self.put_replica(&about).await {
-                        Ok(()) => (told, next) = (states, Instant::now() + ANNOUNCE),
+                        Ok(()) => (told, next) = (news, Instant::now() + ANNOUNCE),
                         Err(fault) => tracing::debug!(event = "announce_failed", detail = %fault, "not announced"),
                     }
                 }
@@ -167,51 +148,11 @@ impl Store {
         let prefix = member(service, "");
         Ok(names.iter().filter(|name| name.starts_with(prefix.as_bytes())).count())
     }
-
-    /// Every leader's lock, as it stands now.
-    pub async fn leader_locks(&self) -> Result<Vec<LockSeen>, StoreError> {
-        let ask = |name: &str, lock: LeaderLock| {
-            let mut cmd = redis::cmd(name);
-            cmd.arg(Key::from(lock).as_bytes());
-            Command::plain(cmd)
-        };
-        let calls = LeaderLock::ALL.iter().flat_map(|lock| [ask("GET", *lock), ask("PTTL", *lock)]).collect();
-        let mut replies = self.router().many(calls).await.into_iter();
-        let mut seen = Vec::with_capacity(LeaderLock::ALL.len());
-        for lock in LeaderLock::ALL {
-            let (Some(value), Some(left)) = (replies.next(), replies.next()) else { break };
-            let (value, left) = (value?, number::<i64>(&left?)?);
-            let holder = match value {
-                redis::Value::Nil => None,
-                value => Some(holder(&bytes(value)?, Duration::from_millis(u64::try_from(left).unwrap_or(0)))?),
-            };
-            seen.push(LockSeen { lock, holder });
-        }
-        Ok(seen)
-    }
-
-    /// Which replica asks somebody about a job before it decides, if one does.
-    pub async fn deciding(&self, job: JobId) -> Result<Option<String>, StoreError> {
-        let mut cmd = redis::cmd("GET");
-        cmd.arg(keys::deciding(job).as_bytes());
-        let reply = self.router().call(Command::plain(cmd)).await?;
-        let redis::Value::Nil = reply else {
-            let LockHolder { owner, .. } = holder(&bytes(reply)?, Duration::ZERO)?;
-            return Ok(Some(owner.split('~').next().unwrap_or_default().to_owned()));
-        };
-        Ok(None)
-    }
 }
 
 /// A replica in the index; a service's name has no space.
 fn member(service: &str, instance: &str) -> String {
     format!("{service} {instance}")
-}
-
-fn holder(raw: &[u8], left: Duration) -> Result<LockHolder, StoreError> {
-    let wrong = || StoreError::Decode("a lock".into());
-    let (owner, fence) = std::str::from_utf8(raw).ok().and_then(|text| text.rsplit_once(':')).ok_or_else(wrong)?;
-    Ok(LockHolder { owner: owner.to_owned(), fence: fence.parse().map_err(|_| wrong())?, left })
 }
 
 /// Which loop stands how: what is worth telling at once.

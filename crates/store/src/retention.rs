@@ -12,6 +12,7 @@ mod visit;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::AddAssign,
     time::Duration,
 };
 
@@ -20,7 +21,7 @@ use redis::Value;
 
 use self::visit::Visit;
 use crate::{
-    Store, StoreError, keys,
+    LeaderLock, Lease, Store, StoreError, keys,
     lists::{BUCKET, Bucket},
     router::Command,
     script::{list, number},
@@ -111,6 +112,25 @@ impl RetentionWalk {
     }
 }
 
+/// What left of one tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Records.
+    pub records: u64,
+    /// Listings.
+    pub listings: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+}
+
+impl AddAssign for Removed {
+    fn add_assign(&mut self, more: Removed) {
+        self.records += more.records;
+        self.listings += more.listings;
+        self.dead_letters += more.dead_letters;
+    }
+}
+
 /// What one step of a round did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
@@ -122,6 +142,8 @@ pub struct Retained {
     pub listings: u64,
     /// Dead letters that were removed.
     pub dead_letters: u64,
+    /// The same three for each tenant of whom something was.
+    pub by_tenant: BTreeMap<Tenant, Removed>,
     /// Tenants, listings or records that could not be read, and were left as they are.
     pub unreadable: u64,
     /// The round is over; the next step begins another.
@@ -130,11 +152,46 @@ pub struct Retained {
     pub next: Option<Duration>,
 }
 
+impl Retained {
+    fn removed(&self) -> Removed {
+        Removed { records: self.records, listings: self.listings, dead_letters: self.dead_letters }
+    }
+
+    /// What was removed since `before` was this tenant's.
+    fn note(&mut self, tenant: &Tenant, before: Removed) {
+        let removed = Removed {
+            records: self.records - before.records,
+            listings: self.listings - before.listings,
+            dead_letters: self.dead_letters - before.dead_letters,
+        };
+        if removed != Removed::default() {
+            *self.by_tenant.entry(tenant.clone()).or_default() += removed;
+        }
+    }
+}
+
 impl Store {
     /// One step of a round: looks at about `limit` entries of listings that are due, and deletes what is
-    /// old enough. Repeating is harmless. On an error the next step goes on where this one stopped.
+    /// old enough. Repeating is harmless. On an error, which a lost lease is too, the next step goes on where
+    /// this one stopped.
+    ///
+    /// A leader's alone:
+    /// ```
+    /// # use muster_store::{Lease, Retention, RetentionWalk, Store};
+    /// async fn tick(store: &Store, lease: &Lease, walk: &mut RetentionWalk, keep: &Retention) {
+    ///     store.retain(lease, walk, keep, 500).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// # use muster_store::{Retention, RetentionWalk, Store};
+    /// async fn tick(store: &Store, walk: &mut RetentionWalk, keep: &Retention) {
+    ///     store.retain(walk, keep, 500).await;
+    /// }
+    /// ```
     pub async fn retain(
         &self,
+        lease: &Lease,
         walk: &mut RetentionWalk,
         keep: &Retention,
         limit: usize,
@@ -148,13 +205,17 @@ impl Store {
         let mut calls = 0;
         while done.looked < limit as u64 && done.dead_letters < limit as u64 && calls < limit {
             calls += 1;
+            lease.leads(LeaderLock::Retention)?;
             let Some(tenant) = walk.tenants.as_ref().and_then(|tenants| tenants.front()).cloned() else {
                 walk.tenants = None;
                 done.passed = true;
                 done.next = walk.next.map(|at| at.remaining(self.now()));
                 break;
             };
-            match self.retain_tenant(&tenant, walk, keep, limit, &mut done).await {
+            let before = done.removed();
+            let retained = self.retain_tenant(&tenant, walk, keep, limit, &mut done).await;
+            done.note(&tenant, before);
+            match retained {
                 Ok(()) => {}
                 Err(fault) if fault.is_retryable() => return Err(fault),
                 // Nothing that waiting mends: the others need not wait for it.
@@ -211,7 +272,8 @@ impl Store {
         Ok(())
     }
 
-    async fn listed_tenants(&self) -> Result<VecDeque<Tenant>, StoreError> {
+    /// Everybody who has, or lately had, jobs.
+    pub(crate) async fn listed_tenants(&self) -> Result<VecDeque<Tenant>, StoreError> {
         let key = keys::listed_tenants();
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(key.as_bytes());

@@ -229,6 +229,11 @@ impl Router {
         }
     }
 
+    /// The node that serves this key, as far as that is known.
+    pub fn owner(&self, key: &[u8]) -> Option<NodeAddr> {
+        self.0.map.load().owner(slot_of(key)).map(|node| node.addr.clone())
+    }
+
     /// Whether any node that serves slots could not be reached last time.
     pub fn some_are_away(&self) -> bool {
         self.0.map.load().primaries().iter().any(|node| node.is_away())

@@ -22,6 +22,8 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &lease::RENEW,
     &lease::TAKE,
     &limit::TAKE,
+    &line::DROP,
+    &line::NOTE,
     &listing::DROP,
     &listing::PUT_BACK,
     &note::PUT,
@@ -30,6 +32,7 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &operation::CREATE,
     &operation::NOTE,
     &queue::CLAIM,
+    &reread::MARK,
     &setting::PUT,
     &slot::FREE,
     &slot::KEEP,
@@ -608,14 +611,11 @@ return struct.pack('>BI8I8', 1, forward, NOW) .. top
     /// moves one job along the state table, if the caller's view of it still holds.
     /// The only script that changes a job's state. Asked again by the same holder it answers
     /// `already` with the same values and changes nothing; its caller then repeats the effects.
-    /// `ask` holds what happened; the version (offers, looks) or fence (workers) that the caller acts on;
-    /// the microseconds until run_at or the approval's expiry, for events that set it; for a start its
-    /// lease in microseconds and its eight bytes of id.
     pub(crate) struct Apply {
         /// job
         pub(crate) key: Key,
-        /// packed, since every argument costs: event, seen, wait, lease, start_id
-        pub(crate) ask: Vec<u8>,
+        /// what is to happen
+        pub(crate) ask: ApplyAsk,
         /// for a start
         pub(crate) worker: Vec<u8>,
         /// to store with it
@@ -637,13 +637,40 @@ return struct.pack('>BI8I8', 1, forward, NOW) .. top
 
         fn into_command(self) -> Command {
             Command::script(&APPLY, self.key.as_bytes())
-                .arg(self.ask)
+                .arg(self.ask.to_bytes())
                 .optional(&[self.worker, self.result, self.error, self.note])
         }
 
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(ApplyReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// `ask` of `job/apply`.
+    pub(crate) struct ApplyAsk {
+        /// which event
+        pub(crate) event: u8,
+        /// the version (offers, looks) or fence (workers) that the caller acts on
+        pub(crate) seen: u64,
+        /// microseconds until run_at or the approval's expiry, for events that set it
+        pub(crate) wait: u64,
+        /// microseconds, for a start; for a dispatch 1 = under a slot, 2 = under its topic's place too
+        pub(crate) lease: u64,
+        /// for a start
+        pub(crate) start_id: [u8; 8],
+    }
+
+    impl ApplyAsk {
+        fn to_bytes(&self) -> Vec<u8> {
+            let parts: &[&[u8]] = &[
+                &self.event.to_be_bytes(),
+                &self.seen.to_be_bytes(),
+                &self.wait.to_be_bytes(),
+                &self.lease.to_be_bytes(),
+                &self.start_id,
+            ];
+            parts.concat()
         }
     }
 
@@ -655,10 +682,13 @@ NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < 8 then return 2 end
-local kept = tonumber(ARGV[2])
-if kept > 0 and struct.unpack('>I8', raw, 27) + kept > NOW then return 4 end
-local left = struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW
-if left > 0 and redis.call('HEXISTS', KEYS[1], 'k') == 1 then
+local ended, kept = struct.unpack('>I8', raw, 27), tonumber(ARGV[3])
+if kept > 0 and ended + kept > NOW then return 4 end
+local left = ended + tonumber(ARGV[2]) - NOW
+if redis.call('HEXISTS', KEYS[1], 'k') == 1 then
+  left = math.max(left, struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW)
+end
+if left > 0 then
   redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')
   redis.call('HSET', KEYS[1], 'x', '1')
   redis.call('PEXPIRE', KEYS[1], math.ceil(left / 1000))
@@ -669,13 +699,15 @@ return 1
 "#,
     );
 
-    /// removes an ended job's record. One that holds an idempotency key leaves a stub
-    /// without payload and result behind, so that the key is not free again too early.
+    /// removes an ended job's record. A stub without payload and result stays behind for as long
+    /// as it holds an idempotency key, or its submit may be read again: or the job would be made anew.
     pub(crate) struct Delete {
         /// job
         pub(crate) key: Key,
         /// microseconds after the submit for which an idempotency key stays taken
         pub(crate) keep_key: u64,
+        /// microseconds after its end for which a stub stays in any case
+        pub(crate) keep_stub: u64,
         /// microseconds after its end for which a record is kept; 0 = however young
         pub(crate) kept: u64,
     }
@@ -692,6 +724,7 @@ return 1
         fn into_command(self) -> Command {
             Command::script(&DELETE, self.key.as_bytes())
                 .arg(self.keep_key)
+                .arg(self.keep_stub)
                 .arg(self.kept)
         }
 
@@ -848,13 +881,15 @@ if raw then
   if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
   return struct.pack('>BI8I8', outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
 end
-local max, timeout, run_at, start_by, deadline = struct.unpack('>I2I4i8i8i8', ARGV[1])
-if run_at < 0 then run_at = NOW - run_at end
-if start_by < 0 then start_by = NOW - start_by end
-if deadline < 0 then deadline = NOW - deadline end
+local max, timeout, run_at, start_by, deadline, created = struct.unpack('>I2I4i8i8i8I8', ARGV[1])
+local note = ''
+if created == 0 then created = NOW else note = 'forgotten, and made again from its submit' end
+if run_at < 0 then run_at = created - run_at end
+if start_by < 0 then start_by = created - start_by end
+if deadline < 0 then deadline = created - deadline end
 local head = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', 1, 1, 0, max, 0, 0, 0, 0, timeout,
-  0, NOW, run_at, 0, deadline, start_by, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. '\0\1' .. struct.pack('>BBBI8I2', 12, 0, 1, NOW, 0)
+  0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '')
+local packed = head .. '\0\1' .. struct.pack('>BBBI8I2', 12 + #note, 0, 1, NOW, 0) .. note
 if payload ~= '' and body_hash == '' and place ~= '' then
   redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
   return struct.pack('>BI8I8', 1, 0, NOW) .. head
@@ -877,14 +912,13 @@ return struct.pack('>BI8I8', 1, 0, NOW) .. head
 "#,
     );
 
-    /// creates a job, or tells that it exists. A repeat changes nothing.
-    /// `bounds` holds how many starts there may be; the longest one attempt may take, in milliseconds, 0 = no
-    /// limit; and three moments: positive is absolute microseconds, negative from now on, 0 none.
+    /// creates a job, or tells that it exists. A repeat changes nothing. One that was accepted before
+    /// and forgotten is as old as it was, and its moments are those it had.
     pub(crate) struct Submit {
         /// job
         pub(crate) key: Key,
-        /// packed, since every argument costs: max_attempts, timeout_ms, run_at, start_by, deadline
-        pub(crate) bounds: Vec<u8>,
+        /// its moments: positive is absolute microseconds, negative from its acceptance on, 0 none
+        pub(crate) bounds: SubmitBounds,
         /// what was asked for
         pub(crate) spec: Vec<u8>,
         /// JSON, verbatim; empty = none
@@ -906,7 +940,7 @@ return struct.pack('>BI8I8', 1, 0, NOW) .. head
 
         fn into_command(self) -> Command {
             Command::script(&SUBMIT, self.key.as_bytes())
-                .arg(self.bounds)
+                .arg(self.bounds.to_bytes())
                 .arg(self.spec)
                 .arg(self.payload)
                 .arg(self.place)
@@ -916,6 +950,36 @@ return struct.pack('>BI8I8', 1, 0, NOW) .. head
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(SubmitReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// `bounds` of `job/submit`.
+    pub(crate) struct SubmitBounds {
+        /// how many starts there may be
+        pub(crate) max_attempts: u16,
+        /// the longest that one attempt may take; 0 = no limit
+        pub(crate) timeout_ms: u32,
+        /// not before
+        pub(crate) run_at: i64,
+        /// not started after
+        pub(crate) start_by: i64,
+        /// over by
+        pub(crate) deadline: i64,
+        /// when, if it was accepted before; 0 = now
+        pub(crate) accepted: u64,
+    }
+
+    impl SubmitBounds {
+        fn to_bytes(&self) -> Vec<u8> {
+            let parts: &[&[u8]] = &[
+                &self.max_attempts.to_be_bytes(),
+                &self.timeout_ms.to_be_bytes(),
+                &self.run_at.to_be_bytes(),
+                &self.start_by.to_be_bytes(),
+                &self.deadline.to_be_bytes(),
+                &self.accepted.to_be_bytes(),
+            ];
+            parts.concat()
         }
     }
 }
@@ -1037,7 +1101,7 @@ return { fence, value, ARGV[2] }
 
     /// What `lease/take` answers.
     pub(crate) struct TakeReply {
-        /// 0 = held by somebody else
+        /// 0 = held by somebody else; otherwise the time of the grant, by this node
         pub(crate) fence: u64,
         /// who holds it now
         pub(crate) holder: Vec<u8>,
@@ -1134,6 +1198,97 @@ return { string.format('%.0f', granted), string.format('%.0f', after) }
     }
 }
 
+/// Scripts on a line.
+pub(crate) mod line {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `line/drop`.
+    pub(crate) static DROP: ScriptSource = ScriptSource::new(
+        "line/drop",
+        r#"if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or -1) ~= tonumber(ARGV[2]) then return 0 end
+return redis.call('ZREM', KEYS[1], ARGV[1])
+"#,
+    );
+
+    /// removes the name of a line, if nobody has noted it since it was read.
+    pub(crate) struct Drop {
+        /// lines
+        pub(crate) key: Key,
+        /// what its jobs require
+        pub(crate) member: Vec<u8>,
+        /// score as read
+        pub(crate) read: u64,
+    }
+
+    /// What `line/drop` answers.
+    pub(crate) struct DropReply {
+        /// 1 or 0
+        pub(crate) dropped: u64,
+    }
+
+    impl Script for Drop {
+        type Reply = DropReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&DROP, self.key.as_bytes())
+                .arg(self.member)
+                .arg(self.read)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(DropReply { dropped: reply.u64()? })
+        }
+    }
+
+    /// The source of `line/note`.
+    pub(crate) static NOTE: ScriptSource = ScriptSource::new(
+        "line/note",
+        r#"local t = redis.call('TIME')
+local stamp = string.format('%.0f', t[1] * 1000000 + t[2])
+for i = 2, #ARGV do redis.call('ZADD', KEYS[1], stamp, ARGV[i]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return stamp
+"#,
+    );
+
+    /// enters names of a topic's lines, with the moment. A set that nobody notes in vanishes.
+    pub(crate) struct Note {
+        /// lines
+        pub(crate) key: Key,
+        /// how long the set is kept
+        pub(crate) ttl_ms: u64,
+        /// what their jobs require
+        pub(crate) members: Vec<Vec<u8>>,
+    }
+
+    /// What `line/note` answers.
+    pub(crate) struct NoteReply {
+        /// now
+        pub(crate) now: u64,
+    }
+
+    impl Script for Note {
+        type Reply = NoteReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&NOTE, self.key.as_bytes())
+                .arg(self.ttl_ms)
+                .arg(&self.members)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(NoteReply { now: reply.u64()? })
+        }
+    }
+}
+
 /// Scripts on a listing.
 pub(crate) mod listing {
     use crate::{
@@ -1146,7 +1301,8 @@ pub(crate) mod listing {
     /// The source of `listing/drop`.
     pub(crate) static DROP: ScriptSource = ScriptSource::new(
         "listing/drop",
-        r#"if redis.call('LLEN', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
+        r#"local length = redis.call('LLEN', KEYS[1])
+if length ~= 0 and length ~= tonumber(ARGV[1]) then return 0 end
 redis.call('UNLINK', KEYS[1])
 return 1
 "#,
@@ -1162,7 +1318,7 @@ return 1
 
     /// What `listing/drop` answers.
     pub(crate) struct DropReply {
-        /// 1 or 0
+        /// 1 if it is gone, now or before; otherwise 0
         pub(crate) dropped: u64,
     }
 
@@ -1561,6 +1717,56 @@ return members
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(ClaimReply { members: reply.list()? })
+        }
+    }
+}
+
+/// Scripts on a reread.
+pub(crate) mod reread {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `reread/mark`.
+    pub(crate) static MARK: ScriptSource = ScriptSource::new(
+        "reread/mark",
+        r#"if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1
+"#,
+    );
+
+    /// notes what was last seen whole, if nobody has noted anything since it was read.
+    pub(crate) struct Mark {
+        /// mark
+        pub(crate) key: Key,
+        /// as read; empty = there was none
+        pub(crate) read: Vec<u8>,
+        /// what is known now
+        pub(crate) mark: Vec<u8>,
+    }
+
+    /// What `reread/mark` answers.
+    pub(crate) struct MarkReply {
+        /// 1 or 0
+        pub(crate) moved: u64,
+    }
+
+    impl Script for Mark {
+        type Reply = MarkReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&MARK, self.key.as_bytes())
+                .arg(self.read)
+                .arg(self.mark)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(MarkReply { moved: reply.u64()? })
         }
     }
 }

@@ -18,7 +18,7 @@ use muster_domain::{JobId, Line, Tenant, ids::SHARDS};
 use redis::Value;
 
 use crate::{
-    Store, StoreError,
+    LeaderLock, Lease, Store, StoreError,
     homes::text,
     keys,
     router::{Command, NodeAddr},
@@ -170,8 +170,25 @@ impl Scrubbed {
 
 impl Store {
     /// One step of the walk: looks at about `limit` records, over all primaries together, and puts back
-    /// what is missing. Repeating is harmless. Fails only if it is not known who the primaries are.
-    pub async fn scrub(&self, walk: &mut ScrubWalk, limit: usize) -> Result<Scrubbed, StoreError> {
+    /// what is missing. Repeating is harmless. Fails only if it is not known who the primaries are, or if the
+    /// lease is lost: then what is left of the step is not done, and is looked at again.
+    ///
+    /// A leader's alone:
+    /// ```
+    /// # use muster_store::{Lease, ScrubWalk, Store};
+    /// async fn tick(store: &Store, lease: &Lease, walk: &mut ScrubWalk) {
+    ///     store.scrub(lease, walk, 500).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// # use muster_store::{ScrubWalk, Store};
+    /// async fn tick(store: &Store, walk: &mut ScrubWalk) {
+    ///     store.scrub(walk, 500).await;
+    /// }
+    /// ```
+    pub async fn scrub(&self, lease: &Lease, walk: &mut ScrubWalk, limit: usize) -> Result<Scrubbed, StoreError> {
+        lease.leads(LeaderLock::Scrub)?;
         walk.meet(self.runs().await?);
         let mut done = Scrubbed::default();
         let open: Vec<usize> = (0..walk.nodes.len()).filter(|n| !walk.nodes[*n].seen).collect();
@@ -183,12 +200,14 @@ impl Store {
                 continue;
             };
             let faults = done.faults;
+            lease.leads(LeaderLock::Scrub)?;
             self.put_back(&ids, &mut done).await;
             if done.faults == faults {
                 let stand = &mut walk.nodes[*n];
                 (stand.cursor, stand.seen) = (cursor, cursor == 0);
             }
         }
+        lease.leads(LeaderLock::Scrub)?;
         let shard = walk.shard % SHARDS;
         let strays = self.drop_strays(shard).await;
         done.strays = done.take(strays);

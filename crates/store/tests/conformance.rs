@@ -8,6 +8,8 @@ mod audit;
 mod away;
 #[path = "conformance/bench.rs"]
 mod bench;
+#[path = "conformance/bounded.rs"]
+mod bounded;
 #[path = "conformance/claims.rs"]
 mod claims;
 #[path = "conformance/failover.rs"]
@@ -18,6 +20,8 @@ mod homes;
 mod leases;
 #[path = "conformance/limits.rs"]
 mod limits;
+#[path = "conformance/lines.rs"]
+mod lines;
 #[path = "conformance/lists.rs"]
 mod lists;
 #[path = "conformance/looks.rs"]
@@ -36,6 +40,8 @@ mod queues;
 mod repeats;
 #[path = "conformance/replicas.rs"]
 mod replicas;
+#[path = "conformance/reread.rs"]
+mod reread;
 #[path = "conformance/retention.rs"]
 mod retention;
 #[path = "conformance/scrub.rs"]
@@ -48,6 +54,8 @@ mod slots;
 mod stories;
 #[path = "conformance/transitions.rs"]
 mod transitions;
+#[path = "conformance/unreadable.rs"]
+mod unreadable;
 
 /// Makes two tests of every function: one per kind of Redis.
 macro_rules! on_both {
@@ -89,6 +97,9 @@ on_both! {
     repeats::a_release_sent_twice_gives_one_attempt_back,
     repeats::a_delete_sent_twice_deletes_once,
     repeats::a_deleted_job_keeps_its_idempotency_key,
+    reread::a_forgotten_job_is_made_again_as_old_as_it_was,
+    reread::what_is_there_or_was_deleted_is_not_made_again,
+    reread::a_stub_stays_as_long_as_a_submit_may_be_read_again,
     repeats::a_retry_mark_sent_twice_is_one_mark,
     repeats::every_submit_keeps_what_was_asked_for,
     repeats::a_replicated_submit_says_how_many_replicas_have_it,
@@ -117,12 +128,17 @@ on_both! {
     leases::one_piece_of_work_is_done_under_a_lock_by_one_of_many,
     leases::a_dead_holders_lock_is_taken_when_it_runs_out,
     leases::what_was_granted_unheard_is_let_go_as_well,
+    leases::a_lease_that_is_lost_or_another_locks_writes_nothing,
     slots::no_more_hold_a_slot_than_there_are,
     slots::a_dispatch_under_a_slot_is_named_by_the_record,
     slots::a_topic_has_no_more_places_than_it_was_told_and_nobody_waits_in_line,
     slots::a_dispatch_at_a_place_is_named_by_the_record_until_one_without,
+    lines::a_line_that_was_noted_is_found_with_what_its_jobs_require,
+    lines::an_old_name_is_dropped_unless_it_was_noted_meanwhile,
+    lines::no_more_lines_are_told_of_than_there_may_be,
     lists::every_job_is_shown_exactly_once_while_others_are_added,
     lists::a_second_list_of_the_same_ten_minutes_is_walked_behind_the_first,
+    lists::a_page_of_large_jobs_ends_at_its_bound_and_each_is_shown_once,
     lists::filters_show_what_was_asked_for,
     lists::bad_ends_are_walked_along_the_dead_letters,
     lists::cursors_of_others_are_refused,

@@ -115,6 +115,26 @@ impl Emit for UnreadableSettings<'_> {
     }
 }
 
+/// A job's record cannot be read, and waiting does not mend it. The job is passed over until somebody
+/// removes it. Said once a minute.
+pub struct UnreadableRecord<'a> {
+    /// Which job: for the log only.
+    pub job: &'a dyn std::fmt::Display,
+    /// What is wrong with it.
+    pub detail: &'a dyn std::fmt::Display,
+}
+
+impl Emit for UnreadableRecord<'_> {
+    fn emit(self) {
+        static QUIET: Quiet = Quiet::a_minute();
+        count(Counter::UnreadableRecords, &[], 1);
+        if let Some(left_out) = QUIET.speak() {
+            let UnreadableRecord { job, detail } = self;
+            warn!(event = "record_unreadable", %job, %detail, left_out, "a job's record cannot be read");
+        }
+    }
+}
+
 /// A call to NATS failed or timed out.
 pub struct BusAway<'a> {
     /// What the call said.
@@ -180,10 +200,29 @@ impl Emit for Unanswered<'_> {
     }
 }
 
-/// Lets so many log lines through per second, and counts the ones it held back.
+/// Spans were dropped, because the collector of traces is away, slow or at fault. Said once a minute.
+pub struct SpansLost<'a> {
+    /// How many.
+    pub n: u64,
+    /// What the collector said, or what kept them from it.
+    pub detail: &'a str,
+}
+
+impl Emit for SpansLost<'_> {
+    fn emit(self) {
+        static QUIET: Quiet = Quiet::a_minute();
+        count(Counter::SpansLost, &[], self.n);
+        if let Some(left_out) = QUIET.speak() {
+            warn!(event = "spans_lost", n = self.n, detail = self.detail, left_out, "traces are not exported");
+        }
+    }
+}
+
+/// Lets so many log lines through per second (or minute), and counts the ones it held back.
 #[derive(Debug)]
 pub struct Quiet {
     lines: u64,
+    every_ms: u64,
     since_ms: AtomicU64,
     spoken: AtomicU64,
     left_out: AtomicU64,
@@ -196,20 +235,32 @@ impl Quiet {
 
     /// At most so many lines in any second.
     pub const fn lines(lines: u64) -> Quiet {
-        Quiet { lines, since_ms: AtomicU64::new(0), spoken: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+        Quiet {
+            lines,
+            every_ms: 1_000,
+            since_ms: AtomicU64::new(0),
+            spoken: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+        }
+    }
+
+    /// One line in any minute, for what nobody has to hurry about.
+    const fn a_minute() -> Quiet {
+        Quiet { every_ms: 60_000, ..Quiet::new() }
     }
 
     /// `Some(n)`: speak, and say that `n` were left out. `None`: stay quiet.
     pub fn speak(&self) -> Option<u64> {
         static START: OnceLock<Instant> = OnceLock::new();
-        // One second ahead, so that the very first fault of a process is heard.
-        let now = 1_000 + u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX);
+        // One span ahead, so that the very first fault of a process is heard.
+        let now =
+            self.every_ms + u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX);
         self.speak_at(now)
     }
 
     fn speak_at(&self, now_ms: u64) -> Option<u64> {
         let since = self.since_ms.load(Ordering::Relaxed);
-        let due = now_ms >= since + 1_000;
+        let due = now_ms >= since + self.every_ms;
         if due && self.since_ms.compare_exchange(since, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             self.spoken.store(0, Ordering::Relaxed);
         }
@@ -233,6 +284,15 @@ mod tests {
         assert_eq!(quiet.speak_at(1_999), None);
         assert_eq!(quiet.speak_at(2_000), Some(2));
         assert_eq!(quiet.speak_at(2_500), None);
+    }
+
+    #[test]
+    fn or_one_line_a_minute() {
+        let quiet = Quiet::a_minute();
+        assert!(quiet.speak().is_some(), "the first is heard");
+        let quiet = Quiet::a_minute();
+        let said: Vec<_> = [60_000, 61_000, 119_999, 120_000].map(|ms| quiet.speak_at(ms)).into();
+        assert_eq!(said, [Some(0), None, None, Some(2)]);
     }
 
     #[test]

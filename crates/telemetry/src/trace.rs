@@ -2,7 +2,7 @@
 //!
 //! Knows: how a `traceparent` becomes a span and a header again; where logs go and in which
 //! format. Promises: a [`Secret`] never shows its content by accident. Leaves to others:
-//! carrying the context in envelopes (`wire`), export of traces (not in this slice).
+//! carrying the context in envelopes (`wire`), making and exporting spans (`spans`, `export`).
 
 use std::{fmt, io::IsTerminal};
 

@@ -10,6 +10,10 @@ pub fn bin(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test knows its own path");
     let target = test.parent().and_then(|deps| deps.parent()).expect("tests run from target/<profile>/deps");
     let path = target.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-    assert!(path.is_file(), "{} is missing: run `cargo build --workspace` first", path.display());
+    assert!(
+        path.is_file(),
+        "{} is missing: run `cargo build --workspace` first, for an example with `--examples`",
+        path.display()
+    );
     path
 }

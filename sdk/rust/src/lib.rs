@@ -44,6 +44,9 @@
 //! - An outage of NATS or of every scheduler ends nothing: work goes on, and results are delivered when
 //!   they are back.
 //!
+//! With the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in the program, each handler
+//! runs under a span `attempt` in its job's own trace. Without it the trace is a field of that span.
+//!
 //! Leaves to others: what becomes of a job is decided by the schedulers and written in Redis; this
 //! crate never guesses.
 

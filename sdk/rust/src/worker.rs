@@ -18,6 +18,7 @@ mod pulse;
 mod results;
 mod running;
 mod slots;
+mod spans;
 mod starts;
 mod turn;
 

@@ -4,5 +4,6 @@ mod it {
     mod client;
     mod gateway;
     mod scheduler;
+    mod unreadable;
     mod worker;
 }

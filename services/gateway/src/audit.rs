@@ -6,6 +6,7 @@
 //! entries (`store`), what loops do to jobs (`scheduler`).
 
 use muster_domain::{Act, JobId};
+use muster_flow::failpoint;
 use muster_store::StoreError;
 
 use crate::{Gateway, auth::Caller};
@@ -20,6 +21,8 @@ impl Gateway {
 
     /// Tells an act. To be called when everything that could refuse it has been asked.
     pub(crate) async fn tell(&self, act: Act) -> Result<(), StoreError> {
-        self.flow.store.audit(&[act]).await.map(|_| ())
+        self.flow.store.audit(&[act]).await?;
+        failpoint!("act.after_audit");
+        Ok(())
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Key {
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) tenant: Tenant,
+    /// Whether the request said for whom it acts.
+    pub(crate) named: bool,
     pub(crate) key: Arc<Key>,
 }
 
@@ -59,6 +61,11 @@ impl Caller {
     /// Whether the key has this scope.
     pub(crate) fn has(&self, scope: Scope) -> bool {
         self.key.scopes.has(scope)
+    }
+
+    /// Whose keys it manages: its tenant's; none means everybody's, of a key for all tenants that named nobody.
+    pub(crate) fn manages(&self) -> Option<&Tenant> {
+        (self.named || self.key.tenant.is_some()).then_some(&self.tenant)
     }
 
     /// Refuses by name what the key may not do.
@@ -73,10 +80,15 @@ impl Caller {
         }
     }
 
+    /// Whether the key's globs cover a topic.
+    pub(crate) fn covers(&self, topic: &str) -> bool {
+        let globs = &self.key.topics;
+        globs.is_empty() || globs.iter().any(|glob| glob_matches(glob, topic))
+    }
+
     /// Refuses topics that the key's globs do not cover.
     pub(crate) fn may_touch(&self, topic: &Topic) -> Result<(), Problem> {
-        let globs = &self.key.topics;
-        match globs.is_empty() || globs.iter().any(|glob| glob_matches(glob, topic.as_str())) {
+        match self.covers(topic.as_str()) {
             true => Ok(()),
             false => Err(missing(format!("topic `{topic}`"))),
         }
@@ -149,7 +161,7 @@ impl Keys {
             Some(key) => key,
             None => self.stored_key(presented).await?,
         };
-        Ok(Caller { tenant: acting_for(&key, headers)?, key })
+        Ok(Caller { tenant: acting_for(&key, headers)?, named: headers.contains_key(TENANT_HEADER), key })
     }
 
     fn bootstrap_key(&self, presented: &str) -> Option<Arc<Key>> {
@@ -383,7 +395,7 @@ mod tests {
                 topics: vec![],
                 expires_at: None,
             };
-            Caller { tenant: tenant.unwrap_or_default(), key: Arc::new(key) }
+            Caller { tenant: tenant.unwrap_or_default(), named: false, key: Arc::new(key) }
         };
         assert!(caller(None).may(Access::Fleet).is_ok());
         let refused = caller(Some("acme")).may(Access::Fleet).unwrap_err();
@@ -403,7 +415,7 @@ mod tests {
                     topics: vec![],
                     expires_at: None,
                 };
-                let caller = Caller { tenant: Tenant::default(), key: Arc::new(key) };
+                let caller = Caller { tenant: Tenant::default(), named: false, key: Arc::new(key) };
                 let fine = match access {
                     Access::Scope(asked) => *asked == scope,
                     Access::Fleet => scope == Scope::Admin,

@@ -235,7 +235,7 @@ fn carrier(operation: &Operation) -> Caller {
         topics: asked.topics.clone(),
         expires_at: None,
     };
-    Caller { tenant: asked.tenant.clone(), key: Arc::new(key) }
+    Caller { tenant: asked.tenant.clone(), named: true, key: Arc::new(key) }
 }
 
 /// What the audit log says of one job of an operation; the same if its batch is done again.

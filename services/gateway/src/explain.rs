@@ -21,10 +21,15 @@ pub(crate) struct Seen<'a> {
     pub(crate) home: Option<Time>,
     /// Its place in the backlog, if it is there.
     pub(crate) place: Option<QueuePlace>,
+    /// Messages with offers on its line of the bus, where a scheduler has decided about it and it may be among
+    /// them without a word of it in its record; none if it cannot be, or nobody knows.
+    pub(crate) offers: Option<u64>,
     /// Who could run it; none if nobody has told lately.
     pub(crate) workers: Option<Serving>,
     /// The scheduler that asks somebody outside about it.
     pub(crate) deciding: Option<&'a str>,
+    /// The scheduler that leads the reconciler, if one does.
+    pub(crate) leader: Option<&'a str>,
     /// What its topic was told.
     pub(crate) told: Option<&'a TopicRecord>,
     /// Who has the slots of its concurrency key, while it waits for one.
@@ -33,6 +38,25 @@ pub(crate) struct Seen<'a> {
     pub(crate) places: Option<&'a PlacesSeen>,
     /// Redis time.
     pub(crate) now: Time,
+}
+
+impl Seen<'_> {
+    /// Messages with offers that it may be among.
+    fn standing_offers(&self) -> Option<u64> {
+        self.offers.filter(|messages| *messages > 0)
+    }
+}
+
+/// Whether a scheduler may have offered this job as it is: of a busy topic only the offer tells of it (the
+/// ADR `offered-as-it-is`). What has moved since it was accepted, or has a moment or a limit to keep, is
+/// never offered so.
+pub(crate) fn may_be_offered_as_it_is(record: &Record, told: Option<&TopicRecord>, now: Time) -> bool {
+    let (head, rules) = (&record.head, told.map(|told| &told.settings));
+    let due = matches!(head.phase, Phase::Pending { run_at } if run_at.some().is_none_or(|at| at.reached(now)));
+    let bounded = head.deadline.is_some() || head.start_by.is_some();
+    let limited = !record.spec.concurrency_key.is_empty()
+        || rules.is_some_and(|rules| rules.rate.is_some() || rules.concurrency.is_some());
+    due && head.version == 1 && !bounded && !limited
 }
 
 /// Who has the slots of a concurrency key.
@@ -178,6 +202,8 @@ pub(crate) struct Explanation {
     pub(crate) slots: Option<SlotsSeen>,
     pub(crate) places: Option<PlacesSeen>,
     pub(crate) backlog: Option<(QueuePlace, Priority)>,
+    /// Messages with offers on its line, of which one may be its own.
+    pub(crate) offers: Option<u64>,
     /// Of a job that is yet to be started.
     pub(crate) workers: Option<Serving>,
     /// Why the last failed attempt failed.
@@ -186,6 +212,8 @@ pub(crate) struct Explanation {
     pub(crate) refused_by: Option<(Event, String)>,
     /// When somebody looks at it, whatever happens.
     pub(crate) looked_at: Option<Time>,
+    /// The scheduler that does, if nobody takes its place.
+    pub(crate) looked_at_by: Option<String>,
     pub(crate) retried_as: Option<JobId>,
 }
 
@@ -224,10 +252,12 @@ pub(crate) fn explain(seen: &Seen<'_>) -> Explanation {
             .place
             .filter(|_| matches!(state, State::Queued | State::Pending))
             .map(|place| (place, record.spec.priority)),
+        offers: seen.standing_offers(),
         workers: seen.workers.filter(|_| !state.is_end() && state != State::Running),
         last_error: record.error.clone().filter(|_| state != State::Succeeded),
         refused_by: refusal(record),
         looked_at: seen.home,
+        looked_at_by: seen.leader.map(str::to_owned),
         retried_as: record.retried_as,
     }
 }
@@ -236,6 +266,7 @@ fn waits_for(seen: &Seen<'_>) -> WaitsFor {
     match &seen.record.head.phase {
         Phase::Pending { run_at } if run_at.some().is_some_and(|at| !at.reached(seen.now)) => WaitsFor::Time,
         Phase::Pending { .. } if seen.place.is_some() => WaitsFor::Turn,
+        Phase::Pending { .. } if seen.standing_offers().is_some() => WaitsFor::Worker,
         Phase::Pending { .. } => WaitsFor::Decision,
         Phase::Scheduled { .. } | Phase::Retrying { .. } => WaitsFor::Time,
         Phase::AwaitingApproval { .. } => WaitsFor::Approval,
@@ -331,6 +362,9 @@ impl Explanation {
                     json.moment("claimed_until", place.claimed_until);
                 });
             }
+            if let Some(messages) = self.offers {
+                json.object(Some("offers"), |json| json.integer("messages", messages));
+            }
             if let Some(serving) = self.workers {
                 json.object(Some("workers"), |json| {
                     json.integer("live", serving.live);
@@ -357,6 +391,9 @@ impl Explanation {
             if let Some(at) = self.looked_at {
                 json.object(Some("next_look"), |json| {
                     json.text("by", "reconciler");
+                    if let Some(scheduler) = &self.looked_at_by {
+                        json.text("scheduler", scheduler);
+                    }
                     json.moment("at", Some(at));
                     json.boolean("due", at.reached(self.now));
                 });

@@ -20,7 +20,7 @@ use muster_domain::{ProblemCode, TraceParent};
 use muster_telemetry::{
     Emit, Histogram,
     events::{Quiet, TaskPanicked},
-    observe, trace,
+    observe, spans, trace,
 };
 use tracing::Instrument;
 
@@ -34,7 +34,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// How metrics name a path that is not ours.
 const NOWHERE: &str = "unmatched";
 
-/// The trace of a request that came with one.
+/// The trace that a request's jobs are put into: its caller's, or one of our own that is exported.
 #[derive(Clone, Copy)]
 pub(crate) struct Traced(pub(crate) TraceParent);
 
@@ -45,7 +45,9 @@ pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, n
     let pattern = route.as_ref().map(MatchedPath::as_str);
     let uri = request.uri().clone();
     let request_id = request_id(&request);
-    let context = trace_of(&mut request);
+    let caller = caller_of(&request);
+    let span = spans::Request::begin(request.method().as_str(), pattern, uri.path(), caller);
+    let context = trace_of(&mut request, caller, span.as_ref());
 
     let access = needed(request.method(), pattern);
     let entered = enter(&gateway, &mut request, access).await;
@@ -68,6 +70,9 @@ pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, n
         &[("route", pattern.unwrap_or(NOWHERE)), ("status", status.as_str())],
         took.as_secs_f64(),
     );
+    if let Some(span) = span {
+        span.answered(status.as_u16());
+    }
     let request_id = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
     tracing::debug!(path = uri.path(), status = status.as_u16(), request_id, took_us = took.as_micros(), "answered");
     response
@@ -93,16 +98,23 @@ fn request_id(request: &Request) -> String {
     }
 }
 
-fn trace_of(request: &mut Request) -> TraceParent {
-    let given = request.headers().get(trace::HEADER).and_then(|value| value.to_str().ok());
-    match given.and_then(TraceParent::parse) {
-        Some(parent) => {
-            let context = parent.child();
-            request.extensions_mut().insert(Traced(context));
-            context
-        }
-        None => TraceParent::fresh(),
+/// The context that the caller sent, if it can be read.
+fn caller_of(request: &Request) -> Option<TraceParent> {
+    request.headers().get(trace::HEADER).and_then(|value| value.to_str().ok()).and_then(TraceParent::parse)
+}
+
+/// The context of a request: that of its span, or, where spans are not exported, one of the same kind.
+fn trace_of(request: &mut Request, caller: Option<TraceParent>, span: Option<&spans::Request>) -> TraceParent {
+    let context = match (span, caller) {
+        (Some(span), _) => span.context(),
+        (None, Some(caller)) => caller.child(),
+        (None, None) => TraceParent::fresh(),
+    };
+    // A trace of our own is worth carrying on where somebody records it.
+    if caller.is_some() || (span.is_some() && context.is_sampled()) {
+        request.extensions_mut().insert(Traced(context));
     }
+    context
 }
 
 /// Writes the problem that a handler carries, with what only the front door knows.
@@ -173,10 +185,12 @@ mod tests {
     fn a_given_trace_goes_on() {
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let mut request = Request::builder().header("traceparent", text).body(Body::empty()).unwrap();
-        assert_eq!(trace_of(&mut request).trace_hex(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        let caller = caller_of(&request);
+        assert_eq!(trace_of(&mut request, caller, None).trace_hex(), "4bf92f3577b34da6a3ce929d0e0e4736");
         assert!(request.extensions().get::<Traced>().is_some());
         let mut plain = Request::new(Body::empty());
-        trace_of(&mut plain);
+        assert_eq!(caller_of(&plain), None);
+        trace_of(&mut plain, None, None);
         assert!(plain.extensions().get::<Traced>().is_none(), "a trace of our own is not put on jobs");
     }
 }

@@ -3,15 +3,17 @@
 //! Knows: the queue of submits and the committers that empty it. Promises: no timer while few
 //! wait, so an idle system pays no delay; with [`LINGER_FROM`] or more waiting, one millisecond
 //! more makes the group larger and the whole cheaper. Every item is answered for itself. The
-//! queue is bounded: past it the answer is `overloaded` at once. Nobody waits longer than
-//! [`ANSWERED_WITHIN`], and whoever was not taken up within [`TAKEN_UP_WITHIN`] is told that nothing
-//! was stored. A tenant that is known to be over its rate takes no place in the queue. Leaves to others: the commit itself (`flow`), and what was asked
+//! queue is bounded: past it the answer is `overloaded` at once, and so it is while the schedulers are
+//! too far behind (`lag`). Nobody waits longer than [`ANSWERED_WITHIN`], and whoever was not taken up
+//! within [`TAKEN_UP_WITHIN`] is told that nothing was stored. A tenant that is known to be over its
+//! rate takes no place in the queue. Leaves to others: the commit itself (`flow`), and what was asked
 //! (`submit`).
 //!
 //! Submits that wait for a replica have committers of their own: they take longer, and would
 //! hold up the rest.
 
 mod commit;
+mod deferred;
 
 use std::{
     future::Future,
@@ -26,8 +28,9 @@ use muster_flow::{Accepted, Flow};
 use muster_store::{NewJob, StoreError};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::{limits::Limits, problem::Problem};
+use crate::{lag::Lag, limits::Limits, problem::Problem};
 pub(crate) use commit::Committer;
+use deferred::Deferred;
 
 /// Requests that may wait for a commit.
 const QUEUE: usize = 4096;
@@ -135,16 +138,29 @@ pub(crate) struct Group {
     plain: mpsc::Sender<Entry>,
     durable: mpsc::Sender<Entry>,
     limits: Arc<Limits>,
+    lag: Arc<Lag>,
 }
 
 impl Group {
     /// Starts the committers. They end after `tasks` was told to stop and the queue is empty.
-    pub(crate) fn start(tasks: &Tasks, flow: &Flow, limits: &Arc<Limits>) -> Group {
+    pub(crate) fn start(tasks: &Tasks, flow: &Flow, limits: &Arc<Limits>, lag: &Arc<Lag>) -> Group {
+        let deferred = Arc::<Deferred>::default();
+        let (later, of_later, stop) = (deferred.clone(), flow.clone(), tasks.stopping());
+        tasks.supervise("deferred submits", move || {
+            let (later, flow, stop) = (later.clone(), of_later.clone(), stop.clone());
+            async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = later.publish(&flow) => {}
+                }
+                Ok(())
+            }
+        });
         let queue = |name: &'static str| {
             let (sender, receiver) = mpsc::channel(QUEUE);
             let receiver = Arc::new(Mutex::new(receiver));
             for _ in 0..COMMITTERS {
-                let committer = Committer::new(flow.clone(), limits.clone());
+                let committer = Committer::new(flow.clone(), limits.clone(), deferred.clone());
                 let (receiver, stop) = (receiver.clone(), tasks.stopping());
                 tasks.supervise(name, move || {
                     let (receiver, committer, stop) = (receiver.clone(), committer.clone(), stop.clone());
@@ -157,7 +173,8 @@ impl Group {
             }
             sender
         };
-        Group { plain: queue("commit"), durable: queue("durable commit"), limits: limits.clone() }
+        let (plain, durable) = (queue("commit"), queue("durable commit"));
+        Group { plain, durable, limits: limits.clone(), lag: lag.clone() }
     }
 
     /// Hands one job in and waits for its answer.
@@ -182,6 +199,7 @@ impl Group {
     }
 
     async fn enqueue(&self, items: Vec<Item>) -> Result<Vec<Answer>, Problem> {
+        self.lag.admit()?;
         let durable = items.iter().any(|item| item.spec.durability != Durability::Memory);
         let queue = if durable { &self.durable } else { &self.plain };
         let (entry, answer) = Entry::new(items);

@@ -11,12 +11,16 @@ use muster_store::StoreError;
 use muster_telemetry::{Gauge, set};
 use tokio_util::sync::CancellationToken;
 
+use crate::doctor;
+
 /// Between two questions to a store that is there.
 const EVERY: Duration = Duration::from_secs(2);
 /// Between two questions to one that is not: it should not be missed for longer than it is away.
 const AGAIN: Duration = Duration::from_millis(250);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(1);
+/// A bus that is not there so long after Redis is looked at as one that is away.
+const BUS_COMES: Duration = Duration::from_secs(10);
 
 /// What is told.
 #[derive(Clone)]
@@ -43,7 +47,22 @@ pub(crate) async fn probe(flow: &Flow, parts: &Parts, stop: &CancellationToken) 
         () = stop.cancelled() => {}
         () = watch_redis(flow, &parts.redis, &parts.data) => {}
         () = watch_nats(flow, &parts.nats) => {}
+        () = look_once(flow) => {}
     }
+}
+
+/// Once the stores are there: says in the log what of them is not as it should be.
+async fn look_once(flow: &Flow) {
+    while flow.store.ping().await.is_err() {
+        tokio::time::sleep(AGAIN).await;
+    }
+    let _ = tokio::time::timeout(BUS_COMES, async {
+        flow.bus.connected().await;
+        flow.bus.ensure_streams().await
+    })
+    .await;
+    doctor::tell(&doctor::examine(flow).await);
+    std::future::pending().await
 }
 
 async fn watch_redis(flow: &Flow, part: &Part, data: &Part) {

@@ -16,11 +16,14 @@ mod bulk;
 mod canonical;
 mod config;
 mod dead_messages;
+mod doctor;
+mod events;
 mod explain;
 mod front;
 mod group;
 mod health;
 mod json;
+mod lag;
 mod leaders;
 mod limits;
 mod loops;
@@ -49,7 +52,9 @@ use crate::{
     auth::{Caller, Keys},
     body::Budget,
     config::Config,
+    events::Live,
     group::Group,
+    lag::Lag,
     limits::{Bucket, Limits},
     problem::Problem,
     topics::Topics,
@@ -78,10 +83,12 @@ pub(crate) struct Parts {
     flow: Flow,
     keys: Keys,
     limits: Arc<Limits>,
+    lag: Arc<Lag>,
     group: Group,
     topics: Topics,
     config: Config,
     waits: Waits,
+    live: Live,
     workers: Workers,
     budget: Budget,
     health: Health,
@@ -134,20 +141,23 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     let (taps, writes) = (chassis.tasks.group(), chassis.tasks.group());
     let shared = values.flag("rate_limit_shared").then(|| store.clone());
     let limits = Arc::new(Limits::new(rate, settings::burst(values), shared));
+    let lag = Arc::new(Lag::new(values.duration("max_submit_lag")));
     let stop = chassis.stop.requested();
     let bulk = chassis.loops.register(values.duration("loop_bulk_interval"));
     let gateway = Gateway(Arc::new(Parts {
         keys: Keys::new(&bootstrap, store),
-        group: Group::start(&writes, &flow, &limits),
+        group: Group::start(&writes, &flow, &limits, &lag),
         topics: Topics::new(flow.clone(), settings::topics_are_declared(values)),
         config: Config::new(values.clone()),
         waits: Waits::default(),
+        live: Live::new(values.count("event_streams")),
         workers: Workers::start(&flow, &taps, &writes, stop.clone()),
         budget: Budget::default(),
         health: chassis.health.clone(),
         instance: chassis.instance.clone(),
         openapi: routes::document(values.opt_text("public_url")),
         limits,
+        lag,
         bulk: bulk.waker(),
         flow,
         stop,
@@ -165,12 +175,12 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     let loops = chassis.loops.clone();
     chassis.stop.stage("bus taps", async move {
         let (late, ()) = tokio::join!(loops.stop(STOP_TAPS), drained(taps, STOP_TAPS));
-        if !late.is_empty() {
-            tracing::warn!(event = "task_late", tasks = ?late, "did not end in time");
-        }
+        name_late(&late);
     });
     chassis.stop.stage("http", async move {
-        serving.drain(STOP_HTTP).await;
+        if !serving.drain(STOP_HTTP).await {
+            name_late(&["http"]);
+        }
     });
     chassis.stop.stage("stores", async move {
         drained(writes, STOP_WRITES).await;
@@ -180,9 +190,13 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
 }
 
 async fn drained(tasks: Tasks, limit: Duration) {
-    let late = tasks.drain(limit).await;
-    if !late.is_empty() {
-        tracing::warn!(event = "task_late", tasks = ?late, "did not end in time");
+    name_late(&tasks.drain(limit).await);
+}
+
+/// Whoever did not end in time, for the log.
+fn name_late(tasks: &[&str]) {
+    if !tasks.is_empty() {
+        tracing::warn!(event = "task_late", ?tasks, "did not end in time");
     }
 }
 
@@ -197,12 +211,19 @@ fn announce(gateway: &Gateway, chassis: &Chassis) {
         started_at: store.now(),
         seen_at: store.now(),
         loops: Vec::new(),
+        deciding: Vec::new(),
+        settings: Vec::new(),
     };
-    let (loops, stop) = (chassis.loops.clone(), chassis.tasks.stopping());
+    let (telling, loops, stop) = (gateway.clone(), chassis.loops.clone(), chassis.tasks.stopping());
     chassis.tasks.supervise("announce", move || {
-        let (store, about, loops, stop) = (store.clone(), about.clone(), loops.clone(), stop.clone());
+        let (gateway, loops, stop) = (telling.clone(), loops.clone(), stop.clone());
+        let (store, about) = (store.clone(), about.clone());
         async move {
-            store.announce(about, || loops.show_each(), stop.cancelled()).await;
+            let now = |about: &mut Replica| {
+                about.loops = loops.show_each();
+                about.settings = gateway.config.now().told();
+            };
+            store.announce(about, now, stop.cancelled()).await;
             Ok(())
         }
     });
@@ -218,6 +239,16 @@ fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
             tokio::select! {
                 () = stop.cancelled() => Ok(()),
                 ended = gateway.waits.listen(&gateway.flow.bus) => ended,
+            }
+        }
+    });
+    let (telling, stop) = (gateway.clone(), taps.stopping());
+    taps.supervise("live events", move || {
+        let (gateway, stop) = (telling.clone(), stop.clone());
+        async move {
+            tokio::select! {
+                () = stop.cancelled() => Ok(()),
+                ended = gateway.live.listen(&gateway.flow.bus) => ended,
             }
         }
     });
@@ -246,6 +277,17 @@ fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = gateway.limits.count_replicas(&gateway.flow.store) => {}
+            }
+            Ok(())
+        }
+    });
+    let (measuring, stop) = (gateway.clone(), taps.stopping());
+    taps.supervise("lag", move || {
+        let (gateway, stop) = (measuring.clone(), stop.clone());
+        async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = gateway.lag.watch(&gateway.flow) => {}
             }
             Ok(())
         }

@@ -155,6 +155,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
         match error {
             StoreError::Unavailable { .. } => Problem::store_away(),
+            unreadable @ StoreError::Unreadable { .. } => {
+                Problem::new(ProblemCode::JobUnreadable, unreadable.to_string())
+            }
             newer @ StoreError::Newer { .. } => Problem::new(ProblemCode::StoreUnavailable, newer.to_string()),
             other => {
                 tracing::error!(event = "store_fault", detail = %other, "the store refused a call");
@@ -185,7 +188,7 @@ pub(crate) fn status_of(code: ProblemCode) -> StatusCode {
         ProblemCode::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         ProblemCode::RateLimited | ProblemCode::BacklogFull => StatusCode::TOO_MANY_REQUESTS,
         ProblemCode::Overloaded | ProblemCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        ProblemCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        ProblemCode::JobUnreadable | ProblemCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -210,6 +213,7 @@ fn title_of(code: ProblemCode) -> &'static str {
         ProblemCode::BacklogFull => "Too many jobs of this topic wait already",
         ProblemCode::Overloaded => "Too much in flight",
         ProblemCode::StoreUnavailable => "A store does not answer",
+        ProblemCode::JobUnreadable => "The job's record cannot be read",
         ProblemCode::Internal => "A fault of ours",
     }
 }

@@ -9,7 +9,9 @@ mod bulk;
 mod config;
 pub(crate) mod control;
 mod dead_letters;
+mod doctor;
 mod drain;
+mod events;
 mod explain;
 mod fleet;
 mod if_match;
@@ -45,8 +47,10 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(bulk::list))
         .routes(routes!(bulk::get))
         .routes(routes!(bulk::cancel))
+        .routes(routes!(events::watch))
         .routes(routes!(dead_letters::list))
         .routes(routes!(dead_letters::summary))
+        .routes(routes!(dead_letters::delete_message))
         .routes(routes!(topics::list))
         .routes(routes!(topics::get, topics::put))
         .routes(routes!(topics::pause))
@@ -56,6 +60,7 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(fleet::replicas))
         .routes(routes!(fleet::loops))
         .routes(routes!(fleet::locks))
+        .routes(routes!(doctor::examine))
         .routes(routes!(config::get, config::put))
         .routes(routes!(config::effective))
         .routes(routes!(audit::list))
@@ -157,6 +162,8 @@ impl FromRequestParts<Gateway> for Submitter {
 mod tests {
     use std::collections::BTreeSet;
 
+    use muster_domain::Durability;
+
     use super::*;
     use crate::access::TABLE;
 
@@ -172,6 +179,16 @@ mod tests {
         }
         let table: BTreeSet<_> = TABLE.iter().map(|(m, p, _)| (m.to_string(), (*p).to_owned())).collect();
         assert_eq!(documented, table);
+    }
+
+    #[test]
+    fn what_a_submit_may_say_is_described() {
+        let document: serde_json::Value = serde_json::from_slice(&document(None)).unwrap();
+        let schemas = &document["components"]["schemas"];
+        let levels = schemas["Submit"]["properties"]["durability"]["description"].as_str().unwrap();
+        assert!(Durability::ALL.iter().all(|level| levels.contains(&format!("`{level}`"))), "{levels}");
+        let item = schemas["BatchItem"].to_string();
+        assert!(item.contains("schemas/Submit\"") && item.contains("\"idempotency_key\""), "{item}");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 mod audit;
 mod config;
 mod dead_letters;
+mod doctor;
+mod events;
 mod explain;
 mod fleet;
 mod keys;
@@ -27,6 +29,8 @@ use utoipa::{
 pub(crate) use audit::{AuditPage, AuditVerdict};
 pub(crate) use config::{Config, EffectiveConfig};
 pub(crate) use dead_letters::{BulkRequest, DeadLetterPage, DeadLetterSummary, DryRun, Operation, OperationPage};
+pub(crate) use doctor::Diagnosis;
+pub(crate) use events::CloudEvent;
 pub(crate) use explain::Explanation;
 pub(crate) use fleet::{Drained, LockList, LoopList, ReplicaList, WorkerList};
 pub(crate) use keys::{KeyList, KeyRequest, NewKey, RotateRequest, WhoAmI};
@@ -94,7 +98,7 @@ pub(crate) struct Submit {
     retry: Option<Retry>,
     /// `retry` (the default) or `fail`.
     on_lost_lease: Option<String>,
-    /// `memory` (the default) or `replicated`; the answer says which was reached.
+    /// `memory` (the default), `replicated` or `fsynced`; the answer says which was reached.
     durability: Option<String>,
     /// W3C trace context; the header of that name unless given.
     traceparent: Option<String>,
@@ -216,6 +220,8 @@ pub(crate) struct Progress {
 pub(crate) struct JobPage {
     /// Newest first.
     items: Vec<Job>,
+    /// Jobs on this part of the list whose records are damaged, so that nobody knows whether they match; absent if none.
+    unreadable: Option<Vec<String>>,
     /// Where to go on; absent at the end.
     next_cursor: Option<String>,
 }
@@ -266,8 +272,18 @@ pub(crate) struct Attempt {
 /// Many jobs.
 #[derive(ToSchema)]
 pub(crate) struct BatchRequest {
-    /// At most 1,000. Each may also carry an `idempotency_key`, as the header of a single submit.
-    items: Vec<Submit>,
+    /// At most 1,000.
+    items: Vec<BatchItem>,
+}
+
+/// One of many jobs.
+#[derive(ToSchema)]
+pub(crate) struct BatchItem {
+    /// As for a single submit.
+    #[serde(flatten)]
+    job: Submit,
+    /// As the header `Idempotency-Key` of a single submit; that of the batch counts for items that carry none.
+    idempotency_key: Option<String>,
 }
 
 /// What became of each, in order.
@@ -284,7 +300,7 @@ pub(crate) struct BatchOutcome {
     status: u16,
     /// It was there before.
     replayed: Option<bool>,
-    /// If it was accepted.
+    /// If it was accepted: the job as it stands now, without payload and result.
     job: Option<Job>,
     /// If it was not.
     error: Option<Problem>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_bus::BusSettings;
 use muster_chassis::{
     Kind, Setting, Values,
-    settings::{admin_addr, loop_interval},
+    settings::{admin_addr, loop_interval, redis_call_timeout, redis_connect_timeout, redis_response_timeout},
 };
 use muster_store::{AuditRetention, RedisSettings, Retention};
 use muster_telemetry::Secret;
@@ -18,6 +18,10 @@ const KEPT: Kind = Kind::Duration { min: Duration::from_secs(20 * 60), max: Dura
 pub const SETTINGS: &[Setting] = &[
     Setting::new("http_addr", "MUSTER_HTTP_ADDR", Kind::Addr, "Where the API is served.").or("0.0.0.0:8081"),
     admin_addr("0.0.0.0:9092"),
+    // A store that is away has to be answered for within two seconds, so a call gets less.
+    redis_connect_timeout("600"),
+    redis_response_timeout("600"),
+    redis_call_timeout("850"),
     Setting::new(
         "api_key",
         "MUSTER_API_KEY",
@@ -56,6 +60,20 @@ pub const SETTINGS: &[Setting] = &[
     )
     .or("4000")
     .live(),
+    Setting::new(
+        "max_submit_lag",
+        "MUSTER_MAX_SUBMIT_LAG",
+        Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) },
+        "How far schedulers may be behind with submits before new ones get 503 `overloaded`; 0 = no limit.",
+    )
+    .or("60s"),
+    Setting::new(
+        "event_streams",
+        "MUSTER_EVENT_STREAMS",
+        Kind::Int { min: 1, max: 100_000 },
+        "How many clients may watch events on one gateway at the same time; for one tenant a quarter of them.",
+    )
+    .or("1000"),
     loop_interval("loop_bulk_interval", "MUSTER_LOOP_BULK_INTERVAL", "5s"),
     Setting::new(
         "audit_transport",
@@ -104,19 +122,24 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Url(&["http", "https"]),
         "How others see this API; shown in its OpenAPI document.",
     ),
+    Setting::new("grpc_addr", "MUSTER_GRPC_ADDR", Kind::Addr, "Where the API is served by gRPC.")
+        .not_yet_used("there is no gRPC yet, the API is served by HTTP alone"),
+    Setting::new(
+        "trusted_proxies",
+        "MUSTER_TRUSTED_PROXIES",
+        Kind::List,
+        "Networks of proxies whose word about a client's address is believed.",
+    )
+    .not_yet_used("no limit, log line or audit entry is about a client's address"),
 ];
-
-/// A store that is away has to be answered for within two seconds, so a call gets less.
-const REDIS_BUDGET: Duration = Duration::from_millis(850);
-const REDIS_RESPONSE: Duration = Duration::from_millis(600);
 
 pub(crate) fn redis(values: &Values) -> RedisSettings {
     RedisSettings {
         pool_size: values.count("redis_pool_size"),
         min_idle: values.count("redis_min_idle_conns"),
-        budget: REDIS_BUDGET,
-        response_timeout: REDIS_RESPONSE,
-        connect_timeout: REDIS_RESPONSE,
+        connect_timeout: values.millis("redis_connect_timeout_ms"),
+        response_timeout: values.millis("redis_response_timeout_ms"),
+        budget: values.millis("redis_call_timeout_ms"),
         ..RedisSettings::new(values.text("redis_url"))
     }
 }
@@ -174,9 +197,23 @@ mod tests {
         assert_eq!(rate(&values), 2000.0);
         assert_eq!(values.count("rate_limit_burst"), 4000);
         assert!(values.flag("rate_limit_shared"));
+        assert_eq!(values.duration("max_submit_lag"), Duration::from_secs(60));
         let day = Duration::from_secs(24 * 3600);
         assert_eq!(retention(&values), Retention::of_all(7 * day, 30 * day));
         assert!(bootstrap_keys(&values).is_empty());
+        let (patience, ms) = (redis(&values), Duration::from_millis);
+        assert_eq!((patience.connect_timeout, patience.response_timeout, patience.budget), (ms(600), ms(600), ms(850)));
+    }
+
+    #[test]
+    fn what_is_promised_and_not_there_yet_is_warned_of_by_name() {
+        let env = [("MUSTER_GRPC_ADDR", ":8080"), ("MUSTER_TRUSTED_PROXIES", "10.0.0.0/8")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let loaded = load("muster-gateway", SETTINGS, &[], &env).unwrap();
+        let said: Vec<_> = loaded.warnings.iter().map(|warning| (warning.event(), warning.setting())).collect();
+        assert_eq!(said, [("unused_setting", "MUSTER_GRPC_ADDR"), ("unused_setting", "MUSTER_TRUSTED_PROXIES")]);
+        let shown = loaded.values.shown();
+        assert!(shown.iter().all(|it| it.key != "grpc_addr"), "nothing that has no effect is in effect");
     }
 
     #[test]

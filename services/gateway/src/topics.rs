@@ -1,8 +1,8 @@
 //! What topics were told, as it bears on submits: defaults, a full backlog, payloads, unknown names.
 //!
 //! Knows: the snapshot of settings, and how many jobs of a bounded topic wait. Promises: a topic
-//! that was told nothing costs one look into a map; the backlog of one that is bounded is measured
-//! at most every [`FRESH`], and what this gateway admits in between is counted. So with n gateways
+//! that was told nothing costs one look into a map; the backlog of one that is bounded is measured,
+//! over all its lines, at most every [`FRESH`], and what this gateway admits in between is counted. So with n gateways
 //! the bound may be passed by what n − 1 of them admit in that time. Leaves to others: storing and
 //! spreading settings (`flow`), reading what people write (`topics/read`), payloads (`topics/schemas`).
 
@@ -16,9 +16,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use muster_bus::subjects;
 use muster_domain::{ProblemCode, Tenant, Topic};
-use muster_flow::Flow;
+use muster_flow::{Flow, Waits};
 use muster_store::{Retention, StoreError, TopicRecord, WorkerSnapshot};
 
 use crate::{auth::Caller, problem::Problem};
@@ -155,10 +154,9 @@ impl Topics {
         Some(full)
     }
 
-    /// How many jobs wait: in the backlog, and on the bus as far as it answers.
+    /// How many jobs wait, whatever they require: in the backlog, and on the bus as far as it answers.
     async fn measure(&self, tenant: &Tenant, topic: &Topic) -> Result<u64, StoreError> {
-        let (names, subject) = ([(tenant.clone(), topic.into())], subjects::offer(tenant, topic));
-        let (queued, offered) = tokio::join!(self.flow.store.queue_lens(&names), self.flow.bus.subject_count(&subject));
-        Ok(queued?.iter().sum::<u64>() + offered.unwrap_or(0))
+        let waiting = self.flow.waiting(&[(tenant.clone(), topic.clone())]).await?;
+        Ok(Waits::of(waiting.iter().flatten()).sum())
     }
 }

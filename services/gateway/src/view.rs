@@ -134,9 +134,11 @@ pub(crate) struct JobView<'a> {
 }
 
 impl<'a> JobView<'a> {
-    /// A job that was just accepted, without what its client knows already.
-    pub(crate) fn accepted(job: &'a NewJob, accepted: &'a Accepted) -> JobView<'a> {
-        JobView { durability: accepted.durability, ..JobView::bare(job.id, &job.spec, &accepted.head) }
+    /// A job that was accepted: as its record has it, where that was read; otherwise as its submit made or found
+    /// it, without what its client knows already.
+    pub(crate) fn accepted(job: &'a NewJob, accepted: &'a Accepted, record: Option<&'a Record>) -> JobView<'a> {
+        let view = record.map_or_else(|| JobView::bare(job.id, &job.spec, &accepted.head), JobView::of);
+        JobView { durability: accepted.durability, ..view }
     }
 
     fn bare(id: JobId, spec: &'a JobSpec, head: &'a Head) -> JobView<'a> {
@@ -259,7 +261,8 @@ fn write_error(json: &mut Json, error: &JobError) {
     json.boolean("retryable", error.retryable);
 }
 
-fn write_progress(json: &mut Json, progress: &Progress) {
+/// Writes the fields of progress into an object.
+pub(crate) fn write_progress(json: &mut Json, progress: &Progress) {
     if let Some(percent) = progress.percent {
         json.raw("percent", percent.to_string().as_bytes());
     }

@@ -20,7 +20,7 @@ use muster_bus::{BusError, GroupPublisher, GroupSettings, subjects};
 use muster_chassis::Tasks;
 use muster_domain::{JobId, Tenant, WorkerId};
 use muster_flow::Flow;
-use muster_store::{Fields, Record};
+use muster_store::{Fields, Record, StoreError};
 use muster_wire::{Body, encoded_len, v1};
 use tokio_util::sync::CancellationToken;
 
@@ -69,7 +69,8 @@ impl Workers {
     async fn theirs(&self, caller: &Caller, ids: &[JobId]) -> Result<BTreeMap<JobId, Record>, Problem> {
         let mut found = BTreeMap::new();
         for record in self.flow.store.read(ids, Fields::NONE).await {
-            let Some(record) = record? else { continue };
+            // Of one that cannot be read nobody knows whose it is.
+            let Some(record) = readable(record)? else { continue };
             let visible = !record.deleted && record.spec.tenant == caller.tenant;
             if visible && caller.may_touch(&record.spec.topic).is_ok() {
                 found.insert(record.id, record);
@@ -90,6 +91,14 @@ impl Workers {
                 Err(_) => tokio::time::sleep(ASK_PAUSE).await,
             }
         }
+    }
+}
+
+/// The record, if there is one that can be read: a damaged one is its own job's fault.
+fn readable(record: Result<Option<Record>, StoreError>) -> Result<Option<Record>, StoreError> {
+    match record {
+        Err(fault) if fault.is_unreadable() => Ok(None),
+        record => record,
     }
 }
 

@@ -10,10 +10,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_domain::{Event, Head, JobId, Outcome, State};
+use muster_domain::{Event, Head, JobId, Outcome, State, Time, job::next_look};
 use muster_flow::{Offering, offer_of};
 use muster_store::{Fields, Moved, QueueEntry, Record, Step, StoreError};
-use muster_wire::v1::{JobEvent, Offer};
+use muster_wire::v1::{JobEvent, Offer, Submit};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +21,7 @@ use crate::{
     desk::{Desk, forward_of},
     events,
     lanes::{Lane, PerLane},
-    rules, slots,
+    lines, offers, rules, slots,
 };
 
 /// How long a claim holds.
@@ -108,6 +108,9 @@ pub(crate) struct Sorted {
     pub(crate) again: bool,
     /// Of jobs that are somewhere else by now.
     pub(crate) over: Vec<QueueEntry>,
+    /// Of these, how far ahead the homes of those must be brought that live: whoever released them may
+    /// have died between offer and home, and a queued job's home is far away.
+    pub(crate) nearer: Vec<(JobId, Duration)>,
     /// Places in the window that stay empty.
     pub(crate) unused: u64,
 }
@@ -162,11 +165,17 @@ async fn dispatch(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorte
                     sorted.offers.push(offer_of(&record, head));
                     sorted.offered.push(Ready { entry, look, event });
                 }
+                // Nobody can offer it, so it must not stand in the way: should it be mended, the look does.
+                Err(fault) if fault.is_unreadable() => {
+                    sorted.unused += 1;
+                    sorted.over.push(entry);
+                }
                 // Dispatched, not offered: the entry stays, and its next claim offers it.
                 _ => sorted.unused += 1,
             },
-            Standing::Elsewhere => {
+            Standing::Elsewhere { look } => {
                 sorted.unused += 1;
+                sorted.nearer.extend(look.map(|look| (entry.job, look)));
                 sorted.over.push(entry);
             }
             Standing::Unknown => sorted.unused += 1,
@@ -174,15 +183,24 @@ async fn dispatch(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorte
     }
 }
 
-/// Offers those that stand as they were accepted: whoever starts them compares the version. Returns the
-/// others, of whose records there is more to say.
+/// Offers those that stand as they were accepted: whoever starts them compares the version. What this
+/// replica put in line itself it knows; of what others did it reads the records. Returns those of whose
+/// records there is more to say.
 async fn as_they_are(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorted: &mut Sorted) -> Vec<QueueEntry> {
-    let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
-    let records = desk.store().read(&ids, Fields::PAYLOAD).await;
-    let (now, mut others) = (desk.store().now(), Vec::new());
-    for (entry, record) in entries.into_iter().zip(records) {
+    let known: Vec<Option<Submit>> = entries.iter().map(|entry| desk.kept.take(entry.job)).collect();
+    let unknown = entries.iter().zip(&known).filter(|(_, known)| known.is_none());
+    let ids: Vec<JobId> = unknown.map(|(entry, _)| entry.job).collect();
+    let records = if ids.is_empty() { Vec::new() } else { desk.store().read(&ids, Fields::PAYLOAD).await };
+    let (now, mut records, mut others) = (desk.store().now(), records.into_iter(), Vec::new());
+    for (entry, known) in entries.into_iter().zip(known) {
+        if let Some(submit) = known {
+            events::observe_dispatch(Time(submit.pending_since), now);
+            sorted.offers.push(offers::as_it_is(submit, now, &lane.line));
+            sorted.offered.push(Ready { entry, look: None, event: None });
+            continue;
+        }
         let stands = |record: &Record| record.head.state() == State::Pending && record.head.version == entry.version;
-        let Some(record) = record.ok().flatten().filter(stands) else {
+        let Some(record) = records.next().and_then(Result::ok).flatten().filter(stands) else {
             others.push(entry);
             continue;
         };
@@ -196,12 +214,14 @@ async fn as_they_are(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, so
 
 /// Publish, forward, remove: in this order.
 pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
-    let Sorted { offers, offered, over: mut finished, again, .. } = sorted;
+    let Sorted { offers, mut offered, over, nearer: mut homes, again, .. } = sorted;
     let how = Offering { many: lane.window().is_hot(), again };
+    lines::note(desk, lines::due(std::iter::once(lane))).await;
+    // Before anybody can start them, so that watchers hear of both in this order.
+    events::tell(desk.bus(), offered.iter_mut().filter_map(|ready| ready.event.take()).collect()).await;
     let published = if offers.is_empty() { Vec::new() } else { desk.flow.offer(offers, how).await };
     muster_flow::failpoint!("release.after_offer");
-    let (mut stand, mut homes, mut news) = (PerLane::default(), Vec::new(), Vec::new());
-    let mut entries = Vec::new();
+    let (mut stand, mut finished) = (PerLane::default(), over);
     for (ready, result) in offered.into_iter().zip(published) {
         if result.is_err() {
             lane.window().give_back(1);
@@ -209,37 +229,38 @@ pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
         }
         stand.add(lane);
         homes.extend(ready.look.map(|look| (ready.entry.job, look)));
-        news.extend(ready.event);
-        entries.push(ready.entry);
+        finished.push(ready.entry);
     }
     desk.published(&stand, how.many).await;
-    if desk.forward(&homes).await.is_ok() {
-        finished.extend(entries);
-    }
+    let forwarded = desk.forward(&homes).await.is_ok();
     muster_flow::failpoint!("release.after_forward");
-    if !finished.is_empty() && desk.store().remove_queued(&finished).await.is_ok() {
+    if forwarded && !finished.is_empty() && desk.store().remove_queued(&finished).await.is_ok() {
         lane.window().dequeued(finished.len() as u64);
     }
-    events::tell(desk.bus(), news).await;
 }
 
 enum Standing<'a> {
     /// It is `dispatched`, by us or by somebody who may have died before publishing.
     Offered { head: &'a Head, look: Option<Duration>, first: bool },
-    /// It has moved on, or is gone: the entry is a leftover.
-    Elsewhere,
+    /// It has moved on, is gone, or cannot be read: the entry is a leftover. If it lives, this is when it
+    /// has to be looked at.
+    Elsewhere { look: Option<Duration> },
     /// The store did not say: the entry stays.
     Unknown,
 }
 
 fn standing(moved: &Result<Moved, StoreError>) -> Standing<'_> {
     match moved {
+        Err(fault) if fault.is_unreadable() => Standing::Elsewhere { look: None },
         Err(_) => Standing::Unknown,
         Ok(moved) => match &moved.head {
             Some(head) if head.state() == State::Dispatched => {
                 Standing::Offered { head, look: forward_of(moved, head), first: moved.outcome == Outcome::Applied }
             }
-            _ => Standing::Elsewhere,
+            head => {
+                let lives = head.as_ref().filter(|head| !head.state().is_end());
+                Standing::Elsewhere { look: lives.map(|head| next_look(head, moved.now).remaining(moved.now)) }
+            }
         },
     }
 }

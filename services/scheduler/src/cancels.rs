@@ -48,7 +48,10 @@ impl Work for Cancels {
 async fn apply(desk: &Desk, item: Cancel) -> bool {
     let (id, tenant) = (job_id(&item.job_id), Tenant::parse(&item.tenant));
     let reason = match (id, tenant) {
-        (Ok(id), Ok(tenant)) => return desk.flow.cancel(&tenant, id, &item.reason).await.is_ok(),
+        (Ok(id), Ok(tenant)) => {
+            let cancelled = desk.flow.cancel(&tenant, id, &item.reason).await;
+            return cancelled.map_or_else(|fault| fault.is_unreadable(), |_| true);
+        }
         (Err(fault), _) => fault.to_string(),
         (_, Err(fault)) => fault.to_string(),
     };

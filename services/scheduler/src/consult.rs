@@ -23,7 +23,7 @@ use muster_bus::subjects;
 use muster_domain::{Event, JobError, JobErrorCode, JobId, Outcome, State, Time};
 use muster_flow::End;
 use muster_store::{DECIDING_TTL, Fields, Held, LeaseKeeper, Lock, Step};
-use muster_telemetry::{Counter, Emit, count, events::Unanswered};
+use muster_telemetry::{Counter, Emit, count, events::Unanswered, spans};
 use muster_wire::{
     Body, job_id,
     v1::{Submit, SubmitGroup},
@@ -225,7 +225,10 @@ async fn deny(desk: &Desk, id: JobId, submit: &Submit, reason: &str) {
         first: moved.outcome == Outcome::Applied,
         tell: None,
         slots: Vec::new(),
+        entry: None,
+        trace: submit.spec.as_ref().and_then(|spec| spans::carried(&spec.traceparent)),
     };
+    muster_flow::failpoint!("deny.after_apply");
     // What could not be finished is finished by the look.
     let _ = desk.flow.finish(vec![end]).await;
 }

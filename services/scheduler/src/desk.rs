@@ -15,6 +15,7 @@ use crate::{
     decide::Decide,
     fleet::Fleet,
     hints::Hints,
+    kept::Kept,
     lanes::{Lanes, PerLane},
     pools,
     silence::Silence,
@@ -33,6 +34,8 @@ pub(crate) struct Desk {
     /// When the holders of concurrency limits were last looked at.
     pub(crate) judged: Judged,
     pub(crate) lanes: Lanes,
+    /// Submits of jobs that stand in line as they were accepted.
+    pub(crate) kept: Kept,
     pub(crate) fleet: Fleet,
     pub(crate) hints: Hints,
     pub(crate) silence: Silence,

@@ -3,17 +3,22 @@
 //! Knows: what follows from each decision, and in which order. Promises: one event per job, the
 //! whole batch in one pipeline; whoever has moved a job meanwhile is right, and the submit is
 //! dropped; a submit that comes twice changes nothing and repeats what the first time may have
-//! left undone. Where a topic's jobs start by the hundred a second, a newcomer is offered as it is,
-//! `pending`, or stands in line as it is while the window is full: its offer or its entry is all that
-//! is written (see the ADRs `offered-as-it-is` and `standing-in-line`). Leaves to others: the
-//! decision itself (`decide`), releasing what was held (`backlog`), the effects of ends (`flow`).
+//! left undone; one whose job Redis has forgotten makes it again. Where a topic's jobs start by the
+//! hundred a second, a newcomer is offered as it is, `pending`, or stands in line as it is while the
+//! window is full: its offer or its entry is all that is written (see the ADRs `offered-as-it-is` and
+//! `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing what was held
+//! (`backlog`), the effects of ends (`flow`).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_bus::{Subject, subjects};
 use muster_domain::{Head, JobId, Outcome, Priority, State, Time, job::PENDING_LOOK};
 use muster_flow::Offering;
 use muster_store::{Moved, QueueEntry, Step, StoreError};
+use muster_telemetry::{Counter, count};
 use muster_wire::{
     Body, job_id,
     v1::{JobEvent, Offer, Submit, SubmitGroup},
@@ -25,7 +30,7 @@ use crate::{
     events,
     intake::{Work, bury},
     lanes::{Lane, PerLane},
-    offers, survey,
+    lines, offers, survey,
 };
 
 /// A submit older than this was published again: its job has waited long enough to be held.
@@ -220,7 +225,11 @@ struct Consequences {
     /// One message each, or several a message on hot subjects.
     offers: [Offers; 2],
     held: Vec<(usize, Arc<Lane>, QueueEntry)>,
+    /// Those of them that stand in line as they were accepted.
+    lined: Vec<(JobId, Submit)>,
     homes: Vec<(usize, JobId, Duration)>,
+    /// Redis has forgotten these.
+    forgotten: Vec<(usize, Submit)>,
     events: Vec<JobEvent>,
     failed: Vec<usize>,
 }
@@ -232,18 +241,23 @@ struct Offers {
 }
 
 async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
-    let Consequences { offers: [single, shared], held, homes, events, mut failed } = todo;
+    let Consequences { offers: [single, shared], held, lined, homes, forgotten, events, mut failed } = todo;
     muster_flow::failpoint!("dispatch.after_apply");
-    let how = |many| Offering { many, again: false };
-    let (single, shared, unheld, unforwarded) = tokio::join!(
+    let offered = single.from.iter().chain(&shared.from).map(|(_, lane)| lane);
+    lines::note(desk, lines::due(offered.chain(held.iter().map(|(_, lane, _)| lane)))).await;
+    // Before anybody can start them, so that watchers hear of both in this order.
+    events::tell(desk.bus(), events).await;
+    let (how, now) = (|many| Offering { many, again: false }, Instant::now());
+    lined.into_iter().for_each(|(id, submit)| desk.kept.keep(id, submit, now));
+    let (single, shared, unheld, unforwarded, unmade) = tokio::join!(
         offer(desk, single, how(false)),
         offer(desk, shared, how(true)),
         hold(desk, held),
         forward(desk, homes),
+        make_again(desk, forgotten),
     );
     muster_flow::failpoint!("dispatch.after_offer");
-    events::tell(desk.bus(), events).await;
-    for places in [single, shared, unheld, unforwarded] {
+    for places in [single, shared, unheld, unforwarded, unmade] {
         failed.extend(places);
     }
     failed
@@ -255,18 +269,23 @@ impl Consequences {
         let taken = decision == Decision::Dispatch;
         let moved = match moved {
             Ok(moved) => moved,
-            Err(_) => {
+            Err(fault) => {
                 ask.give_back(taken);
-                self.failed.push(ask.place);
+                // One that cannot be read is not decided, however often it comes.
+                if !fault.is_unreadable() {
+                    self.failed.push(ask.place);
+                }
                 return;
             }
         };
         let Some(head) = moved.done().or_else(|| decided_before(&moved, &ask, again)) else {
             ask.give_back(taken);
-            // Early twice is a clock between two moments: it comes again. All else means that
-            // somebody else has moved the job, or that it is gone.
-            if moved.outcome == Outcome::Early {
-                self.failed.push(ask.place);
+            match moved.outcome {
+                // Early twice is a clock between two moments: it comes again.
+                Outcome::Early => self.failed.push(ask.place),
+                Outcome::Missing => self.forgotten.push((ask.place, ask.submit)),
+                // Somebody else has moved the job.
+                _ => {}
             }
             return;
         };
@@ -317,6 +336,7 @@ impl Consequences {
     fn line(&mut self, ask: Ask) {
         self.events.push(events::pending(&ask.submit, &ask.lane));
         let (version, accepted) = (ask.submit.version, Time(ask.submit.pending_since));
+        self.lined.push((ask.id, ask.submit.clone()));
         self.enqueue(ask, version, accepted);
     }
 
@@ -343,6 +363,21 @@ fn decided_before<'a>(moved: &'a Moved, ask: &Ask, again: bool) -> Option<&'a He
     let next = |head: &&Head| head.version == ask.submit.version + 1;
     let ours = |head: &&Head| matches!(head.state(), State::Dispatched | State::Queued | State::Scheduled);
     moved.head.as_ref().filter(|_| again && moved.outcome == Outcome::Stale).filter(next).filter(ours)
+}
+
+/// Makes jobs again that Redis has forgotten: their submits came too late to be read again with the others.
+/// All their places if that failed: whatever was made meanwhile is left alone then.
+async fn make_again(desk: &Desk, forgotten: Vec<(usize, Submit)>) -> Vec<usize> {
+    if forgotten.is_empty() {
+        return Vec::new();
+    }
+    let (places, submits): (Vec<usize>, Vec<Submit>) = forgotten.into_iter().unzip();
+    let done = desk.flow.recreate(&submits).await;
+    if done.made > 0 {
+        count(Counter::Reconciled, &[("action", "recreate")], done.made);
+        tracing::warn!(event = "recreated", n = done.made, "submits came whose jobs redis had forgotten");
+    }
+    if done.fault.is_some() { places } else { Vec::new() }
 }
 
 /// Publishes offers; the places of those that do not stand on the stream.

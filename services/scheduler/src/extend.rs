@@ -64,6 +64,7 @@ fn told(ask: &ExtendAsk, standing: Standing, lease_us: u64) -> ExtendAnswer {
 
 fn stands(id: JobId, ask: &ExtendAsk, done: Result<Extended, StoreError>) -> ExtendAnswer {
     match done {
+        Err(fault) if fault.is_unreadable() => told(ask, Standing::UnknownJob, 0),
         Err(_) => told(ask, Standing::Again, 0),
         Ok(Extended { held: true, remaining, .. }) => {
             told(ask, Standing::Ok, u64::try_from(remaining.as_micros()).unwrap_or(u64::MAX))

@@ -42,6 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// longer, up to the last.
 const COME_AGAIN: Duration = Duration::from_millis(500);
 const COME_AGAIN_AT_LAST: Duration = Duration::from_secs(10);
+/// A group of which nothing could be done keeps its place for so many deliveries.
+const STAYS_FOR: u64 = 4;
 /// Items of a repeated group that are handled at one time, each for itself.
 const SINGLES: usize = 32;
 
@@ -197,7 +199,9 @@ async fn see_through<W: Work>(desk: &Desk, batch: Batch<W>) {
 
 /// A group that came before: each item for itself, so that a bad one harms nobody else, and only
 /// what failed is published again. Where nothing could be done the group itself comes again: then
-/// it is the store that is away, and nobody is held up by a neighbour.
+/// it is the store that is away, and nobody is held up by a neighbour. If that goes on while other
+/// nodes answer, it goes to the end of the stream all the same: how far a stream has been handled is
+/// what everybody's silence is judged by.
 async fn one_by_one<W: Work>(desk: &Desk, delivery: &Delivery, items: &[W::Item]) {
     let mut failed = Vec::new();
     for chunk in items.chunks(SINGLES) {
@@ -210,8 +214,9 @@ async fn one_by_one<W: Work>(desk: &Desk, delivery: &Delivery, items: &[W::Item]
         delivery.in_progress().await;
     }
     let none_done = failed.len() == items.len() && !items.is_empty();
-    let done = failed.is_empty()
-        || (!none_done && desk.bus().publish(&W::subject(), None, None, W::close(failed)).await.is_ok());
+    let stays = none_done && (delivery.delivered < STAYS_FOR || !desk.silence.some_node_answers());
+    let done =
+        failed.is_empty() || (!stays && desk.bus().publish(&W::subject(), None, None, W::close(failed)).await.is_ok());
     if done {
         delivery.ack().await;
     } else {

@@ -28,6 +28,10 @@ use crate::{decide::TopicView, window::Window};
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// Workers are told of a line that is in use so often at most.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// A line that is in use is noted so often: long before its name could be dropped.
+const NOTE_AGAIN: Duration = Duration::from_secs(60);
+/// One that could not be is tried again after this: nobody is held up by it meanwhile.
+const NOTE_RETRY: Duration = Duration::from_secs(1);
 /// How many rounds of releases of one lane may be under way: one publishes while one claims.
 const ROUNDS: usize = 2;
 
@@ -42,6 +46,8 @@ pub(crate) struct Lane {
     requires: OnceLock<Labels>,
     /// When its workers were last told of it.
     told: Mutex<Option<Instant>>,
+    /// When it is to be written down again among its topic's lines; none if it never was.
+    note_at: Mutex<Option<Instant>>,
     window: Mutex<Window>,
     /// Counted at least once: before that nothing is known of its backlog.
     surveyed: AtomicBool,
@@ -74,6 +80,7 @@ impl Lane {
             line,
             requires: OnceLock::new(),
             told: Mutex::new(None),
+            note_at: Mutex::new(None),
             window: Mutex::new(Window::new()),
             surveyed: AtomicBool::new(false),
             active: AtomicBool::new(false),
@@ -134,6 +141,27 @@ impl Lane {
             *told = Some(now);
         }
         due
+    }
+
+    /// What it is to be noted by among its topic's lines; none if it was lately, or need not be.
+    pub(crate) fn to_be_noted(&self, now: Instant) -> Option<&Labels> {
+        let requires = self.requires()?;
+        let at = *self.note_at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_none_or(|at| at <= now).then_some(requires)
+    }
+
+    /// It was noted, not before this.
+    pub(crate) fn set_noted(&self, at: Instant) {
+        self.note_at(at + NOTE_AGAIN);
+    }
+
+    /// It could not be.
+    pub(crate) fn set_not_noted(&self, at: Instant) {
+        self.note_at(at + NOTE_RETRY);
+    }
+
+    fn note_at(&self, at: Instant) {
+        *self.note_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
     }
 
     /// Whether it was ever counted.
@@ -403,6 +431,27 @@ mod tests {
         assert!(lane.turn().is_none());
         drop(turns);
         assert!(lane.turn().is_some());
+    }
+
+    #[test]
+    fn a_line_is_noted_again_and_again_and_a_plain_one_never() {
+        assert!(NOTE_AGAIN * 5 <= muster_store::LINE_KEPT, "it is noted long before its name could be dropped");
+        let ((lanes, _poked), now) = (Lanes::new(Arc::default()), Instant::now());
+        let requires: Labels = [("gpu".to_owned(), "a100".to_owned())].into();
+        let lane = lanes.lane_for("default", "t", &requires).unwrap();
+        assert_eq!(lane.to_be_noted(now), Some(&requires));
+        assert_eq!(lane.to_be_noted(now), Some(&requires), "until it was");
+        lane.set_not_noted(now);
+        assert_eq!(lane.to_be_noted(now + NOTE_RETRY / 2), None, "nobody is held up again at once");
+        assert_eq!(lane.to_be_noted(now + NOTE_RETRY), Some(&requires));
+        lane.set_noted(now);
+        assert_eq!(lane.to_be_noted(now + NOTE_AGAIN / 2), None);
+        assert_eq!(lane.to_be_noted(now + NOTE_AGAIN), Some(&requires));
+        let plain = lanes.lane("default", "t").unwrap();
+        plain.learn(&Labels::new());
+        assert_eq!(plain.to_be_noted(now), None);
+        let unseen = lanes.lane_named("default", "u", lane.line.pool()).unwrap();
+        assert_eq!(unseen.to_be_noted(now), None, "nobody knows yet what its jobs require");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use muster_bus::{Bus, subjects};
-use muster_chassis::{Leadership, Tasks};
+use muster_chassis::{Holder, Leadership, Tasks};
 use muster_store::{LEADER_TTL, LeaderLock, Lease, LeaseKeeper, Store};
 use muster_wire::{Body, v1::Wake};
 use tokio::{sync::watch, task::JoinHandle};
@@ -63,6 +63,12 @@ impl Leadership for Leader {
         // The sender lives as long as the keeper, so this ends by a change only.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let _ = seen.changed().await;
+    }
+
+    fn holder(&self) -> Option<Holder> {
+        let holder = self.keeper.holder()?;
+        let (instance, since) = (holder.instance().to_owned(), holder.since().rfc3339());
+        Some(Holder { instance, fence: holder.fence, since })
     }
 
     async fn release(&self) {

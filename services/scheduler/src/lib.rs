@@ -20,8 +20,10 @@ mod extend;
 mod fleet;
 mod hints;
 mod intake;
+mod kept;
 mod lanes;
 mod leaders;
+mod lines;
 mod loops;
 mod offers;
 mod pools;
@@ -56,6 +58,7 @@ use crate::{
     fleet::Fleet,
     hints::Hints,
     intake::{Consumers, Work},
+    kept::Kept,
     lanes::Lanes,
     settle::Settle,
     silence::Silence,
@@ -91,6 +94,7 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
         consults,
         judged: slots::Judged::default(),
         lanes,
+        kept: Kept::default(),
         fleet: Fleet::default(),
         hints: Hints::default(),
         silence: Silence::new(settings::outage_wait(values), Instant::now()),
@@ -245,12 +249,14 @@ fn announce(chassis: &Chassis, desk: &Arc<Desk>) {
         started_at: desk.store().now(),
         seen_at: desk.store().now(),
         loops: Vec::new(),
+        deciding: Vec::new(),
+        settings: chassis.values.told(),
     };
     let (store, loops, stop) = (desk.store().clone(), chassis.loops.clone(), chassis.tasks.stopping());
     chassis.tasks.supervise("announce", move || {
         let (store, about, loops, stop) = (store.clone(), about.clone(), loops.clone(), stop.clone());
         async move {
-            store.announce(about, || loops.show_each(), stop.cancelled()).await;
+            store.announce(about, |about| about.loops = loops.show_each(), stop.cancelled()).await;
             Ok(())
         }
     });

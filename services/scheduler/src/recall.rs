@@ -45,8 +45,9 @@ async fn without_place<'a>(desk: &Desk, suspects: Vec<&'a mut Read>) -> Vec<&'a 
     for (read, record) in limited.into_iter().zip(desk.store().read(&ids, Fields::NONE).await) {
         match record {
             Ok(Some(record)) if !record.placed => held.push(read),
-            Ok(_) => {}
-            Err(_) => read.refused = Some(Refused::Unknown),
+            Err(fault) if !fault.is_unreadable() => read.refused = Some(Refused::Unknown),
+            // Of one that cannot be read the start tells.
+            _ => {}
         }
     }
     held
@@ -64,9 +65,12 @@ async fn take_back(desk: &Desk, mut held: Vec<&mut Read>) {
     muster_flow::failpoint!("recall.after_apply");
     let (mut back, mut homes, mut freed) = (Vec::new(), Vec::new(), Vec::new());
     for (((read, id), moved), record) in held.iter_mut().zip(&ids).zip(moved).zip(records) {
-        let Ok(moved) = moved else {
-            read.refused = Some(Refused::Unknown);
-            continue;
+        let moved = match moved {
+            Ok(moved) => moved,
+            Err(fault) => {
+                read.refused = Some(if fault.is_unreadable() { Refused::Recalled } else { Refused::Unknown });
+                continue;
+            }
         };
         // Not that offer's any more: it may be running with whoever asks, which a start tells.
         let Some(head) = moved.done() else { continue };

@@ -17,6 +17,7 @@ pub const SETTINGS: &[Setting] = &[
     loop_interval("loop_reconciler_interval", "MUSTER_LOOP_RECONCILER_INTERVAL", "5s"),
     loop_interval("loop_streams_interval", "MUSTER_LOOP_STREAMS_INTERVAL", "5s"),
     loop_interval("loop_scrub_interval", "MUSTER_LOOP_SCRUB_INTERVAL", "5s"),
+    loop_interval("loop_reread_interval", "MUSTER_LOOP_REREAD_INTERVAL", "5s"),
     loop_interval("loop_backlog_interval", "MUSTER_LOOP_BACKLOG_INTERVAL", "5s"),
     loop_interval("loop_snapshot_interval", "MUSTER_LOOP_SNAPSHOT_INTERVAL", "5s"),
     loop_interval("loop_config_interval", "MUSTER_LOOP_CONFIG_INTERVAL", "30s"),
@@ -47,6 +48,9 @@ pub(crate) fn redis(values: &Values) -> RedisSettings {
     RedisSettings {
         pool_size: values.count("redis_pool_size"),
         min_idle: values.count("redis_min_idle_conns"),
+        connect_timeout: values.millis("redis_connect_timeout_ms"),
+        response_timeout: values.millis("redis_response_timeout_ms"),
+        budget: values.millis("redis_call_timeout_ms"),
         ..RedisSettings::new(values.text("redis_url"))
     }
 }
@@ -60,6 +64,7 @@ pub(crate) fn intervals(values: &Values) -> Intervals {
         reconciler: values.duration("loop_reconciler_interval"),
         streams: values.duration("loop_streams_interval"),
         scrub: values.duration("loop_scrub_interval"),
+        reread: values.duration("loop_reread_interval"),
         backlog: values.duration("loop_backlog_interval"),
         snapshot: values.duration("loop_snapshot_interval"),
         config: values.duration("loop_config_interval"),

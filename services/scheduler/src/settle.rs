@@ -12,10 +12,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::future::join_all;
 use muster_bus::{Subject, subjects};
-use muster_domain::{Event, JobId, Outcome, State, WorkerId};
+use muster_domain::{Act, Event, JobId, Outcome, State, WorkerId, audit};
 use muster_flow::{End, job_event};
 use muster_store::{Fields, Moved, SlotRef, StoreError};
-use muster_telemetry::{Counter, Emit, count, events::StaleWrite};
+use muster_telemetry::{Counter, Emit, count, events::StaleWrite, spans};
 use muster_wire::{
     Body, standing_of,
     v1::{Control, JobEvent, Result as Report, ResultGroup, Settled, Standing},
@@ -106,6 +106,11 @@ async fn apply(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
     };
     let (mut answered, others) = tokio::join!(successes, apply_read(desk, other));
     answered.extend(others);
+    // Where nothing can be written however often it comes, it is as if there were nothing to write to.
+    let unreadable = |moved: &Result<Moved, StoreError>| moved.as_ref().is_err_and(StoreError::is_unreadable);
+    for (.., moved) in answered.iter_mut().filter(|(.., moved)| unreadable(moved)) {
+        *moved = Ok(missing(desk));
+    }
     answered
 }
 
@@ -145,12 +150,14 @@ struct Consequences {
     events: Vec<JobEvent>,
     notices: Vec<(usize, String, Settled)>,
     slots: Vec<(usize, SlotRef)>,
+    /// Ends by the clock: the audit log has them, whoever noticed.
+    acts: Vec<(usize, Act)>,
     failed: Vec<usize>,
 }
 
 impl Consequences {
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
-        let Read { place, id, lane, fence, worker, error_code, slot, .. } = read;
+        let Read { place, id, lane, fence, worker, error_code, slot, traceparent, told_of, .. } = read;
         // Early is an estimate of the time that ran ahead: it comes again.
         let Some(moved) = moved.ok().filter(|moved| moved.outcome != Outcome::Early) else {
             self.failed.push(place);
@@ -183,12 +190,16 @@ impl Consequences {
         if let Some(after) = forward_of(&moved, head) {
             self.homes.push((place, id, after));
         }
+        if let Some(spec) = told_of {
+            self.acts.extend(audit::of_transition(id, &spec, State::Running, head).map(|act| (place, act)));
+        }
         if head.state().is_end() {
             let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
             let error_code = error_code.filter(|_| head.state() != State::Succeeded);
+            let (head, slots, trace) = (head.clone(), Vec::new(), spans::carried(&traceparent));
             self.ends.push((
                 place,
-                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slots: Vec::new() },
+                End { id, tenant, topic, head, error_code, first, tell: None, slots, entry: None, trace },
             ));
         } else {
             self.events.push(job_event(id, &lane.tenant, &lane.topic, head, error_code.as_deref()));
@@ -208,7 +219,15 @@ fn outcome_of(event: Event) -> &'static str {
 }
 
 async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
-    let Consequences { ends, homes, events, mut notices, slots, mut failed } = todo;
+    let Consequences { mut ends, homes, events, mut notices, slots, acts, mut failed } = todo;
+    if !acts.is_empty() {
+        let (places, acts): (Vec<usize>, Vec<Act>) = acts.into_iter().unzip();
+        // Told before the home leaves: without it nobody would look again.
+        if desk.store().audit(&acts).await.is_err() {
+            ends.retain(|(place, _)| !places.contains(place));
+            failed.extend(places);
+        }
+    }
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
     let (ended, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
     let (forwarded, finished) = tokio::join!(desk.forward(&due), desk.flow.finish(ends));

@@ -88,14 +88,17 @@ fn stir(desk: &Desk, slots: &[SlotRef]) {
 
 /// Admits those who are next in line, and whoever is next after them.
 pub(crate) async fn hand_over(desk: &Desk, mut next: Vec<SlotRef>) {
+    if !next.is_empty() {
+        muster_flow::failpoint!("slots.after_free");
+    }
     let mut seen = 0;
-    while let Some(slot) = next.pop() {
+    while let Some(waiter) = next.pop() {
         seen += 1;
         if seen > MOST_NEXT {
             return;
         }
-        let Ok(record) = desk.store().read_one(slot.job, Fields::NONE).await else { continue };
-        match record.as_ref().filter(|record| waits(record, slot.version)) {
+        let Ok(record) = desk.store().read_one(waiter.job, Fields::NONE).await else { continue };
+        match record.as_ref().filter(|record| waits(record, waiter.version)) {
             Some(record) => {
                 let spec = &record.spec;
                 let lane = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
@@ -104,8 +107,14 @@ pub(crate) async fn hand_over(desk: &Desk, mut next: Vec<SlotRef>) {
                     next.extend(round(desk, &lane, vec![QueueEntry::of(record)]).await);
                 }
             }
-            // It has moved on: out of the line with it.
-            None => next.extend(desk.store().free_slot(&slot, None).await.ok().flatten()),
+            // It has moved on: out of the line with it. Unless a release was faster than this and admitted it:
+            // then that very name holds the slot.
+            None => {
+                let holder = record.as_ref().map(Record::holder);
+                if slot::judge(waiter.version, holder, desk.store().now()) == Slot::Over {
+                    next.extend(desk.store().free_slot(&waiter, None).await.ok().flatten());
+                }
+            }
         }
     }
 }
@@ -166,11 +175,12 @@ pub(crate) async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry
                 let placed = record.placed;
                 admitted.push(Leaving { entry, record, placed });
             }
-            Ok(_) => {
+            Err(fault) if !fault.is_unreadable() => sorted.unused += 1,
+            // It has moved on, or cannot be read and must not stand in the way.
+            _ => {
                 sorted.unused += 1;
                 sorted.over.push(entry);
             }
-            Err(_) => sorted.unused += 1,
         }
     }
     let mut next = Vec::new();

@@ -111,13 +111,14 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
     }
     finish(&desk, ends, &mut answers).await;
     muster_flow::failpoint!("start.before_answer");
+    // Before anybody can run them, so that watchers hear of the end after this.
+    events::tell(desk.bus(), events).await;
     let mut answers = answers.into_iter();
     for (reply, n) in replies {
         let items = answers.by_ref().take(n).collect();
         // A lost answer is asked for again.
         let _ = reply.send(Body::Started(StartReply { items })).await;
     }
-    events::tell(desk.bus(), events).await;
     for lane in outcome.lanes {
         if lane.can_release() {
             desk.lanes.poke(&lane);
@@ -165,6 +166,11 @@ impl Outcomes {
             return;
         };
         let answer = match moved {
+            // Nobody will ever be able to start it: should it be mended, the look offers it anew.
+            Err(fault) if fault.is_unreadable() => {
+                lane.window().consumed(1, Instant::now());
+                verdict(ask, Verdict::Gone, "unreadable")
+            }
             Err(_) => verdict(ask, Verdict::Retry, ""),
             Ok(moved) => {
                 self.note(place, id, &lane, ask, &moved);
@@ -203,10 +209,10 @@ impl Outcomes {
             let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
             let error_code = Some(JobErrorCode::Undecodable.as_str().to_owned());
             let first = moved.outcome == Outcome::Applied;
-            self.ends.push((
-                place,
-                End { id, tenant, topic, head: head.clone(), error_code, first, tell: None, slots: Vec::new() },
-            ));
+            let (head, slots) = (head.clone(), Vec::new());
+            // Its offer could not be read, nor the trace in it.
+            let end = End { id, tenant, topic, head, error_code, first, tell: None, slots, entry: None, trace: None };
+            self.ends.push((place, end));
             return;
         }
         self.events.push(events::moved(id, lane, head));

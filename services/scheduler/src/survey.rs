@@ -13,7 +13,7 @@ use std::{
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use crate::{desk::Desk, lanes::Lane, pools};
+use crate::{desk::Desk, lanes::Lane, lines, pools};
 
 /// How often a lane in use is measured.
 const ACTIVE: Duration = Duration::from_millis(100);
@@ -66,6 +66,7 @@ pub(crate) async fn measure(desk: &Desk, lanes: &[Arc<Lane>]) -> u64 {
         }
         pools::tell(desk, lane).await;
     }
+    lines::note(desk, lines::due(lanes.iter().filter(|lane| lane.is_pooled() && !lane.window().is_idle()))).await;
     waiting
 }
 
@@ -92,6 +93,7 @@ pub(crate) async fn run(desk: &Desk, stop: &CancellationToken) {
     loop {
         let stirred = desk.lanes.stirred.notified();
         tokio::pin!(stirred);
+        desk.kept.forget(Instant::now());
         let mut lanes = desk.lanes.take_active();
         if last_full.elapsed() >= OCCUPIED {
             last_full = Instant::now();

@@ -3,7 +3,8 @@
 //! Knows: the limit, what stands on the stream as far as this replica can tell, how many jobs
 //! wait in Redis, how fast offers are started. Promises: the limit stays between the free slots
 //! of live workers (8 to 64 of them) and 8,192; offers that grew old before their start narrow it,
-//! a subject that ran dry while jobs waited widens it. Leaves to others: measuring (`survey`),
+//! a subject that ran dry while jobs waited widens it, and one of which nothing was started for a
+//! while begins anew: whoever made it wide has left. Leaves to others: measuring (`survey`),
 //! publishing and holding (`dispatch`, `backlog`).
 
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ pub(crate) const MOST_FLOOR: u64 = 64;
 pub(crate) const CEILING: u64 = 8_192;
 /// An offer should be started within about this time.
 pub(crate) const TARGET: Duration = Duration::from_millis(200);
+/// After so long without a start nobody knows how fast the next ones will be.
+const FORGET: Duration = Duration::from_secs(10);
 /// From so many starts a second on, offers share messages.
 const HOT_STARTS: u64 = 200;
 /// A wait of this long is short: well below the first look at a pending job.
@@ -50,6 +53,8 @@ pub(crate) struct Window {
     /// What this replica itself did, ever: a count that takes a while is corrected by it.
     own: Own,
     meter: Meter,
+    /// When offers last left the stream, as long as that says something about the limit.
+    moved: Option<Instant>,
 }
 
 /// Running totals of what this replica did on a subject.
@@ -84,6 +89,7 @@ impl Window {
             per_message: 1.0,
             own: Own::default(),
             meter: Meter { since: None, count: 0, rate: 0.0 },
+            moved: None,
         }
     }
 
@@ -179,6 +185,7 @@ impl Window {
         self.standing -= signed(n);
         self.own.consumed += n;
         self.meter.add(n, now);
+        self.moved = Some(now);
         let dry = self.standing <= signed(self.limit / 8);
         if dry && self.was_full && self.waiting() > 0 {
             self.limit = (self.limit * 2).min(CEILING);
@@ -225,9 +232,12 @@ impl Window {
         self.waiting = (signed(waiting) + since).max(0);
     }
 
-    /// Called now and then, so that a subject that fell quiet stops being hot.
+    /// Called now and then, so that a subject that fell quiet stops being hot, and then wide.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.meter.add(0, now);
+        if self.moved.take_if(|at| now.saturating_duration_since(*at) >= FORGET).is_some() {
+            self.limit = self.limit.min(FIRST_LIMIT.max(self.floor));
+        }
     }
 }
 
@@ -294,6 +304,18 @@ mod tests {
         window.published(1, 1);
         window.consumed(1, Instant::now());
         assert_eq!(window.limit(), FIRST_LIMIT, "it was not the window that held it back");
+    }
+
+    #[test]
+    fn silence_makes_it_begin_anew() {
+        let mut window = full();
+        window.queued(10_000);
+        let now = Instant::now();
+        window.consumed(FIRST_LIMIT, now);
+        window.tick(now + FORGET / 2);
+        assert_eq!(window.limit(), 2 * FIRST_LIMIT, "a breath is no silence");
+        window.tick(now + FORGET);
+        assert_eq!(window.limit(), FIRST_LIMIT);
     }
 
     #[test]

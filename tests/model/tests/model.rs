@@ -1,17 +1,20 @@
 //! The protocol of jobs as models that `stateright` explores to the last state.
 //!
-//! Five models, because one of everything would never end:
+//! Eight models, because one of everything would never end:
 //!
 //! | model | is about | time |
 //! |---|---|---|
 //! | [`life`] | one job from submit to the effects of its end: two schedulers with every loop on both, two workers, a gateway whose client repeats | none |
-//! | [`pair`] | two jobs that share their messages, one of them out of reach for a while | ages of offers |
+//! | [`batches`] | two jobs in the same messages: both schedulers with batches, looks and cancels, two workers with both | none |
+//! | [`pair`] | two jobs that share their messages, one of them out of reach for a while: the rules of silence and of lost offers | ages of offers |
 //! | [`homes`] | the score of a home: set, forward, re-score | yes |
 //! | [`backlog`] | a queued job's entry: claim, dispatch, offer, forward, remove | near and far looks |
+//! | [`rounds`] | two jobs in one backlog: held, in line, offered as they are, released together, taken back | near and far looks |
+//! | [`slots`] | two jobs under a limit of one: admitted, given back, handed over, reclaimed | looks and leases |
 //! | [`submits`] | two gateways with the same submit, and orphans | yes |
 //!
 //! They share [`record`], which moves a job by the real table and asks the real `look`. Steps are
-//! named like the functions that take them, and come in the order of the code; whoever changes the
+//! named like the functions that take them ([`names`] has the list), and come in the order of the code; whoever changes the
 //! order of writes there changes it here first.
 //!
 //! A model that holds has been explored whole: every law is true in every state, and from every
@@ -23,6 +26,8 @@
 
 #[path = "model/backlog.rs"]
 mod backlog;
+#[path = "model/batches.rs"]
+mod batches;
 #[path = "model/explore.rs"]
 mod explore;
 #[path = "model/flaws.rs"]
@@ -31,19 +36,28 @@ mod flaws;
 mod homes;
 #[path = "model/life.rs"]
 mod life;
+#[path = "model/names.rs"]
+mod names;
 #[path = "model/pair.rs"]
 mod pair;
 #[path = "model/record.rs"]
 mod record;
+#[path = "model/rounds.rs"]
+mod rounds;
+#[path = "model/slots.rs"]
+mod slots;
 #[path = "model/submits.rs"]
 mod submits;
 
 use backlog::Backlog;
+use batches::Batches;
 use explore::holds;
 use homes::Homes;
 use life::{Fault, Life};
 use muster_domain::State;
 use pair::Pair;
+use rounds::Rounds;
+use slots::Slots;
 use submits::Submits;
 
 const ALL_BUT_LOST_HOMES: &[Fault] = &[
@@ -95,7 +109,78 @@ fn no_attempt_is_lost_while_its_worker_lives() {
 
 #[test]
 fn two_jobs_in_one_message_do_not_harm_each_other() {
-    holds("pair", Pair { faults: 2, flaw: None });
+    let pair = Pair { faults: 2, kinds: &[pair::Fault::Crash, pair::Fault::Away, pair::Fault::Wipe], flaw: None };
+    holds("pair, any two faults", pair);
+    holds(
+        "pair, three crashes and losses",
+        Pair { faults: 3, kinds: &[pair::Fault::Crash, pair::Fault::Wipe], ..pair },
+    );
+}
+
+const IN_BATCHES: &[batches::Fault] = &[
+    batches::Fault::Crash,
+    batches::Fault::LostReply,
+    batches::Fault::Refused,
+    batches::Fault::Redelivery,
+    batches::Fault::Wipe,
+    batches::Fault::Expiry,
+    batches::Fault::Haste,
+    batches::Fault::Failure,
+    batches::Fault::Cancel,
+];
+
+#[test]
+fn any_two_faults_in_a_batch_of_two_lose_neither_and_end_neither_twice() {
+    let batches = Batches { faults: 2, kinds: IN_BATCHES, flaw: None };
+    holds("batches, any two faults", batches);
+    let kinds = &[batches::Fault::Crash, batches::Fault::Refused, batches::Fault::Failure];
+    holds("batches, three deaths, refusals and failures", Batches { faults: 3, kinds, ..batches });
+}
+
+const IN_ROUNDS: &[rounds::Fault] = &[
+    rounds::Fault::Crash,
+    rounds::Fault::LostReply,
+    rounds::Fault::Refused,
+    rounds::Fault::Wipe,
+    rounds::Fault::Failure,
+    rounds::Fault::Cancel,
+    rounds::Fault::Pause,
+];
+
+#[test]
+fn a_round_of_two_forgets_neither() {
+    let rounds = Rounds { faults: 1, kinds: IN_ROUNDS, flaw: None };
+    holds("rounds, any fault", rounds);
+    let kinds = &[rounds::Fault::Crash, rounds::Fault::LostReply, rounds::Fault::Pause];
+    holds("rounds, two deaths, lost answers and pauses", Rounds { faults: 2, kinds, ..rounds });
+}
+
+const AMONG_SLOTS: &[slots::Fault] = &[
+    slots::Fault::Crash,
+    slots::Fault::LostReply,
+    slots::Fault::Redelivery,
+    slots::Fault::Wipe,
+    slots::Fault::Expiry,
+    slots::Fault::Slow,
+    slots::Fault::Failure,
+    slots::Fault::Cancel,
+    slots::Fault::Pause,
+];
+
+#[test]
+fn two_jobs_of_one_key_never_run_at_the_same_time() {
+    let slots = Slots { limits: &[slots::Limit::Key], faults: 1, kinds: AMONG_SLOTS, flaw: None };
+    holds("slots of a key, any fault", slots);
+    let kinds = &[slots::Fault::Crash, slots::Fault::Slow, slots::Fault::Failure, slots::Fault::Cancel];
+    holds("slots of a key, two that move a slot", Slots { faults: 2, kinds, ..slots });
+}
+
+#[test]
+fn two_jobs_of_a_topic_with_one_place_never_run_at_the_same_time() {
+    let places = Slots { limits: &[slots::Limit::Topic], faults: 1, kinds: AMONG_SLOTS, flaw: None };
+    holds("places of a topic, any fault", places);
+    let both = &[slots::Limit::Topic, slots::Limit::Key];
+    holds("places and slots, any fault", Slots { limits: both, ..places });
 }
 
 #[test]

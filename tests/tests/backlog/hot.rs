@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use muster_testkit::until;
 use muster_tests::{Executions, Options, Probe, Setup, Stack};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -92,4 +93,46 @@ async fn what_is_offered_as_it_is_ends_once_through_pauses_cancels_and_lost_stre
     let counts = runs.counts();
     assert_eq!(counts.len(), flooded.len() + 10, "all but the cancelled ones ran");
     assert!(counts.values().all(|n| *n == 1), "each once");
+}
+
+#[tokio::test]
+async fn a_job_that_stands_on_the_bus_as_it_is_is_explained_as_waiting_for_a_worker() {
+    let stack = Stack::start().await;
+    let gateway = stack.gateway(1);
+    let (runs, gate) = (Executions::default(), watch::Sender::new(true));
+    let waits = gate.subscribe();
+    let setup = Setup { slots: 32, ..Setup::new("w1", "hot") };
+    let _worker = runs.worker(&stack, setup, move |_, payload| {
+        let mut gate = waits.clone();
+        async move {
+            gate.wait_for(|open| *open).await.expect("the test holds it");
+            Ok(payload)
+        }
+    });
+    let job = json!({"topic": "hot"});
+    let (id, said) = until(LONG, "a job that stands there as it is", async || {
+        // Hundreds start a second and none is left waiting; then nobody is free.
+        gate.send_replace(true);
+        for _ in 0..20 {
+            let some = gateway.submit_many(50, &job).await;
+            gateway.ended(&some[49], LONG).await;
+        }
+        gate.send_replace(false);
+        for id in gateway.submit_many(80, &job).await {
+            let said = gateway.get(&format!("/jobs/{id}/explain")).await.body;
+            if said["state"] == "pending" && said["waits_for"] == "worker" {
+                return Some((id, said));
+            }
+        }
+        None
+    })
+    .await;
+    let summary = said["summary"].as_str().expect("a summary");
+    assert!(summary.starts_with("It has probably been offered and waits for a worker to start it"), "{summary}");
+    assert!(said["offers"]["messages"].as_u64() > Some(0), "{said:#}");
+    assert!(said.get("backlog").is_none() && said["sentences"].to_string().contains("takes this topic"), "{said:#}");
+    // And so it was.
+    gate.send_replace(true);
+    gateway.ended(&id, LONG).await;
+    assert!(was_offered_as_it_was(&gateway, &id).await, "{said:#} {:#}", gateway.history(&id).await);
 }

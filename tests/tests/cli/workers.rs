@@ -105,6 +105,8 @@ async fn builtins_run_jobs(speak: &[&str]) {
     let _fail = start("fail", "fail", &[]);
     let counting = |id: &'static str| start("count", "count", &["--id", id, "--count-file", count_path(&count)]);
     let _counters = [counting("c1"), counting("c2")];
+    // As short as it can be said: it counts by itself.
+    let _plain = start("plain", "count", &[]);
 
     let ids = gateway.submit_many(40, &json!({"topic": "count"})).await;
     let echo = gateway.submit(json!({"topic": "echo", "payload": [1, {"a": null}]})).await;
@@ -119,6 +121,10 @@ async fn builtins_run_jobs(speak: &[&str]) {
     assert_eq!((failed["error"]["code"].as_str(), failed["error"]["message"].as_str()), (Some("c"), Some("m")));
     for id in &ids {
         assert_eq!(gateway.ended(id, SOON).await["state"], "succeeded");
+    }
+    for n in 1..=3 {
+        let id = gateway.submit(json!({"topic": "plain"})).await;
+        assert_eq!(gateway.ended(&id, SOON).await["result"], json!(n));
     }
     let lines = fs::read_to_string(&count).unwrap();
     let jobs: Vec<&str> = lines.lines().map(|line| line.split(' ').next().unwrap()).collect();

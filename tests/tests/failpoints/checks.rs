@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use muster_bus::ConsumerSpec;
-use muster_domain::{State, Tenant, Topic};
+use muster_domain::{State, Tenant, Time, Topic};
+use muster_store::{Fields, Record};
 use muster_testkit::until;
 use muster_tests::{Probe, by_hand::bus_of};
 use muster_wire::Body;
@@ -26,9 +27,14 @@ pub(crate) async fn all(ground: &Ground) {
     each_is_listed_once(ground).await;
     bad_ends_are_dead_letters_once(ground).await;
     watchers_heard_each_end(ground).await;
+    one_ran_at_a_time(ground).await;
     nothing_is_held(ground).await;
     each_act_is_told_once(ground, owed).await;
     people_got_what_they_asked_for(ground).await;
+    each_retry_is_known_to_the_job_it_repeats(ground).await;
+    what_was_deleted_is_gone(ground).await;
+    each_key_was_made_once(ground).await;
+    nothing_is_left_of_what_was_removed(ground).await;
     every_entry_is_exported(ground).await;
 }
 
@@ -65,7 +71,8 @@ fn each_ran_as_often_as_it_should(ground: &Ground) {
     let fences: HashSet<(&str, u64)> = all.iter().map(|run| (run.job.as_str(), run.fence)).collect();
     assert_eq!((attempts.len(), fences.len()), (all.len(), all.len()), "no attempt ran twice, each had its own fence");
     // Submits that were not answered and not repeated ran once or not at all.
-    let known: HashSet<&str> = ground.jobs.iter().map(|job| job.id.as_str()).collect();
+    let known: HashSet<&str> =
+        ground.jobs.iter().map(|job| &job.id).chain(&ground.deleted).map(String::as_str).collect();
     let others = counts.iter().filter(|(id, _)| !known.contains(id.as_str()));
     let others: Vec<usize> = others.map(|(_, n)| *n).collect();
     assert!(others.iter().all(|n| *n == 1) && others.len() <= ground.unanswered.len(), "{others:?}");
@@ -91,7 +98,7 @@ fn ids(items: &[Value]) -> Vec<String> {
 }
 
 async fn each_is_listed_once(ground: &Ground) {
-    let ran = ground.runs.counts().into_keys();
+    let ran = ground.runs.counts().into_keys().filter(|id| !ground.deleted.contains(id));
     let wanted: BTreeSet<String> = ground.jobs.iter().map(|job| job.id.clone()).chain(ran).collect();
     let shown = ids(&pages(&ground.gateways[1], "/jobs").await);
     assert_eq!(shown, wanted.into_iter().collect::<Vec<_>>(), "each is listed, once, and nothing else is");
@@ -102,6 +109,9 @@ async fn bad_ends_are_dead_letters_once(ground: &Ground) {
     let mut wanted: Vec<String> = ground.jobs.iter().filter(bad).map(|job| job.id.clone()).collect();
     wanted.sort();
     assert_eq!(ids(&pages(&ground.gateways[1], "/dlq").await), wanted);
+    // Nor are there any that are only not shown, because their job is gone.
+    let kept = ground.stack.store().await.count_dead_letters(&Tenant::default()).await;
+    assert_eq!(kept, Ok(wanted.len() as u64), "dead letters in Redis");
 }
 
 async fn watchers_heard_each_end(ground: &Ground) {
@@ -110,6 +120,22 @@ async fn watchers_heard_each_end(ground: &Ground) {
         let heard = || ground.heard.lock().expect("no panic while noting").get(id).cloned();
         until(SOON, &format!("{row}: the end of {id} to be heard"), async || heard()).await;
         assert_eq!(heard(), Some(wanted), "{row}: {id}");
+    }
+}
+
+async fn one_ran_at_a_time(ground: &Ground) {
+    let at = |line: &Value| line["at"].as_str().and_then(Time::parse_rfc3339).expect("a moment");
+    for jobs in &ground.in_turn {
+        let mut spans = Vec::new();
+        for id in jobs {
+            let story = ground.gateways[0].history(id).await;
+            let lines = story["transitions"].as_array().expect("transitions");
+            spans.extend(
+                lines.windows(2).filter(|pair| pair[0]["state"] == "running").map(|pair| (at(&pair[0]), at(&pair[1]))),
+            );
+        }
+        spans.sort_unstable();
+        assert!(spans.is_sorted_by(|before, after| before.1 <= after.0), "two at once: {spans:?} of {jobs:?}");
     }
 }
 
@@ -179,6 +205,50 @@ async fn people_got_what_they_asked_for(ground: &Ground) {
                 (known["max_backlog"] == json!(bound)).then_some(())
             })
             .await;
+        }
+    }
+}
+
+async fn each_retry_is_known_to_the_job_it_repeats(ground: &Ground) {
+    for (old, new) in &ground.retried {
+        let (was, is) = (ground.gateways[0].job(old).await, ground.gateways[1].job(new).await);
+        assert_eq!((was["retried_as"].as_str(), is["retry_of"].as_str()), (Some(new.as_str()), Some(old.as_str())));
+    }
+}
+
+async fn what_was_deleted_is_gone(ground: &Ground) {
+    for id in &ground.deleted {
+        assert_eq!(ground.gateways[0].get(&format!("/jobs/{id}")).await.status, 404, "{id}");
+        let told = ground.gateways[1].get(&format!("/audit?job_id={id}&action=job_delete")).await;
+        assert!(told.body["items"].as_array().is_some_and(|items| !items.is_empty()), "{id}: {}", told.text);
+    }
+}
+
+/// Whoever died between telling and making left nothing, and what was answered works.
+async fn each_key_was_made_once(ground: &Ground) {
+    let all = ground.gateways[0].get("/keys").await;
+    for (name, secret) in &ground.keys {
+        let made = all.body["items"].as_array().expect("items").iter().filter(|key| key["name"] == name.as_str());
+        assert_eq!(made.count(), 1, "{name}: {}", all.text);
+        assert_eq!(ground.gateways[1].with_key(Some(secret)).get("/jobs").await.status, 200, "{name}");
+    }
+}
+
+async fn nothing_is_left_of_what_was_removed(ground: &Ground) {
+    let store = ground.stack.store().await;
+    for (tenant, ids) in &ground.removed {
+        until(LONG, &format!("all of {tenant} to leave"), async || {
+            let records = store.read(ids, Fields::NONE).await;
+            let left = |record: &Record| !record.deleted;
+            let gone = records.iter().all(|record| matches!(record, Ok(record) if !record.as_ref().is_some_and(left)));
+
+            (gone && store.count_dead_letters(tenant).await == Ok(0)).then_some(())
+        })
+        .await;
+        for kind in ["buckets", "kept"] {
+            let key = format!("muster:idx:{tenant}:{kind}");
+            until(LONG, &format!("{key} to leave"), async || (ground.redis(&["EXISTS", &key]) == "0").then_some(()))
+                .await;
         }
     }
 }

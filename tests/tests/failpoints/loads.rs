@@ -9,10 +9,10 @@ use muster_tests::{Setup, TestWorker, by_hand::HandWorker};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::{Ground, REOFFER, SOON, WHAT};
+use crate::{Ground, SOON};
 
 /// The topic of everything that just runs.
-const WORK: &str = "work";
+pub(crate) const WORK: &str = "work";
 /// Longer than this program runs.
 const LATER_MS: u64 = 3_600_000;
 
@@ -30,18 +30,36 @@ pub(crate) enum Load {
     Recall,
     /// Jobs that somebody outside has a say in.
     Asked,
-    /// Jobs whose time runs out, and one whose worker falls silent.
+    /// Jobs whose time runs out, and one whose worker falls silent; each with somebody behind it who wants its slot.
     OutOfTime,
     /// Cancels, of a job that waits and of one that runs.
     Cancels,
     /// A cancel of many.
     Bulk,
+    /// A worker that speaks HTTP.
+    OverHttp,
+    /// A retry by hand.
+    Retried,
+    /// A delete by hand.
+    Deleted,
+    /// A key that is made and gets a new secret.
+    Keys,
+    /// A worker that is told to leave.
+    Drained,
+    /// A job whose home is lost.
+    Homeless,
+    /// A job of which Redis has nothing any more.
+    Forgotten,
+    /// Jobs that ended long ago.
+    LongAgo,
     /// A topic's settings.
     Settings,
     /// An act that is exported.
     Export,
-    /// Offers that vanish from the bus: see `lose_offers`.
+    /// Offers that vanish from the bus.
     LostOffers,
+    /// Jobs whose submit nobody published.
+    LostSubmits,
 }
 
 impl Load {
@@ -57,17 +75,26 @@ impl Load {
             Load::OutOfTime => ground.out_of_time(row, &name).await,
             Load::Cancels => ground.cancels(row).await,
             Load::Bulk => ground.bulk(row, &name).await,
+            Load::OverHttp => ground.over_http(row, &name).await,
+            Load::Retried => ground.retried(row).await,
+            Load::Deleted => ground.deleted(row).await,
+            Load::Keys => ground.keys(&name).await,
+            Load::Drained => ground.drained(row, &name).await,
+            Load::Homeless => drop(ground.homeless(row).await),
+            Load::Forgotten => ground.forgotten(row).await,
+            Load::LongAgo => ground.long_ago(&name).await,
             Load::Settings => ground.settings(&name).await,
             Load::Export => {
                 let key = json!({"name": name, "tenant": "other", "scopes": ["read"]}).to_string();
                 ground.insist((Method::POST, "/api/v1/keys", &[], &key), 201).await;
             }
-            Load::LostOffers => {}
+            Load::LostOffers => ground.lost_offers(row, &name, point).await,
+            Load::LostSubmits => ground.lost_submits(row).await,
         }
     }
 }
 
-fn once(topic: &str, what: &str) -> Value {
+pub(crate) fn once(topic: &str, what: &str) -> Value {
     json!({"topic": topic, "payload": {"do": what}, "retry": {"max_attempts": 1}})
 }
 
@@ -84,7 +111,7 @@ impl Ground {
     }
 
     /// Does as the payload says.
-    fn worker(&self, name: &str, topic: &str) -> TestWorker {
+    pub(crate) fn worker(&self, name: &str, topic: &str) -> TestWorker {
         self.runs.worker(&self.stack, Setup { slots: 32, ..Setup::new(name, topic) }, |_, payload: Value| async move {
             match payload["do"].as_str() {
                 Some("fail") => Err(HandlerError::retryable("not yet")),
@@ -95,7 +122,7 @@ impl Ground {
         })
     }
 
-    async fn submit(&self, job: &Value) -> String {
+    pub(crate) async fn submit(&self, job: &Value) -> String {
         self.submit_as(&uuid::Uuid::new_v4().to_string(), job).await
     }
 
@@ -104,7 +131,7 @@ impl Ground {
         self.insist((Method::POST, "/api/v1/jobs", &headers, &job.to_string()), 202).await.id()
     }
 
-    async fn submit_many(&self, n: usize, job: &Value) -> Vec<String> {
+    pub(crate) async fn submit_many(&self, n: usize, job: &Value) -> Vec<String> {
         join_all((0..n).map(|_| self.submit(job))).await
     }
 
@@ -163,6 +190,7 @@ impl Ground {
         let (mut keyed, placed) = (once(WORK, "succeed"), once(name, "succeed"));
         keyed["concurrency_key"] = json!(name);
         let (keyed, placed) = tokio::join!(self.submit_many(5, &keyed), self.submit_many(5, &placed));
+        self.in_turn.push(keyed.clone());
         self.limits.push(Limit::Key(name.to_owned()));
         self.limits.push(Limit::Topic(Topic::parse(name).expect("a topic")));
         self.expect(row, [keyed, placed].concat(), "succeeded", 1, 1);
@@ -223,21 +251,33 @@ impl Ground {
     async fn out_of_time(&mut self, row: &str, name: &str) {
         let topic = |what: &str| format!("{name}-{what}");
         let late = json!({"topic": topic("late"), "expire_in_ms": 1_000});
-        let long = json!({"topic": topic("long"), "timeout_ms": 4_000, "retry": {"max_attempts": 1}});
+        let mut long = json!({"topic": topic("long"), "timeout_ms": 4_000, "retry": {"max_attempts": 1}});
         let backoff = json!({"initial_ms": 50, "jitter": 0});
-        let mute = json!({"topic": topic("mute"), "retry": {"max_attempts": 2, "backoff": backoff}});
-        let slow = HandWorker::on(&self.stack, &topic("slow"), &topic("long")).await;
+        let mut mute = json!({"topic": topic("mute"), "retry": {"max_attempts": 2, "backoff": backoff}});
+        let mut slow = HandWorker::on(&self.stack, &topic("slow"), &topic("long")).await;
         let mut silent = HandWorker::on(&self.stack, &topic("silent"), &topic("mute")).await;
-        silent.lease_ms = 4_000;
+        // Who is only too slow keeps its slot until its lease has ended.
+        (slow.lease_ms, silent.lease_ms) = (8_000, 4_000);
+        let mut heirs = [once(&topic("long"), "succeed"), once(&topic("mute"), "succeed")];
+        for (job, what) in
+            [(&mut long, "long"), (&mut mute, "mute")].into_iter().chain(heirs.iter_mut().zip(["long", "mute"]))
+        {
+            job["concurrency_key"] = json!(topic(what));
+        }
         let (timed_out, rescued) = tokio::join!(self.submit(&long), self.submit(&mute));
         tokio::join!(slow.start_next(), silent.start_next());
-        let worker = self.worker(&format!("w-{name}"), &topic("mute"));
-        self.workers.push(worker);
+        let heirs = [self.submit(&heirs[0]).await, self.submit(&heirs[1]).await];
+        for what in ["long", "mute"] {
+            let worker = self.worker(&format!("w-{}", topic(what)), &topic(what));
+            self.workers.push(worker);
+            self.limits.push(Limit::Key(topic(what)));
+        }
         // Last, because whoever ends them first may die of it.
         let expired = self.submit_many(2, &late).await;
         self.expect(row, expired, "expired", 0, 0);
         self.expect(row, vec![timed_out], "timed_out", 1, 0);
         self.expect(row, vec![rescued], "succeeded", 2, 1);
+        self.expect(row, heirs.to_vec(), "succeeded", 1, 1);
     }
 
     async fn cancels(&mut self, row: &str) {
@@ -265,34 +305,5 @@ impl Ground {
         let body = json!({ "max_backlog": bound }).to_string();
         self.insist((Method::PUT, &format!("/api/v1/topics/{topic}"), &[], &body), 200).await;
         self.told.push((topic.to_owned(), bound));
-    }
-
-    /// Offers that are taken off the bus without a start, as if it had lost them.
-    pub(crate) async fn lose_offers(&mut self) {
-        let ids = self.submit_many(3, &once("lost", "succeed")).await;
-        let thief = HandWorker::on(&self.stack, "thief", "lost").await;
-        for _ in &ids {
-            thief.offered().await.1.ack().await;
-        }
-        self.expect(REOFFER, ids, "succeeded", 1, 1);
-        self.offers_are_found();
-    }
-
-    /// Arms what comes next once the last has acted; true when there is nothing left. Whoever dies of it
-    /// leaves an offer unmade, which is not missed before those beside it have been taken: so from then
-    /// on somebody takes them.
-    pub(crate) fn offers_are_found(&mut self) -> bool {
-        if !self.points.acted(REOFFER) {
-            return false;
-        }
-        let (first, next) = (self.lost.len() == WHAT.len(), self.lost.next());
-        if let Some(what) = next {
-            self.points.arm(REOFFER, what);
-        }
-        if !first && next.is_some() {
-            let worker = self.worker("w-lost", "lost");
-            self.workers.push(worker);
-        }
-        next.is_none()
     }
 }

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_domain::{JobId, ids::SHARDS};
 use muster_testkit::until;
 use muster_tests::{Executions, Failpoints, Options, Setup, Stack, by_hand::HandWorker};
 use serde_json::{Value, json};
@@ -58,6 +59,11 @@ async fn streams_deleted_under_load_lose_no_job_and_repeat_none() {
     until(SOON, "every home to be gone", async || (store.count_homes().await == Ok(0)).then_some(())).await;
 }
 
+/// Of a listing two jobs are left, each twice, at the places of others.
+const DOUBLED: &str = "local ids = redis.call('LRANGE', KEYS[1], 0, 3)
+    redis.call('DEL', KEYS[1])
+    return redis.call('RPUSH', KEYS[1], ids[3], ids[3], ids[4], ids[4])";
+
 #[tokio::test]
 async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
     let options = Options::two().env("MUSTER_LOOP_SCRUB_INTERVAL", "1s").env("MUSTER_OUTAGE_WAIT", "1s");
@@ -70,7 +76,7 @@ async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
     ids.extend(gateway.submit_many(60, &later).await);
     until(LONG, "a backlog", async || (gateway.job(&ids[399]).await["state"] == "queued").then_some(())).await;
 
-    // Whole shards of homes, the queue, the listing; and what is doubled or names nobody.
+    // Whole shards of homes, the queue, the listing.
     let keys = |pattern: &str| -> Vec<String> {
         redis(&stack, &["--scan", "--pattern", pattern]).lines().map(|key| key.trim().to_owned()).collect()
     };
@@ -82,12 +88,23 @@ async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
         let spoil = if n % 2 == 0 { vec!["DEL", home] } else { vec!["ZREMRANGEBYRANK", home, "0", "3"] };
         redis(&stack, &spoil);
     }
-    redis(&stack, &["DEL", &lists[0]]);
+    // What is left of the listing is doubled, and stands where others stood.
+    assert_eq!(redis(&stack, &["EVAL", DOUBLED, "1", &lists[0]]), "4");
+    let queues: Vec<&String> = queues.iter().filter(|queue| redis(&stack, &["TYPE", queue]) == "zset").collect();
     for queue in &queues {
-        if redis(&stack, &["TYPE", queue]) == "zset" {
-            redis(&stack, &["ZREMRANGEBYRANK", queue, "0", "199"]);
-        }
+        redis(&stack, &["ZREMRANGEBYRANK", queue, "0", "199"]);
     }
+    // Entries of an old version and of nobody, before all others; a home of nobody, and one in a shard that is
+    // not its own.
+    let (store, ghost) = (stack.store().await, JobId::mint(5));
+    let member = redis(&stack, &["ZRANGE", queues[0], "-1", "-1"]);
+    let (queued, version) = member.split_once(':').expect("a job and its version");
+    let old = format!("{queued}:{}", version.parse::<u32>().expect("a version") - 1);
+    redis(&stack, &["ZADD", queues[0], "1", &old, "2", &format!("{ghost}:2")]);
+    store.set_homes(&[ghost], Duration::ZERO).await.unwrap();
+    let twice: JobId = ids[0].parse().unwrap();
+    let other = format!("muster:due:job:{:x}", (twice.shard() + 1) % SHARDS);
+    redis(&stack, &["ZADD", &other, "1", &ids[0]]);
     until(LONG, "every job to be listed again", async || {
         let shown = gateway.listed("topic=spoilt").await;
         let all: BTreeSet<&String> = shown.iter().collect();
@@ -96,8 +113,16 @@ async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
     .await;
     let _worker = runs.worker(&stack, Setup { slots: 32, ..Setup::new("w1", "spoilt") }, |_, p| async move { Ok(p) });
     all_ran_once(&gateway, &runs, &ids).await;
-    let store = stack.store().await;
+    assert_eq!(runs.all().len(), ids.len(), "nothing else ran");
     until(SOON, "every home to be gone", async || (store.count_homes().await == Ok(0)).then_some(())).await;
+    until(SOON, "every entry to be gone", async || {
+        queues.iter().all(|queue| redis(&stack, &["ZCARD", queue]) == "0").then_some(())
+    })
+    .await;
+    for gateway in [&gateway, &stack.gateway(2)] {
+        let (shown, wanted) = (gateway.listed("topic=spoilt").await, ids.iter().collect::<BTreeSet<_>>());
+        assert_eq!((shown.len(), shown.iter().collect::<BTreeSet<_>>()), (ids.len(), wanted), "each is listed once");
+    }
     let told = gateway.get("/audit?action=job_put_back&limit=100").await.body;
     let told = told["items"].as_array().unwrap();
     assert!(!told.is_empty(), "who was put back is told");

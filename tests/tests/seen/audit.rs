@@ -8,7 +8,9 @@ use std::{
 };
 
 use muster_bus::ConsumerSpec;
+use muster_domain::Time;
 use muster_sdk::HandlerError;
+use muster_store::DeadMessage;
 use muster_testkit::{bin, until};
 use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::bus_of};
 use muster_wire::Body;
@@ -279,6 +281,13 @@ async fn every_route_that_changes_something_leaves_an_entry() {
         gateway.ended(&id, SOON).await;
         id
     };
+    let message = async || {
+        let (id, at) = ("1800000000000000000-7".to_owned(), Time(1_800_000_000_000_000));
+        let original = vec![1].into();
+        let message = DeadMessage { id: id.clone(), subject: "s".into(), reason: "odd".into(), original, at };
+        stack.store().await.add_dead_message(&message).await.unwrap();
+        id
+    };
     let key = async || gateway.post("/keys", &json!({"name": "k", "scopes": ["read"]})).await.id();
     let none = Value::Null;
     let slow = {
@@ -296,6 +305,7 @@ async fn every_route_that_changes_something_leaves_an_entry() {
                 (String::new(), json!({"action": "cancel", "filter": {"topic": "nobody"}}), "bulk_start")
             }
             "post /api/v1/operations/{id}/cancel" => (slow.clone(), json!({}), "bulk_cancel"),
+            "delete /api/v1/dlq/messages/{id}" => (message().await, none.clone(), "message_delete"),
             "put /api/v1/topics/{topic}" => ("told".into(), json!({"max_backlog": 9}), "topic_set"),
             "post /api/v1/topics/{topic}/pause" => ("told".into(), json!({}), "topic_pause"),
             "post /api/v1/topics/{topic}/resume" => ("told".into(), none.clone(), "topic_resume"),

@@ -64,6 +64,11 @@ fn micros(time: &str) -> u64 {
     parts[0] * 1_000_000 + parts[1]
 }
 
+/// The same as the API writes moments.
+fn moment(micros: u64) -> String {
+    muster_domain::Time(micros).rfc3339()
+}
+
 #[tokio::test]
 async fn every_gateway_shows_the_same_workers_and_sees_them_leave() {
     let stack = Stack::with(Options::two()).await;
@@ -118,6 +123,73 @@ async fn every_gateway_shows_the_same_workers_and_sees_them_leave() {
     assert!((Duration::from_secs(24)..Duration::from_secs(36)).contains(&took), "it took {took:?}");
 }
 
+/// A moment of a row.
+fn at(row: &Value, name: &str) -> u64 {
+    let text = row[name].as_str().unwrap_or_else(|| panic!("no {name}: {row}"));
+    muster_domain::Time::parse_rfc3339(text).unwrap_or_else(|| panic!("no moment in {name}: {row}")).0
+}
+
+/// Last tick, outcome, counts and next tick of whoever ticks; nothing of those of who stands by.
+async fn every_loop_tells_of_its_ticks(gateway: &Probe, stack: &Stack) {
+    let rows = until(SOON, "every loop to have ticked, and to rest", async || {
+        let rows = items(gateway, "/loops").await;
+        let rests = |row: &Value| row["outcome"] == "ok" && row["next_tick_at"].is_string();
+        rows.iter().all(|row| row["state"] == "standby" || rests(row)).then_some(rows)
+    })
+    .await;
+    for row in &rows {
+        if row["state"] == "standby" {
+            assert!(row.get("next_tick_at").is_none(), "who does not lead plans nothing: {row}");
+            continue;
+        }
+        let (last, said, next) = (at(row, "last_tick_at"), at(row, "said_at"), at(row, "next_tick_at"));
+        assert!(last <= said && said <= next, "{row}");
+        // Give or take a tenth, and a rounding.
+        let (interval, ticks) = (row["interval_ms"].as_u64().unwrap() * 1_000, row["ticks"].as_u64());
+        assert!(next - said <= interval + interval / 9, "{row}");
+        assert!(row["counts"].is_object() && row["last_took_ms"].is_u64() && ticks > Some(0), "{row}");
+        assert!(row.get("error").is_none(), "{row}");
+    }
+    let row = |rows: &[Value], name: &str| {
+        rows.iter().find(|row| row["loop"] == name && row["state"] != "standby").cloned().expect("it is listed")
+    };
+    assert!(row(&rows, "scrub")["counts"]["scanned"].is_u64(), "{}", row(&rows, "scrub"));
+    let watches: Vec<&Value> =
+        rows.iter().filter(|row| row["loop"] == "config watch").map(|row| &row["interval_ms"]).collect();
+    assert_eq!(watches, [&json!(30_000); 4], "how often each replica polls unless it is told otherwise");
+
+    // It goes on, and the command line says the same in columns.
+    let before = row(&rows, "reconciler");
+    until(SOON, "another tick", async || {
+        let now = row(&items(gateway, "/loops").await, "reconciler");
+        let later = |name: &str| now[name].is_string() && at(&now, name) > at(&before, name);
+        (later("last_tick_at") && later("next_tick_at") && now["ticks"].as_u64() > before["ticks"].as_u64())
+            .then_some(())
+    })
+    .await;
+    // One that ticks once an hour, so that nothing changes between two looks.
+    let seldom = row(&rows, "retention");
+    let table = muster(stack, &["loops", "retention"]);
+    let heading = table.lines().next().expect("a heading");
+    let line = table.lines().find(|line| line.contains("leading")).expect("a leader");
+    let cell = |name: &str, next: Option<&str>| {
+        let begin = heading.find(name).unwrap_or_else(|| panic!("no {name} in {heading}"));
+        let end = next.map_or(line.len(), |next| heading.find(next).expect("a heading").min(line.len()));
+        line[begin..end].trim().to_owned()
+    };
+    let shown = json!({"last_tick_at": cell("LAST TICK", Some("OUTCOME")), "next_tick_at": cell("NEXT TICK", None)});
+    for name in ["last_tick_at", "next_tick_at"] {
+        // Replicas tell ages, so a moment differs a little from one telling to the next.
+        assert!(at(&shown, name).abs_diff(at(&seldom, name)) < 2_000_000, "{name}: {line}\n{seldom}");
+    }
+    assert_eq!(cell("OUTCOME", Some("COUNTS")), "ok", "{table}");
+    let counts = seldom["counts"].as_object().expect("counts");
+    assert!(!counts.is_empty() && counts.contains_key("looked"), "{seldom}");
+    for (what, n) in counts {
+        assert!(cell("COUNTS", Some("NEXT TICK")).contains(&format!("{what}={n}")), "{what}: {table}");
+    }
+}
+
 #[tokio::test]
 async fn one_replica_leads_each_loop_and_another_follows_it() {
     let stack = Stack::with(Options::two()).await;
@@ -154,18 +226,54 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
         let told = page.lines().any(|line| words.iter().all(|word| line.contains(&format!("| {word} |"))));
         assert!(told, "docs/reference/loops.md tells it: {row}");
         assert!(row["interval_ms"].is_u64() && row["said_at"].is_string(), "{row}");
-        assert_eq!(row["state"] == "leading", row["class"] == "leader" && row["since"].is_string(), "{row}");
+        // Every row of a leader's loop names the holder, whoever that is.
+        let leader = row["class"] == "leader";
+        assert_eq!((row["holder"].is_string(), row["fence"].is_u64()), (leader, leader), "{row}");
+        assert!(row["since"].is_string() || !leader, "{row}");
+        assert_eq!(row["state"] == "leading", row["instance"] == row["holder"], "{row}");
     }
+    every_loop_tells_of_its_ticks(&gateway, &stack).await;
     let key = "muster:reconciler:default";
     let seen = lock(&gateway, key).await;
     let text = redis(&stack, &["GET", key]);
     assert_eq!(text, format!("{}:{}", seen["owner"].as_str().unwrap(), seen["fence"]));
     assert_eq!(seen["holder"].as_str(), Some(led["reconciler"][0].as_str()));
     assert!(seen["ttl_ms"].as_u64().is_some_and(|ttl| (1..=15_000).contains(&ttl)), "{seen}");
-    for (command, wanted) in [("replicas", "gateway-2"), ("loops", "standby"), ("locks", key)] {
-        let table = muster(&stack, &[command]);
-        assert!(table.contains(wanted), "{command}: {table}");
-        assert!(serde_json::from_str::<Value>(&muster(&stack, &[command, "-o", "json"])).unwrap()["items"].is_array());
+    // A fence is the moment of its grant by Redis' clock, and everybody says the same of it.
+    let since = moment(seen["fence"].as_u64().unwrap());
+    assert_eq!(seen["since"], since.as_str());
+    for replica in items(&gateway, "/replicas").await {
+        let held = replica["holds"].as_array().unwrap().iter().find(|held| held["lock"] == key);
+        assert_eq!(held.is_some(), replica["instance"] == seen["holder"], "{replica}");
+        let wanted = json!({"loop": "reconciler", "lock": key, "fence": seen["fence"], "since": since});
+        assert!(held.is_none_or(|held| *held == wanted), "{replica}");
+    }
+    for scheduler in ["scheduler-1", "scheduler-2"] {
+        let row = until(SOON, "the admin port to know the leader", async || {
+            stack.loops(scheduler).await.remove("reconciler").filter(|row| row["holder"].is_string())
+        })
+        .await;
+        for name in ["holder", "fence", "since"] {
+            assert_eq!(row[name], seen[name], "{name} at the admin port of {scheduler}: {row}");
+        }
+    }
+    let leader = led["reconciler"][0].as_str();
+    let (fence, standby) = (seen["fence"].to_string(), ["scheduler-1", "scheduler-2"].iter().find(|n| **n != leader));
+    let (owner, why) = (seen["owner"].as_str().unwrap(), rows.iter().find(|row| row["loop"] == "reconciler").unwrap());
+    let says = |name: &str| why[name].as_str().unwrap();
+    for (command, words) in [
+        ("replicas", vec!["reconciler", leader, &since, &fence, key]),
+        ("loops", vec!["reconciler", standby.unwrap(), "leader", "standby", leader, &since, &fence, "5000"]),
+        ("loops", vec!["reconciler", key, says("why_safe"), says("duplicate_costs")]),
+        ("loops reconciler", vec!["reconciler", key, says("why_safe"), says("duplicate_costs")]),
+        ("locks", vec![key, owner, &since, &fence]),
+    ] {
+        let args: Vec<&str> = command.split(' ').collect();
+        let table = muster(&stack, &args);
+        let told = table.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(told, "no line of muster {command} has {words:?}:\n{table}");
+        let shown: Value = serde_json::from_str(&muster(&stack, &[&args[..], &["-o", "json"]].concat())).unwrap();
+        assert!(shown["items"].is_array());
     }
 
     // Killed: nobody leads until the lock has run out. Its successor may be the other or, after a

@@ -243,7 +243,8 @@ async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
 
 #[tokio::test]
 async fn one_replica_tells_of_the_fleet_and_the_next_one_when_it_is_gone() {
-    let stack = Stack::with(Options::two()).await;
+    // Between two walks of the scrub there is time to see what the last one found.
+    let stack = Stack::with(Options::two().env("MUSTER_LOOP_SCRUB_INTERVAL", "10s")).await;
     let (gateway, prometheus, runs) = (stack.gateway(1), Prometheus::start(&stack), Executions::default());
     let _worker = runs.worker(&stack, Setup::new("w1", "long"), |ctx, payload: Value| async move {
         ctx.cancelled().await;
@@ -253,7 +254,7 @@ async fn one_replica_tells_of_the_fleet_and_the_next_one_when_it_is_gone() {
     for tenant in ["one", "two"] {
         gateway.for_tenant(tenant).submit_many(60, &json!({"topic": "held"})).await;
     }
-    gateway.submit_many(3, &json!({"topic": "later", "delay_ms": 3_600_000})).await;
+    let later = gateway.submit_many(3, &json!({"topic": "later", "delay_ms": 3_600_000})).await;
     let running = gateway.submit(json!({"topic": "long"})).await;
     gateway.reaches(&running, "running", SOON).await;
     let told = async || {
@@ -276,6 +277,12 @@ async fn one_replica_tells_of_the_fleet_and_the_next_one_when_it_is_gone() {
         }
     };
     told().await;
+    // A job that nobody would ever look at again is a gap, until the scrub has put it back.
+    let (store, lost) = (stack.store().await, later[0].parse().unwrap());
+    store.drop_homes(&[lost]).await.unwrap();
+    prometheus.becomes("sum(muster_consistency_gap)", 1.0).await;
+    assert!(store.home_of(lost).await.unwrap().is_some(), "it is looked after again");
+    prometheus.becomes("sum(muster_consistency_gap)", 0.0).await;
     // The leader is robbed of its lock, and later dies: whoever it is then, one tells, and tells the same.
     let leader = async || {
         let locks = gateway.get("/locks").await;

@@ -67,8 +67,19 @@ pub(crate) fn scripts(scripts: &[Script]) -> String {
                     Kind::Bytes => "bytes",
                     Kind::Optional => "bytes, or none",
                     Kind::List => "list",
+                    Kind::Packed => "packed",
                 };
                 let _ = writeln!(out, "| {what} | `{}` | {kind} | {} |", f.name, f.doc);
+                for packed in &f.parts {
+                    let _ = writeln!(
+                        out,
+                        "| | `{}.{}` | {} | {} |",
+                        f.name,
+                        packed.name,
+                        packed.part.rust_type(),
+                        packed.doc
+                    );
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::script::{Field, Kind, Script};
+use crate::script::{Field, Kind, Packed, Part, Script};
 
 fn pascal(name: &str) -> String {
     name.split('_').fold(String::new(), |out, part| {
@@ -12,20 +12,43 @@ fn pascal(name: &str) -> String {
     })
 }
 
-fn rust_type(kind: Kind) -> &'static str {
-    match kind {
-        Kind::U64 => "u64",
-        Kind::I64 => "i64",
-        Kind::Bytes | Kind::Optional => "Vec<u8>",
-        Kind::List => "Vec<Vec<u8>>",
+/// The type of a field of the call, or of the reply, of this name.
+fn rust_type(call: &str, field: &Field) -> String {
+    match field.kind {
+        Kind::U64 => "u64".into(),
+        Kind::I64 => "i64".into(),
+        Kind::Bytes | Kind::Optional => "Vec<u8>".into(),
+        Kind::List => "Vec<Vec<u8>>".into(),
+        Kind::Packed => format!("{call}{}", pascal(&field.name)),
     }
 }
 
-fn fields(out: &mut String, fields: &[Field], indent: &str) {
+fn field(out: &mut String, name: &str, doc: &str, rust_type: &str) {
+    let doc = if doc.is_empty() { name.replace('_', " ") } else { doc.to_owned() };
+    let _ = writeln!(out, "        /// {doc}\n        pub(crate) {name}: {rust_type},");
+}
+
+fn fields(out: &mut String, call: &str, fields: &[Field]) {
     for f in fields {
-        let doc = if f.doc.is_empty() { f.name.replace('_', " ") } else { f.doc.clone() };
-        let _ = writeln!(out, "{indent}/// {doc}\n{indent}pub(crate) {}: {},", f.name, rust_type(f.kind));
+        field(out, &f.name, &f.doc, &rust_type(call, f));
     }
+}
+
+/// A struct with a field per packed value, and its bytes in the order in which the script unpacks them.
+fn packed(out: &mut String, s: &Script, arg: &Field) {
+    let name = rust_type(&pascal(&s.verb), arg);
+    let _ = writeln!(out, "\n    /// `{}` of `{}/{}`.\n    pub(crate) struct {name} {{", arg.name, s.noun, s.verb);
+    for packed in &arg.parts {
+        field(out, &packed.name, &packed.doc, packed.part.rust_type());
+    }
+    let _ = writeln!(out, "    }}\n\n    impl {name} {{\n        fn to_bytes(&self) -> Vec<u8> {{");
+    out.push_str("            let parts: &[&[u8]] = &[\n");
+    for Packed { name, part, .. } in &arg.parts {
+        let bytes = if matches!(part, Part::Bytes8) { "" } else { ".to_be_bytes()" };
+        let _ = writeln!(out, "                &self.{name}{bytes},");
+    }
+    out.push_str("            ];\n");
+    out.push_str("            parts.concat()\n        }\n    }\n");
 }
 
 pub(crate) fn render(scripts: &[Script]) -> String {
@@ -69,17 +92,19 @@ fn call(out: &mut String, s: &Script) {
         let _ = writeln!(out, "    /// {line}");
     }
     let _ = writeln!(out, "    pub(crate) struct {name} {{\n        /// {}\n        pub(crate) key: Key,", s.key);
-    fields(out, &s.args, "        ");
+    fields(out, &name, &s.args);
     let _ =
         writeln!(out, "    }}\n\n    /// What `{}/{}` answers.\n    pub(crate) struct {name}Reply {{", s.noun, s.verb);
-    fields(out, &s.rets, "        ");
+    fields(out, &name, &s.rets);
     let _ = writeln!(out, "    }}\n\n    impl Script for {name} {{\n        type Reply = {name}Reply;\n");
     out.push_str("        fn into_command(self) -> Command {\n");
     let (optional, given): (Vec<_>, Vec<_>) = s.args.iter().partition(|a| a.kind == Kind::Optional);
-    let mut args: String = given
-        .iter()
-        .map(|a| format!("\n                .arg({}self.{})", if a.kind == Kind::List { "&" } else { "" }, a.name))
-        .collect();
+    let arg = |a: &&Field| match a.kind {
+        Kind::List => format!("\n                .arg(&self.{})", a.name),
+        Kind::Packed => format!("\n                .arg(self.{}.to_bytes())", a.name),
+        _ => format!("\n                .arg(self.{})", a.name),
+    };
+    let mut args: String = given.iter().map(arg).collect();
     if !optional.is_empty() {
         let names: Vec<String> = optional.iter().map(|a| format!("self.{}", a.name)).collect();
         let _ = write!(args, "\n                .optional(&[{}])", names.join(", "));
@@ -94,11 +119,14 @@ fn call(out: &mut String, s: &Script) {
             let read = match r.kind {
                 Kind::U64 => "u64",
                 Kind::I64 => "i64",
-                Kind::Bytes | Kind::Optional => "bytes",
+                Kind::Bytes | Kind::Optional | Kind::Packed => "bytes",
                 Kind::List => "list",
             };
             format!("{}: reply.{read}()?", r.name)
         })
         .collect();
     let _ = writeln!(out, "            Ok({name}Reply {{ {} }})\n        }}\n    }}", values.join(", "));
+    for arg in s.args.iter().filter(|arg| arg.kind == Kind::Packed) {
+        packed(out, s, arg);
+    }
 }

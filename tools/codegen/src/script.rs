@@ -20,6 +20,52 @@ pub(crate) enum Kind {
     Optional,
     /// The rest of the arguments, or a nested array of the reply.
     List,
+    /// Several values in one argument, since every argument costs; named by the `@pack` lines below it.
+    Packed,
+}
+
+/// A value inside of a packed argument.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    U8,
+    U16,
+    U32,
+    U64,
+    I64,
+    Bytes8,
+}
+
+impl Part {
+    /// As `struct.unpack` reads it, behind a `>`.
+    fn letter(self) -> &'static str {
+        match self {
+            Part::U8 => "B",
+            Part::U16 => "I2",
+            Part::U32 => "I4",
+            Part::U64 => "I8",
+            Part::I64 => "i8",
+            Part::Bytes8 => "c8",
+        }
+    }
+
+    /// As Rust has it.
+    pub(crate) fn rust_type(self) -> &'static str {
+        match self {
+            Part::U8 => "u8",
+            Part::U16 => "u16",
+            Part::U32 => "u32",
+            Part::U64 => "u64",
+            Part::I64 => "i64",
+            Part::Bytes8 => "[u8; 8]",
+        }
+    }
+}
+
+/// A named value inside of a packed argument.
+pub(crate) struct Packed {
+    pub(crate) name: String,
+    pub(crate) part: Part,
+    pub(crate) doc: String,
 }
 
 /// A named value.
@@ -27,6 +73,8 @@ pub(crate) struct Field {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) doc: String,
+    /// What is in it, if it is packed.
+    pub(crate) parts: Vec<Packed>,
 }
 
 /// One script, ready to be embedded.
@@ -77,11 +125,20 @@ fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Scr
                 script.key = rest.split_whitespace().next().context("@key needs a name")?.into();
             }
             Some(("@arg", rest)) => script.args.push(field(rest)?),
+            Some(("@pack", rest)) => {
+                let holder = script.args.last_mut().filter(|arg| arg.kind == Kind::Packed);
+                holder.context("@pack belongs below a packed argument")?.parts.push(packed(rest)?);
+            }
             Some(("@ret", rest)) => script.rets.push(field(rest)?),
             Some(("@include", rest)) => script.body.push_str(&code(files.get(rest).context("no such include")?)),
             _ if line.starts_with('@') => bail!("unknown header line: {line}"),
             _ => script.doc.push(line.strip_prefix(&format!("{name}: ")).unwrap_or(line).into()),
         }
+    }
+    for arg in script.args.iter().filter(|arg| arg.kind == Kind::Packed) {
+        ensure!(!arg.parts.is_empty(), "nothing is packed into {}", arg.name);
+        let letters: String = arg.parts.iter().map(|packed| packed.part.letter()).collect();
+        script.body.push_str(&format!("local {} = '>{letters}'\n", arg.name.to_uppercase()));
     }
     script.body.push_str(&code(text));
     script.body = constants::in_place(&script.body);
@@ -93,6 +150,7 @@ fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Scr
     let optional = |f: &Field| f.kind == Kind::Optional;
     ensure!(script.args.iter().skip_while(|a| !optional(a)).all(optional), "what may be left out comes last");
     ensure!(!script.rets.iter().any(optional), "a reply is never left out");
+    ensure!(!script.rets.iter().any(|r| r.kind == Kind::Packed), "only arguments are packed by name");
     ensure!(!script.rets.is_empty(), "a script says what it returns");
     ensure!(script.body.contains("KEYS[1]"), "the key is not used");
     ensure!(!script.body.contains("KEYS[2]"), "every script takes exactly one key");
@@ -102,18 +160,39 @@ fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Scr
     Ok(script)
 }
 
-fn field(text: &str) -> Result<Field> {
+/// `name: type  what it is`.
+fn named(text: &str) -> Result<(String, &str, String)> {
     let (name, rest) = text.split_once(':').context("expected `name: type`")?;
     let (kind, doc) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), ""));
+    Ok((name.trim().into(), kind, doc.trim().into()))
+}
+
+fn packed(text: &str) -> Result<Packed> {
+    let (name, part, doc) = named(text)?;
+    let part = match part {
+        "u8" => Part::U8,
+        "u16" => Part::U16,
+        "u32" => Part::U32,
+        "u64" => Part::U64,
+        "i64" => Part::I64,
+        "bytes8" => Part::Bytes8,
+        other => bail!("nothing of type {other} can be packed"),
+    };
+    Ok(Packed { name, part, doc })
+}
+
+fn field(text: &str) -> Result<Field> {
+    let (name, kind, doc) = named(text)?;
     let kind = match kind {
         "u64" => Kind::U64,
         "i64" => Kind::I64,
         "bytes" => Kind::Bytes,
         "bytes?" => Kind::Optional,
         "list<bytes>" => Kind::List,
+        "packed" => Kind::Packed,
         other => bail!("unknown type {other}"),
     };
-    Ok(Field { name: name.trim().into(), kind, doc: doc.trim().into() })
+    Ok(Field { name, kind, doc, parts: vec![] })
 }
 
 fn code(text: &str) -> String {

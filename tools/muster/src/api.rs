@@ -12,7 +12,7 @@ use std::{
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     outcome::{Code, Failure},
@@ -23,6 +23,11 @@ use crate::{
 const PERSEVERANCE: Duration = Duration::from_secs(30);
 /// How long one call may take beyond what the server was asked to wait.
 const ANSWER: Duration = Duration::from_secs(20);
+/// How long an answer that goes on for ever may take to begin.
+const BEGIN: Duration = Duration::from_secs(10);
+
+/// What can be asked for by name and missing: each has a `list` of its own.
+pub(crate) const NOUNS: [&str; 5] = ["job", "key", "operation", "topic", "worker"];
 
 /// One request.
 #[derive(Clone, Debug)]
@@ -36,6 +41,10 @@ pub(crate) struct Call {
     seen: Option<u64>,
     waits: Duration,
     repeatable: bool,
+    /// Its answer goes on for as long as it is read.
+    endless: bool,
+    /// The event after which it goes on.
+    after: Option<String>,
 }
 
 impl Call {
@@ -61,7 +70,14 @@ impl Call {
 
     fn new(method: Method, path: impl Into<String>, body: Option<String>, repeatable: bool) -> Call {
         let (path, query) = (path.into(), Vec::new());
-        Call { method, path, query, body, idempotency_key: None, seen: None, waits: Duration::ZERO, repeatable }
+        let (waits, endless) = (Duration::ZERO, false);
+        let (idempotency_key, seen, after) = (None, None, None);
+        Call { method, path, query, body, idempotency_key, seen, waits, repeatable, endless, after }
+    }
+
+    /// Follows something, after the event with this id if there is one.
+    pub(crate) fn follow(path: impl Into<String>, after: Option<&str>) -> Call {
+        Call { endless: true, after: after.map(str::to_owned), ..Call::get(path) }
     }
 
     /// Only if this version still stands.
@@ -118,12 +134,14 @@ pub(crate) enum CallError {
 pub(crate) struct Problem {
     pub(crate) status: u16,
     pub(crate) code: String,
+    /// What was asked for.
+    noun: &'static str,
     detail: String,
     errors: Vec<String>,
 }
 
 impl Problem {
-    fn read(status: u16, text: &str) -> Problem {
+    fn read(path: &str, status: u16, text: &str) -> Problem {
         let body: Value = serde_json::from_str(text).unwrap_or_default();
         let word = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
         let (title, detail) = (word("title"), word("detail"));
@@ -133,6 +151,7 @@ impl Problem {
         Problem {
             status,
             code: word("code"),
+            noun: NOUNS.into_iter().find(|noun| path.trim_start_matches('/').starts_with(noun)).unwrap_or("job"),
             detail: [detail, title].into_iter().find(|t| !t.is_empty()).unwrap_or_else(|| text.trim().to_owned()),
             errors: body["errors"].as_array().map(|all| all.iter().map(field).collect()).unwrap_or_default(),
         }
@@ -142,10 +161,25 @@ impl Problem {
     pub(crate) fn words(&self) -> String {
         let code = if self.code.is_empty() { String::new() } else { format!(", {}", self.code) };
         let mut words = format!("{} ({}{code})", self.detail, self.status);
-        for error in &self.errors {
+        // One that is all there is to say was just said.
+        for error in self.errors.iter().filter(|error| **error != self.detail) {
             words += &format!("\n  {error}");
         }
         words
+    }
+
+    /// What to do about it, where that is known.
+    fn hint(&self) -> Option<String> {
+        Some(match (self.status, self.code.as_str()) {
+            (401, _) => "give a valid key by --api-key or MUSTER_API_KEY".to_owned(),
+            (403, _) => "use a key that has this scope; `muster key create --scope …` makes one".to_owned(),
+            (429, _) => "slow down, or raise API_RATE_LIMIT_RPS on the gateways".to_owned(),
+            (503, "overloaded") => "this gateway has no room now; docs/errors/overloaded.md says why".to_owned(),
+            (503, _) => "a store is away; `muster status` and the gateway's /readyz say which".to_owned(),
+            (_, "") => return None,
+            (404, _) => format!("`muster {} list` shows those there are; --tenant names another tenant", self.noun),
+            (_, code) => format!("docs/errors/{code}.md says what this means and what to do"),
+        })
     }
 }
 
@@ -156,16 +190,11 @@ impl From<CallError> for Failure {
             CallError::Unreachable { .. } => {
                 Failure::new(words).hint("is the stack up? `muster dev` starts one; --url and MUSTER_URL name another")
             }
-            CallError::Refused(problem) => match problem.status {
-                401 => Failure::new(words).hint("give a valid key by --api-key or MUSTER_API_KEY"),
-                403 => {
-                    Failure::new(words).hint("use a key that has this scope; `muster key create --scope …` makes one")
-                }
-                404 => Failure::new(words).with_code(Code::NotFound),
-                429 => Failure::new(words).hint("slow down, or raise API_RATE_LIMIT_RPS on the gateways"),
-                503 => Failure::new(words).hint("a store is away; `muster status` and the gateway's /readyz say which"),
-                _ => Failure::new(words),
-            },
+            CallError::Refused(problem) => {
+                let code = if problem.status == 404 { Code::NotFound } else { Code::Error };
+                let failure = Failure::new(words).with_code(code);
+                problem.hint().into_iter().fold(failure, Failure::hint)
+            }
         }
     }
 }
@@ -207,10 +236,34 @@ impl Api {
 
     /// Makes the call, again and elsewhere as far as it allows.
     pub(crate) async fn call(&self, call: &Call) -> Result<Answer, CallError> {
+        self.persist(call, async || {
+            let response = self.once(call).await?;
+            let text = response.text().await.map_err(|e| self.unreachable(call, &e))?;
+            let value = serde_json::from_str(&text).unwrap_or_default();
+            Ok(Answer { text, value })
+        })
+        .await
+    }
+
+    /// Makes the call, and leaves the answer to be read as it comes.
+    pub(crate) async fn open(&self, call: &Call) -> Result<reqwest::Response, CallError> {
+        self.persist(call, async || {
+            let begun = timeout(BEGIN, self.once(call)).await;
+            begun.unwrap_or_else(|_| Err(self.no_answer(call.repeatable, format!("nothing within {BEGIN:?}"))))
+        })
+        .await
+    }
+
+    /// Calls go to another gateway from now on.
+    pub(crate) fn turn_away(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn persist<T>(&self, call: &Call, once: impl AsyncFn() -> Result<T, Tried>) -> Result<T, CallError> {
         let limit = Instant::now() + PERSEVERANCE + call.waits;
         let mut refusals = 0;
         loop {
-            let (error, wait) = match self.once(call).await {
+            let (error, wait) = match once().await {
                 Ok(answer) => return Ok(answer),
                 Err(tried) => tried,
             };
@@ -223,21 +276,39 @@ impl Api {
                 if refusals > 2 * self.door.urls.len() + 3 {
                     return Err(error);
                 }
-                self.current.fetch_add(1, Ordering::Relaxed);
+                self.turn_away();
+            }
+            // Whoever has no room for one more that stays has none in a second either; another may.
+            if matches!(&error, CallError::Refused(problem) if call.endless && problem.status == 503) {
+                self.turn_away();
             }
             sleep(wait).await;
         }
     }
 
-    /// One try; with the error comes how long to wait before the next, if there may be one.
-    async fn once(&self, call: &Call) -> Result<Answer, (CallError, Option<Duration>)> {
+    fn unreachable(&self, call: &Call, error: &reqwest::Error) -> Tried {
+        self.no_answer(call.repeatable || error.is_connect(), root_cause(error))
+    }
+
+    fn no_answer(&self, again: bool, why: String) -> Tried {
+        let wait = again.then_some(Duration::from_millis(200));
+        (CallError::Unreachable { url: self.url().to_owned(), why }, wait)
+    }
+
+    /// One try, up to the head of an answer that is no refusal.
+    async fn once(&self, call: &Call) -> Result<reqwest::Response, Tried> {
         let url = self.url();
         let mut request = self
             .http
             .request(call.method.clone(), format!("{url}/api/v1{}", call.path))
             .bearer_auth(&self.door.api_key)
-            .query(&call.query)
-            .timeout(ANSWER + call.waits);
+            .query(&call.query);
+        if !call.endless {
+            request = request.timeout(ANSWER + call.waits);
+        }
+        if let Some(after) = &call.after {
+            request = request.header("Last-Event-ID", after);
+        }
         if let Some(tenant) = &self.door.tenant {
             request = request.header("Muster-Tenant", tenant);
         }
@@ -250,22 +321,20 @@ impl Api {
         if let Some(body) = &call.body {
             request = request.header("Content-Type", "application/json").body(body.clone());
         }
-        let unreachable = |error: &reqwest::Error| {
-            let wait = (call.repeatable || error.is_connect()).then(|| Duration::from_millis(200));
-            (CallError::Unreachable { url: url.to_owned(), why: root_cause(error) }, wait)
-        };
-        let response = request.send().await.map_err(|e| unreachable(&e))?;
+        let response = request.send().await.map_err(|e| self.unreachable(call, &e))?;
         let (status, pause) = (response.status(), retry_after(&response));
-        let text = response.text().await.map_err(|e| unreachable(&e))?;
         if status.is_success() {
-            let value = serde_json::from_str(&text).unwrap_or_default();
-            return Ok(Answer { text, value });
+            return Ok(response);
         }
+        let text = response.text().await.map_err(|e| self.unreachable(call, &e))?;
         let busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         let wait = (call.repeatable && busy).then_some(pause);
-        Err((CallError::Refused(Box::new(Problem::read(status.as_u16(), &text))), wait))
+        Err((CallError::Refused(Box::new(Problem::read(&call.path, status.as_u16(), &text))), wait))
     }
 }
+
+/// Why a try failed, and how long to wait before the next, if there may be one.
+type Tried = (CallError, Option<Duration>);
 
 fn retry_after(response: &reqwest::Response) -> Duration {
     let seconds = response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
@@ -289,13 +358,33 @@ mod tests {
     fn a_problem_tells_each_wrong_field() {
         let text = r#"{"title":"Invalid request","status":422,"detail":"2 fields are wrong","code":"invalid_request",
             "errors":[{"pointer":"/topic","detail":"is empty"},{"pointer":"/priority","detail":"unknown"}]}"#;
-        let problem = Problem::read(422, text);
+        let problem = Problem::read("/jobs", 422, text);
         let words = "2 fields are wrong (422, invalid_request)\n  /topic: is empty\n  /priority: unknown";
         assert_eq!(problem.words(), words);
     }
 
     #[test]
     fn an_answer_that_is_no_problem_document_is_quoted() {
-        assert_eq!(Problem::read(502, "bad gateway\n").words(), "bad gateway (502)");
+        assert_eq!(Problem::read("/jobs", 502, "bad gateway\n").words(), "bad gateway (502)");
+    }
+
+    #[test]
+    fn one_wrong_field_is_told_once() {
+        let text = r#"{"status":422,"detail":"/topic: is missing","code":"invalid_request",
+            "errors":[{"pointer":"/topic","detail":"is missing"}]}"#;
+        assert_eq!(Problem::read("/jobs", 422, text).words(), "/topic: is missing (422, invalid_request)");
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do_next() {
+        let hint = |path: &str, status, code: &str| {
+            Problem::read(path, status, &format!(r#"{{"detail":"no","code":"{code}"}}"#)).hint().unwrap_or_default()
+        };
+        assert!(hint("/jobs/1/cancel", 404, "not_found").starts_with("`muster job list`"));
+        assert!(hint("/keys/1", 404, "not_found").starts_with("`muster key list`"));
+        assert!(hint("/jobs/1", 404, "not_found").contains("--tenant"));
+        assert!(hint("/jobs", 422, "unknown_field").starts_with("docs/errors/unknown_field.md"));
+        assert!(hint("/jobs/1", 409, "job_done").starts_with("docs/errors/job_done.md"));
+        assert_eq!(hint("/jobs/1", 404, ""), "", "whoever answered that is no gateway");
     }
 }

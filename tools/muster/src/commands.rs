@@ -7,6 +7,7 @@ mod cluster;
 mod config;
 mod dev;
 mod dlq;
+mod doctor;
 mod drill;
 mod job;
 mod key;
@@ -70,6 +71,7 @@ enum Command {
     Replicas(cluster::Replicas),
     Loops(cluster::Loops),
     Locks(cluster::Locks),
+    Doctor(doctor::Doctor),
     Bench(bench::Bench),
     Drill(drill::Drill),
 }
@@ -108,6 +110,7 @@ impl Cli {
             Command::Replicas(replicas) => replicas.run(&caller()?).await,
             Command::Loops(loops) => loops.run(&caller()?).await,
             Command::Locks(locks) => locks.run(&caller()?).await,
+            Command::Doctor(doctor) => doctor.run(&caller()?).await,
             Command::Status(status) => status.run(&caller()?, target.stack()?).await,
             Command::Bench(bench) => bench.run(&target, format).await,
             Command::Drill(drill) => drill.run(format).await,
@@ -124,6 +127,22 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn whatever_may_be_missing_can_be_listed() {
+        for noun in crate::api::NOUNS {
+            let listed = Cli::try_parse_from(["muster", noun, "list"]);
+            assert!(listed.is_ok(), "muster {noun} list, as hints say: {listed:?}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_dev_says_where_its_state_file_goes() {
+        let help = Cli::try_parse_from(["muster", "dev", "--help"]).unwrap_err().to_string();
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("of `dev`, stack.json in --dir]"), "{help}");
+        assert!(words.contains("and the state file are kept [default: .muster]"), "{help}");
     }
 
     #[test]

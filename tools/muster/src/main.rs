@@ -8,6 +8,7 @@ mod output;
 mod record;
 mod signals;
 mod spans;
+mod sse;
 mod stack;
 mod target;
 

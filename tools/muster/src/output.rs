@@ -28,6 +28,11 @@ pub(crate) fn line(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// The same, for who goes on until nobody reads any more.
+pub(crate) fn try_line(text: impl std::fmt::Display) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{text}")
+}
+
 /// Prints rows under their headings.
 pub(crate) fn rows(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = Table::new();

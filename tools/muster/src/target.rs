@@ -24,7 +24,7 @@ pub(crate) struct Target {
     #[arg(long, global = true, env = "MUSTER_TENANT", value_name = "TENANT")]
     pub(crate) tenant: Option<String>,
 
-    /// State file of the local stack [default: .muster/stack.json]
+    /// State file of the local stack [default: .muster/stack.json; of `dev`, stack.json in --dir]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) state_file: Option<PathBuf>,
 }

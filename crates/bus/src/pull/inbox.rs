@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{Bus, BusError, ConsumerSpec, jetstream::nanos};
+use crate::{Bus, BusError, jetstream::nanos};
 
 /// How often the server says that a request still stands.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -73,7 +73,8 @@ impl Inbox {
         }
     }
 
-    pub(super) async fn ask(&mut self, bus: &Bus, spec: &ConsumerSpec, ask: Ask) -> Result<(), BusError> {
+    /// Asks the consumer at this place: its stream and its name.
+    pub(super) async fn ask(&mut self, bus: &Bus, place: &str, ask: Ask) -> Result<(), BusError> {
         let (batch, expires) = match ask {
             Ask::Standing(n) => (n, Some(STANDING)),
             Ask::AtOnce(n) => (n, None),
@@ -92,7 +93,7 @@ impl Inbox {
         self.asked += 1;
         // The end of a request comes to its own subject, which also says how large it was.
         let reply = format!("{}.{}-{batch}", self.prefix, self.asked);
-        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", spec.stream.name(), spec.name);
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{place}");
         let body = Bytes::from(request.to_string());
         let sent = bus.inner.client.publish_with_reply(subject, reply, body);
         let wait = bus.inner.settings.request_timeout;

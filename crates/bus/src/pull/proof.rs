@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{Bus, BusError, ConsumerSpec};
+use crate::{Bus, BusError};
 
 /// Between a doubt and the look that settles it, and before the first look.
 const SOON: Duration = Duration::from_millis(1_500);
@@ -56,8 +56,7 @@ impl Proof {
 
     /// True if it has delivered, to whomever. An error if it never did and never will: it has been
     /// deleted, and must be made again.
-    pub(super) async fn look(&mut self, bus: &Bus, spec: &ConsumerSpec) -> Result<bool, BusError> {
-        let place = format!("{}.{}", spec.stream.name(), spec.name);
+    pub(super) async fn look(&mut self, bus: &Bus, place: &str) -> Result<bool, BusError> {
         let info = bus.api::<Info>(&format!("CONSUMER.INFO.{place}"), &Value::Null).await;
         let owed = match &info {
             Ok(info) if info.delivered.consumer_seq > 0 => return Ok(true),
@@ -68,7 +67,7 @@ impl Proof {
         if owed.is_some() && owed == self.doubted {
             *self = Proof::default();
             let _ = bus.api::<Value>(&format!("CONSUMER.DELETE.{place}"), &Value::Null).await;
-            let what = format!("{}: it delivers nothing of what stands there, and is made again", spec.name);
+            let what = format!("{place}: it delivers nothing of what stands there, and is made again");
             return Err(BusError::Timeout { what, after: SOON });
         }
         self.pause = if owed.is_some() { SOON } else { (self.pause * 2).min(LATEST) };

@@ -78,7 +78,9 @@ pub(crate) fn number(body: &Body) -> u64 {
 }
 
 pub(crate) fn offer(dispatched_at: u64) -> v1::Offer {
-    v1::Offer { job_id: JobId::mint(0).as_bytes().to_vec().into(), dispatched_at, ..Default::default() }
+    let (job_id, (tenant, topic)) = (JobId::mint(0).as_bytes().to_vec().into(), names("t"));
+    let (tenant, topic) = (tenant.to_string(), topic.to_string());
+    v1::Offer { job_id, version: 1, dispatched_at, tenant, topic, ..Default::default() }
 }
 
 pub(crate) fn offer_group(dispatched_at: &[u64]) -> Body {

@@ -148,3 +148,20 @@ async fn a_closed_publisher_sends_what_waits_and_its_task_ends() {
     assert_eq!(publisher.publish(item(21, 10)).await, Err(BusError::Stopped));
     assert_eq!(carried(&bus, 20).await.0.len(), 20);
 }
+
+#[tokio::test]
+async fn a_panic_costs_the_group_in_hand_and_nobody_after_it() {
+    fn picky(items: Vec<v1::Submit>) -> Body {
+        assert!(items.iter().all(|item| item.version != 13), "on purpose");
+        wrap(items)
+    }
+    let server = NatsServer::start().await;
+    let (bus, tasks) = (bus(&server).await, Tasks::default());
+    let spawn = |task| tasks.spawn(task);
+    let settings = GroupSettings::bound(10);
+    let publisher = GroupPublisher::with(bus.clone(), subjects::submit(), &spawn, picky, encoded_len, settings);
+    let unlucky = publisher.publish(item(13, 10)).await;
+    assert!(matches!(&unlucky, Err(fault) if fault.is_transient()), "told at once, and worth another try: {unlucky:?}");
+    assert_eq!(publisher.publish(item(1, 10)).await, Ok(()));
+    assert_eq!(carried(&bus, 1).await.0, [1]);
+}

@@ -4,12 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::HeaderMap;
 use muster_bus::{ConsumerSpec, subjects};
-use muster_domain::{Time, job::Known};
+use muster_domain::{Leads, Line, Tenant, Time, Topic, job::Known};
 use muster_testkit::{NatsServer, until};
 use muster_wire::Body;
 use serde_json::Value;
 
 use crate::fixture::{SOON, bus, js, names, numbered, offer_group, offers_of, plain};
+
+/// Leads for as long as the test does.
+struct Leader;
+
+impl Leads for Leader {
+    fn is_held(&self) -> bool {
+        true
+    }
+}
 
 #[tokio::test]
 async fn the_oldest_offer_of_a_subject_tells_its_time() {
@@ -33,6 +42,33 @@ async fn the_oldest_offer_of_a_subject_tells_its_time() {
     consumer.fetch(1, SOON).await.unwrap()[0].ack().await;
     until(SOON, "an empty subject", async || (bus.oldest(&subject).await == Known::Empty).then_some(())).await;
     assert_eq!(bus.oldest(&other).await, Known::Oldest(Time(5)));
+}
+
+#[tokio::test]
+async fn lines_are_counted_each_for_itself_however_many() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    for topic in ["render.video", "render"] {
+        let ((tenant, topic), beside) = (names(topic), offers_of(&format!("{topic}x")));
+        let other = subjects::offer(&Tenant::parse("other").unwrap(), &topic);
+        for subject in [&beside, &other, &subjects::offer(&tenant, Topic::parse(&format!("{topic}.x")).unwrap())] {
+            bus.publish(subject, None, None, offer_group(&[1])).await.unwrap();
+        }
+        let requires = |n: usize| [("worker".to_owned(), format!("w{n}"))].into();
+        let pools = (0..20).map(|n| Line::of(&topic, &requires(n)));
+        let lines: Vec<Line> = std::iter::once(Line::from(&topic)).chain(pools).collect();
+        for (n, line) in lines.iter().enumerate() {
+            for at in 0..n % 3 {
+                bus.publish(&subjects::offer(&tenant, line), None, None, offer_group(&[at as u64])).await.unwrap();
+            }
+        }
+        let lines: Vec<&Line> = lines.iter().collect();
+        for some in [&lines[..1], &lines[..4], &lines[2..]] {
+            let expected: Vec<u64> =
+                some.iter().map(|line| (lines.iter().position(|l| l == line).unwrap() % 3) as u64).collect();
+            assert_eq!(bus.line_counts(&tenant, &topic, some).await, Ok(expected), "{} lines", some.len());
+        }
+    }
 }
 
 /// What a killed server may come back with: a message that its consumer has acked. Made here by
@@ -71,9 +107,9 @@ async fn acked_offers_that_a_server_brought_back_are_swept_and_no_others() {
 
     until(SOON, "all three again", async || (bus.subject_count(&subject).await == Ok(3)).then_some(())).await;
     assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(10)), "the lost-offer rule is misled");
-    assert_eq!(bus.sweep_acked_offers().await, Ok(2));
+    assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(2));
     assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(30)));
-    assert_eq!(bus.sweep_acked_offers().await, Ok(0), "what was never acked stays");
+    assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(0), "what was never acked stays");
     // It was delivered before the restart, and comes again once nobody has acked it in time.
     let again = until(3 * SOON, "the last one", async || consumer.fetch(1, SOON).await.ok()?.pop()).await;
     again.ack().await;
@@ -92,12 +128,12 @@ async fn an_offer_that_a_purge_made_the_server_forget_is_swept() {
     let consumer = bus.consumer(spec.clone()).await.unwrap();
     let taken = consumer.fetch(2, SOON).await.unwrap();
     assert_eq!(taken.len(), 2);
-    assert_eq!(bus.sweep_acked_offers().await, Ok(0), "delivered and not acked yet");
+    assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(0), "delivered and not acked yet");
     js(&client, "STREAM.PURGE.MUSTER_JOBS", serde_json::json!({ "filter": subject.as_str(), "seq": 2 })).await;
     // A later server keeps what is out; then there is nothing to sweep, and it comes again.
     let forgotten = bus.consumer_state(&spec).await.unwrap().unacked == 0;
     bus.publish(&subject, None, None, offer_group(&[30])).await.unwrap();
-    assert_eq!(bus.sweep_acked_offers().await, Ok(0), "while something is out nothing is concluded");
+    assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(0), "while something is out nothing is concluded");
     let fresh = until(SOON, "the fresh one", async || {
         consumer
             .fetch(1, SOON)
@@ -108,7 +144,8 @@ async fn an_offer_that_a_purge_made_the_server_forget_is_swept() {
     });
     fresh.await.ack().await;
     if forgotten {
-        until(SOON, "the forgotten one to go", async || (bus.sweep_acked_offers().await == Ok(1)).then_some(())).await;
+        until(SOON, "the forgotten one to go", async || (bus.sweep_acked_offers(&Leader).await == Ok(1)).then_some(()))
+            .await;
         assert_eq!(bus.oldest(&subject).await, Known::Empty);
     }
 }

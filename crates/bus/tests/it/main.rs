@@ -3,10 +3,13 @@
 mod cluster;
 mod credentials;
 mod fixture;
+mod following;
 mod groups;
 mod inspection;
+mod offers;
 mod publishing;
 mod pulling;
 mod recovery;
+mod reread;
 mod streams;
 mod talking;

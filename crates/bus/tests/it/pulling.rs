@@ -177,9 +177,22 @@ async fn a_replica_that_stops_gives_back_what_it_had_not_begun() {
     first.ack().await;
     leaving.close().await;
     let closed = Instant::now();
-    let numbers = take(&staying, 19).await;
-    assert!(closed.elapsed() < Duration::from_secs(2), "{:?}", closed.elapsed());
-    assert_eq!(numbers.into_iter().collect::<BTreeSet<_>>(), (1..20).collect());
+    // About once in a thousand tries nats-server 2.9 answers a give-back by sending another message twice, and sends
+    // the right one after its ack wait.
+    let (mut numbers, mut soon) = (BTreeSet::new(), 0);
+    until(LONG + 2 * SOON, "all that was given back", async || {
+        for delivery in fetched(&staying, 19).await {
+            delivery.ack().await;
+            numbers.insert(number(&delivery.body));
+        }
+        if closed.elapsed() < Duration::from_secs(2) {
+            soon = numbers.len();
+        }
+        (numbers.len() == 19).then_some(())
+    })
+    .await;
+    assert!(soon >= 18, "{soon} of 19 came within two seconds");
+    assert_eq!(numbers, (1..20).collect());
 }
 
 #[tokio::test]
@@ -241,4 +254,36 @@ async fn a_body_that_does_not_belong_can_be_rejected_by_whoever_reads_it() {
     assert_eq!((letter.subject.as_str(), letter.reason.as_str()), ("sys.job.result", "a wake among results"));
     let (_, original) = muster_wire::decode(letter.original).unwrap();
     assert_eq!(original, numbered(1));
+}
+
+#[tokio::test]
+async fn what_a_consumer_does_not_carry_is_left_to_the_one_that_does() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    let specs = [subjects::submit(), subjects::result()].map(ConsumerSpec::scheduler);
+    let [submits, results] = specs.clone();
+    let submits = bus.consumer(submits).await.unwrap();
+    let consumer = bus.consumer(results.clone()).await.unwrap();
+    // The server takes it for another one while a request stands.
+    let info = format!("CONSUMER.INFO.MUSTER_SYS.{}", results.name);
+    let verb = format!("CONSUMER.DURABLE.CREATE.MUSTER_SYS.{}", results.name);
+    let misled = async {
+        is_waited_for(&client, &results).await;
+        let mut config = js(&client, &info, Value::Null).await["config"].take();
+        config["filter_subject"] = subjects::submit().as_str().into();
+        let answer = js(&client, &verb, serde_json::json!({"stream_name": "MUSTER_SYS", "config": config})).await;
+        assert_eq!(answer["config"]["filter_subject"], subjects::submit().as_str(), "{answer}");
+        bus.publish(&subjects::submit(), None, None, numbered(7)).await.unwrap();
+        until(SOON, "it to be delivered and done with", async || {
+            let info = js(&client, &info, Value::Null).await;
+            let (delivered, floor) = (&info["delivered"]["stream_seq"], &info["ack_floor"]["stream_seq"]);
+            (*delivered == 1 && *floor == 1).then_some(())
+        })
+        .await;
+    };
+    let (got, ()) = tokio::join!(consumer.fetch(10, Duration::from_secs(3)), misled);
+    assert!(got.unwrap().is_empty(), "nobody is handed what is not for it");
+    let own = submits.fetch(10, LONG).await.unwrap();
+    assert_eq!((own.len(), number(&own[0].body)), (1, 7), "whose it is has it");
+    assert_eq!(stream_messages(&client, "MUSTER_SYS").await, 1, "no dead letter was made of it");
 }

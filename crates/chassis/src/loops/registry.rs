@@ -3,7 +3,7 @@
 use std::{
     marker::PhantomData,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Counts, Leadership, Loop, Safety, Waker, runner};
+use super::{Counts, Holder, Leadership, Loop, Safety, Waker, runner};
 use crate::{health::Part, tasks::Tasks};
 
 /// All loops of a process. Copies are the same list.
@@ -35,6 +35,8 @@ pub(super) struct Entry {
     pub(super) interval: Duration,
     pub(super) budget: Duration,
     pub(super) waker: Waker,
+    /// Who holds the lease; asked once the loop has started.
+    holder: OnceLock<Box<dyn Fn() -> Option<Holder> + Send + Sync>>,
     status: Mutex<Status>,
 }
 
@@ -82,6 +84,7 @@ impl Registry {
             interval,
             budget: L::BUDGET,
             waker: Waker::default(),
+            holder: OnceLock::new(),
             status: Mutex::default(),
         });
         entries.push(entry.clone());
@@ -147,6 +150,10 @@ impl<L: Loop> Slot<L> {
             let is_unit = size_of::<L::Lease>() == 0;
             assert!(!(L::SAFE.needs_lease() && is_unit), "a leader's lease must be a value, not ()");
         }
+        let leadership = Arc::new(leadership);
+        let asked = leadership.clone();
+        // A slot starts once, so it was not set before.
+        let _ = self.entry.holder.set(Box::new(move || asked.holder()));
         self.entry.status().started = true;
         self.registry.tell_readiness();
         let tasks = &self.registry.inner.tasks;
@@ -190,6 +197,7 @@ impl Entry {
     }
 
     fn show(&self) -> Value {
+        let holder = self.holder.get().and_then(|ask| ask());
         let status = self.status();
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let state = match (status.started, status.holds_since.is_some(), self.safe.needs_lease()) {
@@ -216,6 +224,9 @@ impl Entry {
             "why_safe": self.safe.why(),
             "duplicate_costs": self.safe.duplicate_costs(),
             "state": state,
+            "holder": holder.as_ref().map(|holder| &holder.instance),
+            "fence": holder.as_ref().map(|holder| holder.fence),
+            "since": holder.as_ref().map(|holder| &holder.since),
             "held_for_ms": status.holds_since.map(|since| ms(since.elapsed())),
             "interval_ms": ms(self.interval),
             "budget_ms": ms(self.budget),

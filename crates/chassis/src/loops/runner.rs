@@ -2,13 +2,12 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use muster_telemetry::{Counter, Gauge, count, set};
+use muster_telemetry::{Counter, Gauge, Panicked, caught, count, set};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{Budget, Counts, Leadership, Loop, registry::Entry};
-use crate::tasks::{Panicked, caught};
 
 /// How often a loop without a lease asks again, in case a change was missed.
 const STANDBY_LOOK: Duration = Duration::from_secs(1);
@@ -44,23 +43,23 @@ impl Outcome {
 
 pub(super) async fn run<L: Loop>(
     mut body: L,
-    leadership: impl Leadership<Lease = L::Lease>,
+    leadership: Arc<impl Leadership<Lease = L::Lease>>,
     entry: Arc<Entry>,
     stop: CancellationToken,
 ) {
     let mut failures = 0;
     show_leader::<L>(false);
-    while let Some(lease) = wait_for_lease(&mut body, &leadership, &entry, &stop).await {
+    while let Some(lease) = wait_for_lease(&mut body, &*leadership, &entry, &stop).await {
         entry.waker.begin();
         entry.tick_begins();
         let began = Instant::now();
-        let outcome = tick(&mut body, &lease, &leadership, &stop).await;
+        let outcome = tick(&mut body, &lease, &*leadership, &stop).await;
         failures = match &outcome {
             Outcome::Done(_) | Outcome::Overrun(_) | Outcome::LeaseLost => 0,
             Outcome::CutOff | Outcome::Failed(_) | Outcome::Panicked => failures + 1,
         };
         let due = record::<L>(&entry, outcome, began.elapsed());
-        sleep::<L, _>(&leadership, &entry, &stop, due, failures).await;
+        sleep::<L, _>(&*leadership, &entry, &stop, due, failures).await;
     }
     if tokio::time::timeout(RELEASE_LIMIT, leadership.release()).await.is_err() {
         warn!(event = "release_late", r#loop = L::NAME, "the lease was not given up in time; it will expire");

@@ -27,6 +27,9 @@ pub const COMMON: &[Setting] = &[
         "Connections kept warm.",
     )
     .or("5"),
+    redis_connect_timeout("1000"),
+    redis_response_timeout("1000"),
+    redis_call_timeout("2000"),
     Setting::new(
         "nats_url",
         "NATS_URL",
@@ -66,6 +69,12 @@ pub const COMMON: &[Setting] = &[
     )
     .or("info"),
     Setting::new(
+        "otel_exporter_otlp_endpoint",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        Kind::HttpUrl,
+        "Where traces go, by OTLP over HTTP: to `/v1/traces` there. Nothing is traced without it.",
+    ),
+    Setting::new(
         "runtime_threads",
         "MUSTER_RUNTIME_THREADS",
         Kind::Int { min: 1, max: 256 },
@@ -83,6 +92,28 @@ pub const fn admin_addr(default: &'static str) -> Setting {
         "Where `/metrics`, `/livez`, `/readyz` and `/loops` are served.",
     )
     .or(default)
+}
+
+/// Shorter ones would cut off a Redis that is well, longer ones would let callers hang.
+const PATIENCE_MS: Kind = Kind::Int { min: 50, max: 60_000 };
+
+/// How long a connection to Redis may take, with the service's own default.
+pub const fn redis_connect_timeout(default: &'static str) -> Setting {
+    let doc = "Milliseconds that opening a connection to Redis may take.";
+    Setting::new("redis_connect_timeout_ms", "REDIS_CONNECT_TIMEOUT_MS", PATIENCE_MS, doc).or(default)
+}
+
+/// How long Redis may take for one answer, with the service's own default.
+pub const fn redis_response_timeout(default: &'static str) -> Setting {
+    let doc = "Milliseconds that Redis may take for one answer, before the question is asked again.";
+    Setting::new("redis_response_timeout_ms", "REDIS_RESPONSE_TIMEOUT_MS", PATIENCE_MS, doc).or(default)
+}
+
+/// How long a whole call may take, with the service's own default.
+pub const fn redis_call_timeout(default: &'static str) -> Setting {
+    let doc = "Milliseconds that a call to Redis may take with all its tries; it ends the other two as well. A gateway \
+               answers 503 after it.";
+    Setting::new("redis_call_timeout_ms", "REDIS_CALL_TIMEOUT_MS", PATIENCE_MS, doc).or(default)
 }
 
 /// A loop's fallback interval; due work wakes it earlier. Below a second is refused.

@@ -1,4 +1,5 @@
-//! Faults in the settings: all of them at once, each with a suggestion where one is near.
+//! Faults in the settings: all of them at once, each with a suggestion where one is near. And what is
+//! no fault, but worth a warning.
 
 use std::fmt;
 
@@ -30,6 +31,55 @@ impl fmt::Display for Fault {
         match &self.suggestion {
             Some(meant) => write!(f, "; did you mean {meant}?"),
             None => Ok(()),
+        }
+    }
+}
+
+/// What looks odd and is no fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// A variable of ours by its name that no setting has; Kubernetes injects some.
+    Unknown {
+        /// Its name.
+        variable: String,
+        /// What may have been meant.
+        meant: Option<String>,
+    },
+    /// A setting that somebody gave and that has no effect yet.
+    Unused {
+        /// Its environment variable, however it was given.
+        setting: &'static str,
+        /// What is missing.
+        missing: &'static str,
+    },
+}
+
+impl Warning {
+    /// Its name in the log.
+    pub const fn event(&self) -> &'static str {
+        match self {
+            Warning::Unknown { .. } => "unknown_variable",
+            Warning::Unused { .. } => "unused_setting",
+        }
+    }
+
+    /// Which variable it is about.
+    pub fn setting(&self) -> &str {
+        match self {
+            Warning::Unknown { variable, .. } => variable,
+            Warning::Unused { setting, .. } => setting,
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::Unknown { variable, meant: None } => write!(f, "{variable}: unknown variable"),
+            Warning::Unknown { variable, meant: Some(meant) } => {
+                write!(f, "{variable}: unknown variable; did you mean {meant}?")
+            }
+            Warning::Unused { setting, missing } => write!(f, "{setting}: not yet used, this has no effect: {missing}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
-    Fallback, Fault, Faults, Setting, Values,
+    Fallback, Fault, Faults, Setting, Values, Warning,
     faults::nearest,
     parse::{Value, parse},
     values::{Entry, Origin},
@@ -52,7 +52,7 @@ pub struct Loaded {
     /// The values.
     pub values: Values,
     /// What looks odd but is no fault, such as unknown `MUSTER_*` variables.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// One text from one place.
@@ -75,7 +75,7 @@ pub fn load(
     let settings = with_common(own);
     let mut faults = Vec::new();
     let (flags, file) = read_flags(&settings, args, &mut faults);
-    let (environment, warnings) = read_env(&settings, env);
+    let (environment, mut warnings) = read_env(&settings, env);
     let file = file.map(|path| read_file(&settings, &path, &mut faults)).unwrap_or_default();
     let layers = [(Origin::Flag, flags), (Origin::Environment, environment), (Origin::File, file)];
 
@@ -88,6 +88,9 @@ pub fn load(
                 Some(Err(fault)) => faults.push(fault),
                 None => {}
             }
+        }
+        if let (Some(_), Some(missing)) = (&found, setting.unused) {
+            warnings.push(Warning::Unused { setting: setting.env, missing });
         }
         let (value, origin) = match found {
             Some((value, origin)) => (Some(value), origin),
@@ -179,7 +182,7 @@ fn read_flags(settings: &[Setting], args: &[String], faults: &mut Vec<Fault>) ->
     (layer, config)
 }
 
-fn read_env(settings: &[Setting], env: &BTreeMap<String, String>) -> (Layer, Vec<String>) {
+fn read_env(settings: &[Setting], env: &BTreeMap<String, String>) -> (Layer, Vec<Warning>) {
     let mut layer = Layer::new();
     let mut known = Vec::new();
     for setting in settings {
@@ -194,9 +197,9 @@ fn read_env(settings: &[Setting], env: &BTreeMap<String, String>) -> (Layer, Vec
         }
     }
     let odd = env.keys().filter(|name| name.starts_with("MUSTER_") && !known.contains(name));
-    let warn = |name: &String| match nearest(name, known.iter().map(String::as_str)) {
-        Some(meant) => format!("{name}: unknown variable; did you mean {meant}?"),
-        None => format!("{name}: unknown variable"),
+    let warn = |name: &String| {
+        let meant = nearest(name, known.iter().map(String::as_str)).map(str::to_owned);
+        Warning::Unknown { variable: name.clone(), meant }
     };
     let warnings = odd.map(warn).collect();
     (layer, warnings)

@@ -35,6 +35,10 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
             Ok(()) => Ok(Value::Text(text.to_owned())),
             Err(problem) => Err(wrong(problem)),
         },
+        Kind::HttpUrl => match check_http_url(text) {
+            Ok(()) => Ok(Value::Text(text.to_owned())),
+            Err(problem) => Err(wrong(problem)),
+        },
         Kind::Int { min, max } => match text.replace('_', "").parse::<i64>() {
             Ok(n) if (min..=max).contains(&n) => Ok(Value::Int(n)),
             Ok(n) => Err(wrong(format!("{n} is outside {min} to {max}"))),
@@ -170,6 +174,20 @@ fn check_url(url: &str, schemes: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
+fn check_http_url(url: &str) -> Result<(), String> {
+    check_url(url, &["http", "https"])?;
+    match url.parse::<axum::http::Uri>() {
+        Err(fault) => Err(format!("`{}` is no URL: {fault}", mask_url(url))),
+        Ok(uri) if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) => {
+            Err(format!("`{}` holds a login; that belongs into a header", mask_url(url)))
+        }
+        Ok(uri) if uri.query().is_some() || url.contains([',', '#']) => {
+            Err(format!("`{url}` is more than one URL of a scheme, a host and a path"))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
 /// The same URLs without what would let somebody in: in `user:password@host` the password,
 /// in `token@host` the token.
 pub fn mask_url(urls: &str) -> String {
@@ -218,6 +236,26 @@ mod tests {
             ("with a space", "a header cannot carry"),
         ] {
             let fault = read(bad).unwrap_err().to_string();
+            assert!(fault.contains(says) && !fault.contains("hunter2"), "{bad:?}: {fault}");
+        }
+    }
+
+    #[test]
+    fn an_http_url_is_one_address_without_a_login() {
+        let read = |text: &str| parse(Kind::HttpUrl, text, "U").map_err(|fault| fault.to_string());
+        for good in ["http://127.0.0.1:4318", "https://otel.example/in/", "http://[::1]:4318"] {
+            assert_eq!(read(good), Ok(Value::Text(good.into())));
+        }
+        for (bad, says) in [
+            ("127.0.0.1:4318", "begins with http://"),
+            ("grpc://h:4317", "scheme `grpc`"),
+            ("http://", "names no host"),
+            ("http://a:4318,http://b:4318", "is"),
+            ("http://h/?key=1", "more than one"),
+            ("http://me:hunter2@h", "holds a login"),
+            ("http://h :1", "is no URL"),
+        ] {
+            let fault = read(bad).unwrap_err();
             assert!(fault.contains(says) && !fault.contains("hunter2"), "{bad:?}: {fault}");
         }
     }

@@ -39,7 +39,8 @@ pub fn reference(service: &str, own: &[Setting]) -> String {
 
 fn meaning(setting: &Setting) -> String {
     let live = if setting.live { " Can be changed at run time." } else { "" };
-    format!("{}{live}", setting.doc)
+    let unused = setting.unused.map(|missing| format!(" Not yet used: {missing}.")).unwrap_or_default();
+    format!("{}{live}{unused}", setting.doc)
 }
 
 fn variables(setting: &Setting) -> String {
@@ -61,7 +62,7 @@ pub(crate) fn usual(setting: &Setting) -> String {
 fn shape(kind: Kind) -> String {
     match kind {
         Kind::Text | Kind::Name => "text".to_owned(),
-        Kind::Url(_) => "URL".to_owned(),
+        Kind::Url(_) | Kind::HttpUrl => "URL".to_owned(),
         Kind::Int { min, max } => format!("{min} to {max}"),
         Kind::Number { min, max } => format!("number, {min} to {max}"),
         Kind::Keys { min } => format!("comma-separated list, each of {min} or more visible characters"),

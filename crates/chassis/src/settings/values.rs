@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, fmt, fmt::Write, net::SocketAddr, time::Duration};
 
 use muster_telemetry::Secret;
+use serde_json::json;
 
 use super::{
     Fault, Kind, Setting,
@@ -101,6 +102,11 @@ impl Values {
         usize::try_from(self.int(key)).unwrap_or_else(|_| panic!("setting `{key}` may be negative"))
     }
 
+    /// A whole number of milliseconds.
+    pub fn millis(&self, key: &str) -> Duration {
+        Duration::from_millis(self.count(key) as u64)
+    }
+
     /// A number, whole or not.
     pub fn number(&self, key: &str) -> f64 {
         match self.value(key) {
@@ -168,6 +174,9 @@ impl Values {
                 Origin::RunTime => Origin::RunTime.as_str().to_owned(),
             };
             let _ = match shown(entry) {
+                Some(value) if entry.setting.unused.is_some() => {
+                    writeln!(text, "{key} = {value} # {origin}; not yet used")
+                }
                 Some(value) => writeln!(text, "{key} = {value} # {origin}"),
                 None => writeln!(text, "# {key} is not set"),
             };
@@ -175,7 +184,7 @@ impl Values {
         text
     }
 
-    /// Every setting as it is shown, in the order of the keys.
+    /// Every setting that has an effect, as it is shown, in the order of the keys.
     pub fn shown(&self) -> Vec<Shown> {
         let one = |(key, entry): (&&'static str, &Entry)| Shown {
             key,
@@ -184,7 +193,20 @@ impl Values {
             origin: entry.origin,
             live: entry.setting.live,
         };
-        self.entries.iter().map(one).collect()
+        self.entries.iter().filter(|(_, entry)| entry.setting.unused.is_none()).map(one).collect()
+    }
+
+    /// The same for others to read: `name`, `variable`, `value` if there is one, `source`, `live`.
+    pub fn told(&self) -> Vec<serde_json::Value> {
+        let one = |shown: Shown| {
+            let (source, live) = (shown.origin.as_str(), shown.live);
+            let mut told = json!({ "name": shown.key, "variable": shown.env, "source": source, "live": live });
+            if let Some(value) = shown.value {
+                told["value"] = value.into();
+            }
+            told
+        };
+        self.shown().into_iter().map(one).collect()
     }
 
     /// These values, with what all replicas were told while they ran. A name that is unknown, or

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::bail;
-use muster_chassis::{Budget, Counts, Everyone, Health, Leadership, Loop, Registry, Safety, Tasks};
+use muster_chassis::{Budget, Counts, Everyone, Health, Holder, Leadership, Loop, Registry, Safety, Tasks};
 use muster_telemetry::Exporter;
 use serde_json::Value;
 use tokio::{
@@ -316,6 +316,11 @@ impl Leadership for Switch {
         }
     }
 
+    fn holder(&self) -> Option<Holder> {
+        let (instance, fence) = (self.held.borrow().map_or("another", |_| "this one"), self.held.borrow().unwrap_or(7));
+        Some(Holder { instance: instance.into(), fence, since: "2026-01-02T03:04:05Z".into() })
+    }
+
     async fn release(&self) {
         self.released.store(true, Ordering::SeqCst);
     }
@@ -338,14 +343,17 @@ async fn a_leader_ticks_only_while_it_leads_and_resumes_when_it_leads_again() {
     slot.start(Led(body), leadership);
     waker.wake();
     no_tick_within(&mut passes, 2 * INTERVAL).await;
-    assert_eq!(shown(&registry, "led")["state"], "standby");
+    let led = shown(&registry, "led");
+    assert_eq!((&led["state"], &led["holder"], &led["fence"]), (&"standby".into(), &"another".into(), &7.into()));
     assert_eq!(metric("muster_leader", &[("loop", "led")]), 0.0);
 
     let won = Instant::now();
     turn.send_replace(Some(1));
     assert!(next(&mut passes).await - won <= Duration::from_secs(1), "at once");
-    assert_eq!(shown(&registry, "led")["state"], "leading");
-    assert_eq!(shown(&registry, "led")["lock"], "muster:test");
+    let led = shown(&registry, "led");
+    assert_eq!((&led["state"], &led["lock"]), (&"leading".into(), &"muster:test".into()));
+    assert_eq!((&led["holder"], &led["fence"]), (&"this one".into(), &1.into()));
+    assert_eq!(led["since"], "2026-01-02T03:04:05Z", "as the store says, not as this process noticed");
     assert_eq!(metric("muster_leader", &[("loop", "led")]), 1.0);
     assert_eq!(stood_down.load(Ordering::SeqCst), 0, "who never led has nothing to take back");
 

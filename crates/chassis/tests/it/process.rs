@@ -37,6 +37,8 @@ fn faults_in_the_settings_exit_with_2_and_are_all_on_stderr() {
 #[test]
 fn settings_can_be_checked_printed_and_explained_without_starting() {
     assert_eq!(output(plain().arg("--check-config")).0, 0);
+    let (code, _, err) = output(plain().arg("--check-config").env("MUSTER_GRPC_ADDR", ":1"));
+    assert_eq!((code, err.trim()), (0, "warning: MUSTER_GRPC_ADDR: not yet used, this has no effect: there is none"));
     let (code, out, _) = output(plain().arg("--print-config").env("MUSTER_API_KEY", "sesame"));
     assert_eq!(code, 0);
     assert!(out.contains("api_key = \"***\"") && out.contains("instance_id = \"host-9\"") && !out.contains("sesame"));
@@ -49,14 +51,16 @@ fn settings_can_be_checked_printed_and_explained_without_starting() {
 #[test]
 fn a_service_runs_until_a_signal_and_then_ends_in_stages() {
     for threads in ["1", "2"] {
-        let mut child =
-            plain().args(["--runtime-threads", threads]).env("MUSTER_ODD", "1").spawn().expect("the example is built");
+        let odd = [("MUSTER_ODD", "1"), ("MUSTER_GRPC_ADDR", ":1")];
+        let mut child = plain().args(["--runtime-threads", threads]).envs(odd).spawn().expect("the example is built");
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| {
             let line = line.unwrap();
             serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("not JSON: {line}"))
         });
         let odd = log.find(|line| line["event"] == "unknown_variable").expect("a warning");
-        assert!(odd["detail"].as_str().unwrap().contains("MUSTER_ODD"), "{odd}");
+        assert_eq!((&odd["setting"], &odd["level"]), (&"MUSTER_ODD".into(), &"WARN".into()));
+        let unused = log.find(|line| line["event"] == "unused_setting").expect("a warning");
+        assert_eq!((&unused["setting"], &unused["level"]), (&"MUSTER_GRPC_ADDR".into(), &"WARN".into()));
         let addr = log.find(|line| line["event"] == "listening").unwrap()["addr"].as_str().unwrap().to_owned();
         log.find(|line| line["event"] == "running").expect("it runs");
 

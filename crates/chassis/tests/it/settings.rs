@@ -14,6 +14,7 @@ const OWN: &[Setting] = &[
     Setting::new("shared_limit", "REDIS_RATE_LIMIT", Kind::Bool, "Shared limit.").or("true"),
     Setting::new("api_key", "MUSTER_API_KEY", Kind::Text, "Keys.").secret(),
     Setting::new("proxies", "MUSTER_TRUSTED_PROXIES", Kind::List, "Proxies."),
+    Setting::new("grpc_addr", "MUSTER_GRPC_ADDR", Kind::Addr, "gRPC.").not_yet_used("no gRPC"),
     settings::loop_interval("loop_scrub_interval", "MUSTER_LOOP_SCRUB_INTERVAL", "5s"),
 ];
 
@@ -123,12 +124,49 @@ fn unknown_muster_variables_only_warn() {
     let env = [("MUSTER_INSTANCE_IDD", "a"), ("MUSTER_GATEWAY_SERVICE_PORT_HTTP", "8081"), ("REDIS_ODD", "x")];
     let loaded = load(&[], &env).unwrap();
     assert_eq!(
-        loaded.warnings,
+        loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
             "MUSTER_GATEWAY_SERVICE_PORT_HTTP: unknown variable",
             "MUSTER_INSTANCE_IDD: unknown variable; did you mean MUSTER_INSTANCE_ID?"
         ]
     );
+}
+
+#[test]
+fn the_patience_with_redis_has_bounds() {
+    let ms = |key: &str, env: &[(&str, &str)]| values(&[], env).millis(key);
+    assert_eq!(ms("redis_call_timeout_ms", &[]), Duration::from_secs(2));
+    assert_eq!(ms("redis_connect_timeout_ms", &[("REDIS_CONNECT_TIMEOUT_MS", "50")]), Duration::from_millis(50));
+    let bad =
+        [("REDIS_CONNECT_TIMEOUT_MS", "49"), ("REDIS_RESPONSE_TIMEOUT_MS", "60001"), ("REDIS_CALL_TIMEOUT_MS", "1s")];
+    let text = load(&[], &bad).unwrap_err().to_string();
+    for expected in [
+        "REDIS_CONNECT_TIMEOUT_MS: 49 is outside 50 to 60000",
+        "REDIS_RESPONSE_TIMEOUT_MS: 60001 is outside 50 to 60000",
+        "REDIS_CALL_TIMEOUT_MS: `1s` is not a whole number",
+    ] {
+        assert!(text.contains(expected), "missing: {expected}\nin:\n{text}");
+    }
+}
+
+#[test]
+fn a_setting_without_effect_is_warned_of_by_name_wherever_it_is_given() {
+    let with_file = file("grpc_addr = ':1'");
+    let path = format!("--config={}", with_file.path().display());
+    for (args, env) in
+        [(vec![path.as_str()], vec![]), (vec!["--grpc-addr=:1"], vec![]), (vec![], vec![("MUSTER_GRPC_ADDR", ":1")])]
+    {
+        let loaded = load(&args, &env).unwrap();
+        let said: Vec<_> = loaded.warnings.iter().map(|w| (w.event(), w.setting(), w.to_string())).collect();
+        let text = "MUSTER_GRPC_ADDR: not yet used, this has no effect: no gRPC".to_owned();
+        assert_eq!(said, [("unused_setting", "MUSTER_GRPC_ADDR", text)]);
+        assert!(loaded.values.print().contains("not yet used"), "{}", loaded.values.print());
+    }
+    assert_eq!(load(&[], &[]).unwrap().warnings, [], "who does not give it is not bothered");
+    let faults = load(&[], &[("MUSTER_GRPC_ADDR", "nowhere")]).unwrap_err();
+    assert_eq!(faults.faults.len(), 1, "a bad value is a fault all the same: {faults}");
+    assert!(settings::reference("muster-test", OWN).contains("gRPC. Not yet used: no gRPC. |"));
+    assert!(settings::help("muster-test", OWN).contains("gRPC. Not yet used: no gRPC."));
 }
 
 #[test]

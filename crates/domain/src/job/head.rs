@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::state::{Event, State};
+use super::state::{Ending, Event, State};
 use crate::{StartId, Time, WorkerId};
 
 /// A worker's hold on a running attempt.
@@ -54,7 +54,7 @@ pub enum Phase {
     /// Over, since [`Head::since`].
     Ended {
         /// How.
-        end: State,
+        end: Ending,
         /// When a lease that was cut short ends, or none.
         lease_end: Option<Time>,
     },
@@ -121,7 +121,7 @@ impl Head {
             Phase::Queued => State::Queued,
             Phase::Dispatched => State::Dispatched,
             Phase::Running { .. } => State::Running,
-            Phase::Ended { end, .. } => end,
+            Phase::Ended { end, .. } => end.into(),
         }
     }
 

@@ -182,7 +182,7 @@ fn bounded(head: &Head, plain: Time) -> Time {
 mod tests {
     use super::*;
     use crate::{
-        StartId, State, Tenant, Topic, WorkerId,
+        Ending, StartId, Tenant, Topic, WorkerId,
         job::{Lease, transition},
     };
 
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn an_ended_job_has_its_effects_finished_whatever_its_deadline() {
-        let mut ended = head(Phase::Ended { end: State::Failed, lease_end: None }, S);
+        let mut ended = head(Phase::Ended { end: Ending::Failed, lease_end: None }, S);
         ended.deadline = Some(NOW.before(S));
         assert_eq!(looked(&ended, &QUIET).action, Action::Finish);
     }

@@ -74,6 +74,49 @@ impl State {
 }
 
 coded! {
+    /// How a job ended: those [`State`]s, under the same codes and names, in which it never moves again.
+    Ending {
+        /// Well.
+        Succeeded = 8 "succeeded",
+        /// With an error and no attempt left.
+        Failed = 9 "failed",
+        /// Out of time.
+        TimedOut = 10 "timed_out",
+        /// Called off.
+        Cancelled = 11 "cancelled",
+        /// By a no of policy or a person.
+        Denied = 12 "denied",
+        /// Its time passed before it ever started.
+        Expired = 13 "expired",
+        /// Put aside.
+        Quarantined = 14 "quarantined",
+    }
+}
+
+impl From<Ending> for State {
+    fn from(end: Ending) -> State {
+        match end {
+            Ending::Succeeded => State::Succeeded,
+            Ending::Failed => State::Failed,
+            Ending::TimedOut => State::TimedOut,
+            Ending::Cancelled => State::Cancelled,
+            Ending::Denied => State::Denied,
+            Ending::Expired => State::Expired,
+            Ending::Quarantined => State::Quarantined,
+        }
+    }
+}
+
+impl TryFrom<State> for Ending {
+    /// The state, which is none.
+    type Error = State;
+
+    fn try_from(state: State) -> Result<Ending, State> {
+        Ending::from_code(state.code()).ok_or(state)
+    }
+}
+
+coded! {
     /// What can happen to a job.
     Event {
         /// Its run_at lies ahead.
@@ -277,6 +320,19 @@ mod tests {
     #[test]
     fn an_end_is_an_end() {
         assert!(TABLE.iter().all(|(from, _, _)| !from.is_end()));
+    }
+
+    #[test]
+    fn endings_are_the_states_that_the_table_never_leaves() {
+        for &state in State::ALL {
+            let left = TABLE.iter().any(|(from, _, _)| *from == state);
+            assert_eq!((Ending::try_from(state).is_err(), state.is_end()), (left, !left), "{state}");
+        }
+        for &end in Ending::ALL {
+            let state = State::from(end);
+            assert_eq!((Ending::try_from(state), state.code()), (Ok(end), end.code()));
+            assert_eq!(state.as_str(), end.as_str());
+        }
     }
 
     #[test]

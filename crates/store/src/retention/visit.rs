@@ -6,7 +6,7 @@ use muster_domain::{JobId, Tenant, Time, time::micros};
 
 use super::{Retained, Retention};
 use crate::{
-    Store, StoreError,
+    Store, StoreError, failpoint,
     homes::text,
     jobs::KEEP_KEY,
     keys,
@@ -121,15 +121,28 @@ impl Store {
         let delete = |(id, kept): &(JobId, _)| scripts::job::Delete {
             key: keys::job(*id),
             keep_key: micros(KEEP_KEY),
+            // No end is kept for less than the bus keeps its submit: nobody makes it again.
+            keep_stub: 0,
             kept: micros(*kept),
         };
         for reply in self.run_many(leaving.iter().map(delete).collect()).await {
-            match reply?.outcome {
+            let outcome = match reply {
+                Err(fault) if !fault.is_retryable() => {
+                    done.unreadable += 1;
+                    visit.living = true;
+                    continue;
+                }
+                reply => reply?.outcome,
+            };
+            match outcome {
                 1 => done.records += 1,
                 2 => visit.living = true,
                 4 => visit.due_at(now + keep.grain()),
                 _ => {}
             }
+        }
+        if !leaving.is_empty() {
+            failpoint!("retention.after_delete");
         }
         done.looked += ids.len() as u64;
         visit.position = end;
@@ -174,6 +187,7 @@ impl Store {
                     cmd.arg(key.as_bytes()).arg(visit.bucket.number());
                     Command::plain(cmd)
                 };
+                failpoint!("retention.after_drop");
                 // Who stops in between is found by the next look: an empty list, to be forgotten.
                 for reply in self.router().many(vec![forget(&buckets), forget(&kept)]).await {
                     reply?;

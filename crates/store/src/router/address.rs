@@ -15,7 +15,8 @@ pub struct NodeAddr {
 }
 
 impl NodeAddr {
-    pub(crate) fn new(host: &str, port: u16) -> NodeAddr {
+    /// Names a node.
+    pub fn new(host: &str, port: u16) -> NodeAddr {
         NodeAddr { host: host.into(), port }
     }
 

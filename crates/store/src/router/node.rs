@@ -11,6 +11,7 @@ use std::{
 };
 
 use muster_domain::time::micros;
+use muster_telemetry::caught;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, aio::MultiplexedConnection};
 use tokio::{
     sync::{Notify, watch},
@@ -229,11 +230,14 @@ impl Node {
         });
         if ours {
             let node = Arc::clone(self);
-            self.around.spawn(async move {
-                let opened = node.open().await;
-                node.opened(opened);
-            });
+            self.around.spawn(async move { node.settle(node.open()).await });
         }
+    }
+
+    /// Sees a connection through. A panic on the way is a fault like any other: the node is not left connecting.
+    async fn settle(&self, opening: impl Future<Output = Result<MultiplexedConnection, Fault>>) {
+        let opened = caught("redis connect", opening).await;
+        self.opened(opened.unwrap_or_else(|_| Err(self.away("connecting panicked"))));
     }
 
     /// Opens a connection of the caller's own.
@@ -305,5 +309,24 @@ impl Node {
 
     fn away(&self, why: &str) -> Fault {
         Fault::Away(format!("{}: {why}", self.addr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_while_connecting_is_a_fault_and_the_next_call_connects_again() {
+        let settings = RedisSettings::new("redis://127.0.0.1:1");
+        let around = Arc::new(Surroundings::new(&settings));
+        let client = Client::open("redis://127.0.0.1:1").expect("an address");
+        let link = watch::Sender::new(Link::Connecting { since: Instant::now() });
+        let node = Node { addr: NodeAddr::new("127.0.0.1", 1), client, link, used: AtomicU64::new(0), around };
+        node.settle(async { panic!("on purpose") }).await;
+        let Link::Down { retry_at, fault: Some(Fault::Away(why)) } = &*node.link.borrow() else {
+            panic!("left connecting");
+        };
+        assert!(why.contains("panicked") && *retry_at <= Instant::now() + REST, "{why}");
     }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use muster_telemetry::caught;
 use tokio::{sync::Notify, time::sleep};
 use tracing::{debug, info};
 
@@ -30,7 +31,8 @@ pub(super) async fn run(router: Weak<Inner>, wanted: Arc<Notify>) {
     loop {
         tokio::select! { () = wanted.notified() => {}, () = sleep(PERIOD) => {} }
         let Some(inner) = router.upgrade() else { return };
-        if let Err(fault) = once(&inner).await {
+        // A panic is told by now, and the next round comes by itself.
+        if let Ok(Err(fault)) = caught("slot map", once(&inner)).await {
             debug!(?fault, "the slot map could not be read");
         }
         drop(inner);

@@ -23,7 +23,7 @@ use muster_domain::{
 
 use super::Scrubbed;
 use crate::{
-    Store, StoreError,
+    Store, StoreError, failpoint,
     homes::{by_shard, text},
     keys,
     queues::{QueueEntry, by_queue},
@@ -70,6 +70,9 @@ impl Store {
             // Not put back before it is told: the same page comes again.
             done.take(Err(fault));
             return;
+        }
+        if !acts.is_empty() {
+            failpoint!("scrub.after_audit");
         }
         let mut homes: Vec<_> = homeless.iter().map(|record| (record.id, look_in(record, now))).collect();
         let unfinished: Vec<_> = unfinished.iter().map(|record| (record.id, Duration::ZERO)).collect();

@@ -9,7 +9,7 @@ use std::{
 
 use muster_domain::{Event, JobId, Tenant, Time};
 use muster_store::{
-    Fields, ListFilter, NewJob, RedisSettings, Retention, RetentionWalk, ScrubWalk, Step, Store, Submitted,
+    Fields, LeaderLock, ListFilter, NewJob, RedisSettings, Retention, RetentionWalk, ScrubWalk, Step, Store, Submitted,
     router::slot_of,
 };
 use muster_testkit::{RedisCluster, until};
@@ -205,8 +205,8 @@ async fn lists_that_were_lost_come_back(scene: &Scene, cases: &[Case]) {
             scene.bench.command("DEL", &format!("muster:idx:{tenant}:{list}"), &[]).await;
         }
     }
-    let mut walk = ScrubWalk::new();
-    while !scene.bench.store.scrub(&mut walk, 500).await.unwrap().passed {}
+    let (mut walk, lease) = (ScrubWalk::new(), scene.bench.leads(LeaderLock::Scrub).await);
+    while !scene.bench.store.scrub(&lease, &mut walk, 500).await.unwrap().passed {}
     for case in cases {
         scene.is_listed_once(case).await;
     }
@@ -221,11 +221,11 @@ async fn all_of_them_leave(scene: &Scene, cases: &[Case]) {
         assert!(store.apply(ends).await.iter().all(Result::is_ok));
     }
     let keep = Retention::of_all(Duration::from_micros(1), Duration::from_micros(1));
-    let mut walk = RetentionWalk::new();
+    let (mut walk, lease) = (RetentionWalk::new(), scene.bench.leads(LeaderLock::Retention).await);
     let last = cases.iter().map(|case| case.span + case.later).max().unwrap();
     until(PATIENCE, "all lists to leave", async || {
         set_clock(store, (last + 6) * TEN_MINUTES);
-        while !store.retain(&mut walk, &keep, 1000).await.unwrap().passed {}
+        while !store.retain(&lease, &mut walk, &keep, 1000).await.unwrap().passed {}
         for case in cases {
             if !scene.lists(&case.tenant).await.is_empty() {
                 return None;

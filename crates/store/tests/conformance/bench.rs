@@ -9,9 +9,13 @@ use muster_domain::{
     Event, Head, JobId, JobSpec, Outcome, Seen, StartId, State, Tenant, Topic, WorkerId,
     job::{When, latest_look, next_look, transition},
 };
-use muster_store::{Fields, Moved, NewJob, Record, RedisSettings, Step, Store, Submitted, router::Command};
-use muster_testkit::until;
+use muster_store::{
+    Fields, LeaderLock, Lease, LeaseKeeper, Moved, NewJob, Record, RedisSettings, Step, Store, Submitted,
+    router::Command,
+};
+use muster_testkit::{RedisServer, until};
 use redis::Value;
+use tokio::sync::OnceCell;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// How long anything may take before a test gives up.
@@ -128,6 +132,26 @@ impl Bench {
 
     pub(crate) async fn at(url: String) -> Bench {
         Bench { store: connect(&url).await, url }
+    }
+
+    /// Proof of leadership, for as long as any test takes. From a server of its own: who else asks for
+    /// the lock, here, does not matter.
+    pub(crate) async fn leads(&self, lock: LeaderLock) -> Lease {
+        static LEASES: OnceCell<Vec<Lease>> = OnceCell::const_new();
+        let all = LEASES.get_or_init(async || {
+            let server = RedisServer::start().await;
+            let store = connect(&server.url()).await;
+            let mut leases = Vec::new();
+            for lock in LeaderLock::ALL {
+                let keeper = LeaseKeeper::new(store.clone(), lock, "bench", HOUR);
+                tokio::select! {
+                    () = keeper.run() => unreachable!("it runs until it is dropped"),
+                    lease = until(PATIENCE, "the lease", async || keeper.lease()) => leases.push(lease),
+                }
+            }
+            leases
+        });
+        all.await.iter().find(|lease| lease.lock() == lock.as_str()).expect("all of them").clone()
     }
 
     /// The store as another replica has it, over connections of its own.

@@ -120,20 +120,20 @@ pub(crate) async fn a_fence_grows_even_when_the_clock_was_set_back(bench: &Bench
 }
 
 #[tokio::test]
-async fn fences_grow_across_restarts_of_redis() {
+async fn fences_grow_over_ten_thousand_rescues_across_restarts_of_redis() {
     let redis = RedisServer::start().await;
     let bench = Bench::at(redis.url()).await;
     let mut spec = crate::bench::spec(&tenant());
     spec.retry.max_attempts = u16::MAX;
     let mut job = bench.submit(spec).await;
     let mut fences = Vec::new();
-    for _ in 0..3 {
-        job = rounds(&bench, job, 200, &mut fences).await;
+    for _ in 0..4 {
+        job = rounds(&bench, job, 2_500, &mut fences).await;
         // A stop writes the file out, so that nothing is lost and only the restart is tested.
         redis.stop();
         redis.restart().await;
     }
     let job = rounds(&bench, job, 1, &mut fences).await;
-    assert_eq!((fences.len(), usize::from(job.head.attempt)), (601, 601));
+    assert_eq!((fences.len(), usize::from(job.head.attempt)), (10_001, 10_001));
     assert!(strictly_grow(&fences));
 }

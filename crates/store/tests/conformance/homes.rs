@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use muster_domain::{JobId, Time};
-use muster_store::Rescore;
+use muster_store::{LeaderLock, Rescore};
 use muster_testkit::until;
 
 use crate::bench::{Bench, HOUR, PATIENCE};
@@ -50,7 +50,7 @@ pub(crate) async fn a_home_is_set_whatever_stood_there(bench: &Bench) {
 }
 
 pub(crate) async fn a_rescore_loses_against_a_forward_in_between(bench: &Bench) {
-    let id = JobId::mint(2);
+    let (id, lease) = (JobId::mint(2), bench.leads(LeaderLock::Reconciler).await);
     bench.store.set_homes(&[id], Duration::ZERO).await.unwrap();
     let read = home(bench, id).await.0;
     // The reader is slow; meanwhile a transition brings the look nearer, or asks for the same again.
@@ -58,20 +58,20 @@ pub(crate) async fn a_rescore_loses_against_a_forward_in_between(bench: &Bench) 
         let read = home(bench, id).await.0;
         bench.store.forward_homes(&[(id, after)]).await.unwrap();
         let forwarded = home(bench, id).await;
-        bench.store.rescore_homes(&[Rescore { job: id, read, after: HOUR }]).await.unwrap();
+        bench.store.rescore_homes(&lease, &[Rescore { job: id, read, after: HOUR }]).await.unwrap();
         assert_eq!(home(bench, id).await, forwarded, "the nearer look stands");
     }
     // A reader that nobody disturbed sets it, once.
     let (fresh, from) = (home(bench, id).await.0, now(bench, 2).await);
     assert!(fresh < read);
-    bench.store.rescore_homes(&[Rescore { job: id, read: fresh, after: HOUR }]).await.unwrap();
+    bench.store.rescore_homes(&lease, &[Rescore { job: id, read: fresh, after: HOUR }]).await.unwrap();
     let set = home(bench, id).await;
     assert!(is_after(set, HOUR, from, now(bench, 2).await));
-    bench.store.rescore_homes(&[Rescore { job: id, read: fresh, after: 2 * HOUR }]).await.unwrap();
+    bench.store.rescore_homes(&lease, &[Rescore { job: id, read: fresh, after: 2 * HOUR }]).await.unwrap();
     assert_eq!(home(bench, id).await, set, "a repeat finds another score");
     // A home that has left is not brought back by a reader.
     bench.store.drop_homes(&[id]).await.unwrap();
-    bench.store.rescore_homes(&[Rescore { job: id, read: set.0, after: HOUR }]).await.unwrap();
+    bench.store.rescore_homes(&lease, &[Rescore { job: id, read: set.0, after: HOUR }]).await.unwrap();
     assert_eq!(bench.store.home_of(id).await, Ok(None));
 }
 
@@ -98,21 +98,21 @@ pub(crate) async fn a_forward_always_changes_the_score(bench: &Bench) {
 }
 
 pub(crate) async fn an_orphan_is_dropped_only_if_due_and_untouched(bench: &Bench) {
-    let id = JobId::mint(4);
+    let (id, lease) = (JobId::mint(4), bench.leads(LeaderLock::Reconciler).await);
     bench.store.set_homes(&[id], HOUR).await.unwrap();
     let read = home(bench, id).await.0;
-    assert_eq!(bench.store.drop_orphan_home(id, read).await, Ok(false), "not due");
+    assert_eq!(bench.store.drop_orphan_home(&lease, id, read).await, Ok(false), "not due");
     bench.store.set_homes(&[id], Duration::ZERO).await.unwrap();
     let due = home(bench, id).await.0;
-    assert_eq!(bench.store.drop_orphan_home(id, read).await, Ok(false), "read before it was set");
-    assert_eq!(bench.store.drop_orphan_home(id, due + 1).await, Ok(false), "another score");
+    assert_eq!(bench.store.drop_orphan_home(&lease, id, read).await, Ok(false), "read before it was set");
+    assert_eq!(bench.store.drop_orphan_home(&lease, id, due + 1).await, Ok(false), "another score");
     // A submit under way sets it again: what was read before no longer counts.
     bench.store.set_homes(&[id], 30 * S).await.unwrap();
-    assert_eq!(bench.store.drop_orphan_home(id, due).await, Ok(false), "set again meanwhile");
+    assert_eq!(bench.store.drop_orphan_home(&lease, id, due).await, Ok(false), "set again meanwhile");
     bench.store.forward_homes(&[(id, Duration::ZERO)]).await.unwrap();
     let due = home(bench, id).await.0;
-    assert_eq!(bench.store.drop_orphan_home(id, due).await, Ok(true));
-    assert_eq!(bench.store.drop_orphan_home(id, due).await, Ok(false), "a repeat finds nothing");
+    assert_eq!(bench.store.drop_orphan_home(&lease, id, due).await, Ok(true));
+    assert_eq!(bench.store.drop_orphan_home(&lease, id, due).await, Ok(false), "a repeat finds nothing");
     assert_eq!(bench.store.home_of(id).await, Ok(None));
 }
 

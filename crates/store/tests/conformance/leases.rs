@@ -6,7 +6,10 @@ use std::{
 };
 
 use muster_domain::JobId;
-use muster_store::{Held, LeaderLock, LeaseKeeper, Lock};
+use muster_store::{
+    Held, LeaderLock, LeaseKeeper, Lock, Rescore, Retention, RetentionWalk, ScrubPass, ScrubWalk, StoreError,
+    WorkerSnapshot,
+};
 use muster_testkit::{RedisServer, until};
 use redis::Value;
 use tokio::{sync::Notify, task::JoinSet};
@@ -55,6 +58,11 @@ pub(crate) async fn of_two_keepers_one_holds_and_notices_when_it_does_not(bench:
     assert!(owner.starts_with("one~"), "{text}");
     assert_eq!(fence.parse::<u64>().unwrap(), first.fence());
     assert_eq!(first.lock(), lock.as_str());
+    // Both know who it is and since when, the one that was refused as well.
+    for keeper in [&one, &two] {
+        let holder = keeper.holder().expect("known");
+        assert_eq!((holder.owner.as_str(), holder.since().0), (owner, first.fence()));
+    }
 
     // Deleted by hand: the holder learns so at its next renewal, not when its trust runs out.
     let mut change = one.subscribe();
@@ -174,7 +182,34 @@ async fn a_holder_that_cannot_reach_redis_stops_trusting_itself_in_time() {
     let silent = Instant::now();
     until(TTL, "the end of trust", async || (!lease.is_held()).then_some(())).await;
     assert!(silent.elapsed() < TTL, "before Redis would give the lock away");
+    assert_eq!(keeper.holder(), None, "nobody knows");
     redis.resume();
     let again = holds(&keeper, PATIENCE).await;
     assert!(again.fence() >= lease.fence());
+}
+
+pub(crate) async fn a_lease_that_is_lost_or_another_locks_writes_nothing(bench: &Bench) {
+    let id = JobId::mint(6);
+    bench.store.set_homes(&[id], Duration::ZERO).await.unwrap();
+    let before = bench.store.home_of(id).await.unwrap().expect("a home");
+    let (keeper, _running) = keeper(bench, LeaderLock::Reconciler, "one").await;
+    let lost = holds(&keeper, PATIENCE).await;
+    keeper.release().await.unwrap();
+    let others = bench.leads(LeaderLock::Scrub).await;
+    for lease in [&lost, &others] {
+        let refused = StoreError::NotLeader { lock: LeaderLock::Reconciler.as_str() };
+        let rescored = bench.store.rescore_homes(lease, &[Rescore { job: id, read: before.0, after: PATIENCE }]).await;
+        assert_eq!(rescored, Err(refused.clone()));
+        assert_eq!(bench.store.drop_orphan_home(lease, id, before.0).await, Err(refused));
+    }
+    assert_eq!(bench.store.home_of(id).await, Ok(Some(before)));
+    for refused in [
+        bench.store.scrub(&lost, &mut ScrubWalk::new(), 10).await.err(),
+        bench.store.put_scrub_pass(&lost, &ScrubPass::default()).await.err(),
+        bench.store.put_workers(&lost, &WorkerSnapshot::default(), PATIENCE).await.err(),
+        bench.store.retain(&lost, &mut RetentionWalk::new(), &Retention::of_all(PATIENCE, PATIENCE), 10).await.err(),
+    ] {
+        assert!(matches!(refused, Some(StoreError::NotLeader { .. })), "{refused:?}");
+    }
+    bench.store.drop_homes(&[id]).await.unwrap();
 }

@@ -2,9 +2,12 @@
 
 use std::{cell::Cell, time::Duration};
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use muster_domain::{Event, JobError, JobId, JobSpec, Labels, State, Tenant, Time, WorkerId};
-use muster_store::{Deleted, Fields, ListError, ListFilter, NewJob, Page, Record, Step};
+use muster_store::{
+    Deleted, Fields, ListError, ListFilter, NewJob, PAGE_BYTES, Page, Record, Step, StoredResult, Submitted,
+};
 
 use crate::bench::{Bench, Job, job_key, new_job, spec, tenant, topic};
 
@@ -131,6 +134,74 @@ pub(crate) async fn a_second_list_of_the_same_ten_minutes_is_walked_behind_the_f
         assert_eq!(walk(bench, &tenant, limit, &ListFilter::default(), async || {}).await, wanted, "pages of {limit}");
         let filter = ListFilter { created_after: created, ..ListFilter::default() };
         assert_eq!(walk(bench, &tenant, limit, &filter, async || {}).await, wanted, "pages of {limit}");
+    }
+}
+
+/// Jobs with large payloads, of two topics by turns; the even ones succeed with a large result, the odd ones fail.
+async fn large(bench: &Bench, tenant: &Tenant) -> Vec<Record> {
+    let text = |n: usize, size: usize| Bytes::from(format!("\"{n}{}\"", "x".repeat(size)));
+    let job = |n: usize| {
+        let topic = topic(if n % 4 < 2 { "asked" } else { "other" });
+        NewJob { payload: text(n, 300_000), ..new_job(JobSpec { topic, ..spec(tenant) }) }
+    };
+    let mut jobs: Vec<NewJob> = (0..60).map(job).collect();
+    let now = bench.store.ping().await.unwrap();
+    let entries: Vec<_> = jobs.iter().map(|job| (job.id, now)).collect();
+    let places = bench.store.index_jobs(tenant, &entries).await.unwrap();
+    jobs.iter_mut().zip(places).for_each(|(job, place)| job.place = Some(place));
+    let made = bench.store.submit(&jobs).await;
+    let mut dead = Vec::new();
+    for (n, (job, made)) in jobs.iter().zip(made).enumerate() {
+        let Ok(Submitted::Created(head)) = made else { panic!("{made:?}") };
+        let mut job = Job { id: job.id, head };
+        for event in [Event::Dispatch, Event::Start, if n % 2 == 0 { Event::Succeed } else { Event::Fail }] {
+            let mut step = job.step(event);
+            if event == Event::Succeed {
+                step.result = Some(StoredResult { json: text(n, 200_000), ..StoredResult::default() });
+            } else if event == Event::Fail {
+                step = step.with_error(JobError::new("boom", "text", false));
+            }
+            job = bench.go(&job, step).await;
+        }
+        if n % 2 == 1 {
+            dead.push((tenant.clone(), job.id, now + Duration::from_micros(n as u64)));
+        }
+    }
+    bench.store.add_dead_letters(&dead).await.unwrap();
+    let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    bench.store.read(&ids, Fields::ALL).await.into_iter().map(|record| record.unwrap().unwrap()).collect()
+}
+
+pub(crate) async fn a_page_of_large_jobs_ends_at_its_bound_and_each_is_shown_once(bench: &Bench) {
+    let tenant = tenant();
+    let jobs = large(bench, &tenant).await;
+    let bytes = |job: &Record| {
+        job.payload.as_ref().map_or(0, Bytes::len) + job.result.as_ref().map_or(0, |result| result.json.len())
+    };
+    let asked = ListFilter { topic: Some(topic("asked")), ..ListFilter::default() };
+    let bad = ListFilter { states: vec![State::Failed], ..ListFilter::default() };
+    for (filter, fields) in [(&asked, Fields::ALL), (&asked, Fields::PAYLOAD), (&bad, Fields::ALL)] {
+        let wanted: Vec<&Record> = jobs.iter().rev().filter(|job| filter.admits(job)).collect();
+        for limit in [3, 500] {
+            let (mut shown, mut pages, mut cursor) = (Vec::new(), 0, None);
+            loop {
+                let page = bench.store.list(&tenant, cursor.as_deref(), limit, filter, fields).await.unwrap();
+                let held: usize = page.items.iter().map(bytes).sum();
+                assert!(held < PAGE_BYTES + 600_000 && page.items.len() <= limit, "{held} bytes");
+                pages += 1;
+                shown.extend(page.items);
+                cursor = page.next_cursor;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            let ids = |jobs: &mut dyn Iterator<Item = &Record>| jobs.map(|job| job.id).collect::<Vec<_>>();
+            assert_eq!(ids(&mut shown.iter()), ids(&mut wanted.iter().copied()), "newest first, each once");
+            for (shown, whole) in shown.iter().zip(&wanted) {
+                assert!(shown.payload == whole.payload && (!fields.result || shown.result == whole.result));
+            }
+            assert!(pages >= 3, "{pages} pages");
+        }
     }
 }
 

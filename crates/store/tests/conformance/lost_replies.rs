@@ -1,5 +1,5 @@
 //! Replies that are really lost: a proxy lets the call through and breaks the connection instead of
-//! answering. The router sends it again, and the state has changed once.
+//! answering; on a cluster there is one before each node. The router sends it again, and the state has changed once.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 
 use muster_domain::{Event, JobId, Outcome, State};
 use muster_store::{Deleted, Extension, Put, SeenVersion, Submitted};
-use muster_testkit::RedisServer;
+use muster_testkit::{RedisCluster, RedisServer, until};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -20,29 +20,36 @@ use tokio::{
 
 use crate::bench::{Bench, HOUR, new_job, spec, tenant};
 
-/// A proxy that swallows one reply when told to.
+/// Proxies that swallow the reply to one script when told to.
 struct Deaf {
-    port: u16,
+    ports: Vec<u16>,
     lose: Arc<AtomicBool>,
     _tasks: JoinSet<()>,
 }
 
 impl Deaf {
-    async fn start(target: u16) -> Deaf {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let lose = Arc::new(AtomicBool::new(false));
-        let (mut tasks, told) = (JoinSet::new(), Arc::clone(&lose));
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(forward(client, target, Arc::clone(&told)));
-            }
-        });
-        Deaf { port, lose, _tasks: tasks }
+    /// One before each of these ports.
+    async fn start(targets: &[u16]) -> Deaf {
+        let (mut ports, mut tasks, lose) = (Vec::new(), JoinSet::new(), Arc::new(AtomicBool::new(false)));
+        for &target in targets {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            ports.push(listener.local_addr().unwrap().port());
+            let told = Arc::clone(&lose);
+            tasks.spawn(async move {
+                let mut connections = JoinSet::new();
+                while let Ok((client, _)) = listener.accept().await {
+                    connections.spawn(forward(client, target, Arc::clone(&told)));
+                }
+            });
+        }
+        Deaf { ports, lose, _tasks: tasks }
     }
 
-    /// Loses the next reply.
+    fn url(&self) -> String {
+        self.ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect::<Vec<_>>().join(",")
+    }
+
+    /// Loses the reply to the next script.
     fn lose_one(&self) {
         self.lose.store(true, Ordering::SeqCst);
     }
@@ -56,27 +63,71 @@ async fn forward(client: TcpStream, target: u16, lose: Arc<AtomicBool>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", target)).await else { return };
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let back = async {
+    // Replicas and questions about the cluster come this way too, and are let alone.
+    let asked = AtomicBool::new(false);
+    let there = async {
         let mut chunk = vec![0; 65_536];
-        while let Ok(count) = from_server.read(&mut chunk).await {
-            if count == 0 || lose.swap(false, Ordering::SeqCst) || to_client.write_all(&chunk[..count]).await.is_err() {
+        while let Ok(count @ 1..) = from_client.read(&mut chunk).await {
+            if chunk[..count].windows(7).any(|word| word == b"EVALSHA") {
+                asked.store(lose.swap(false, Ordering::SeqCst), Ordering::SeqCst);
+            }
+            if to_server.write_all(&chunk[..count]).await.is_err() {
                 return;
             }
         }
     };
-    tokio::select! { () = back => {}, _ = tokio::io::copy(&mut from_client, &mut to_server) => {} }
+    let back = async {
+        let mut chunk = vec![0; 65_536];
+        while let Ok(count @ 1..) = from_server.read(&mut chunk).await {
+            if asked.load(Ordering::SeqCst) || to_client.write_all(&chunk[..count]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! { () = back => {}, () = there => {} }
 }
 
 #[tokio::test]
 async fn a_reply_that_is_lost_changes_the_state_once() {
     let redis = RedisServer::start().await;
-    let proxy = Deaf::start(redis.port()).await;
+    let proxy = Deaf::start(&[redis.port()]).await;
     let direct = Bench::at(redis.url()).await;
-    let deaf = Bench::at(format!("redis://127.0.0.1:{}", proxy.port)).await;
-    // The server knows all scripts by now, so that the reply that is lost is that of the call itself.
-    let known = direct.calm(State::Succeeded).await;
-    direct.store.delete_ended(known.id).await.unwrap();
-    direct.store.forward_homes(&[(known.id, HOUR)]).await.unwrap();
+    changes_the_state_once(&proxy, &direct, &Bench::at(proxy.url()).await).await;
+}
+
+#[tokio::test]
+async fn on_a_cluster_too_a_reply_that_is_lost_changes_the_state_once() {
+    let cluster = RedisCluster::start().await;
+    let ports: Vec<u16> = cluster.nodes.iter().map(RedisServer::port).collect();
+    let proxy = Deaf::start(&ports).await;
+    let direct = Bench::at(cluster.url()).await;
+    // Who asks the cluster where a key is, is sent to the proxies from now on.
+    for (node, port) in proxy.ports.iter().enumerate() {
+        assert_eq!(cluster.cli(node, &["CONFIG", "SET", "cluster-announce-port", &port.to_string()]).await, "OK");
+    }
+    until(Duration::from_secs(30), "the proxies to be known everywhere", async || {
+        for node in 0..cluster.nodes.len() {
+            let known = cluster.cli(node, &["CLUSTER", "NODES"]).await;
+            if !proxy.ports.iter().all(|port| known.contains(&format!("127.0.0.1:{port}@"))) {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    changes_the_state_once(&proxy, &direct, &Bench::at(proxy.url()).await).await;
+}
+
+async fn changes_the_state_once(proxy: &Deaf, direct: &Bench, deaf: &Bench) {
+    // Every node knows all scripts by now, so that the reply that is lost is that of the call itself.
+    for _ in 0..40 {
+        let known = direct.calm(State::Succeeded).await;
+        direct.store.delete_ended(known.id).await.unwrap();
+        let running = direct.calm(State::Running).await;
+        let extension = Extension { job: running.id, fence: running.head.fence, lease: HOUR, progress: None };
+        direct.store.extend(vec![extension]).await.remove(0).unwrap();
+    }
+    direct.store.forward_homes(&[(JobId::mint(0), HOUR)]).await.unwrap();
 
     let job = new_job(spec(&tenant()));
     proxy.lose_one();
@@ -106,7 +157,7 @@ async fn a_reply_that_is_lost_changes_the_state_once() {
     assert_eq!((ended.outcome, ended.head.unwrap().version), (Outcome::Already, job.head.version + 1));
     proxy.lose_one();
     assert_eq!(deaf.store.delete_ended(job.id).await, Ok(Deleted::Missing));
-    assert!(proxy.has_lost() && direct.raw(job.id).await.is_empty());
+    assert!(proxy.has_lost() && direct.record(job.id).await.deleted);
 
     // A home that was forwarded twice is nearer by one microsecond more, and never later.
     let id = JobId::mint(0);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use muster_domain::Time;
-use muster_store::{LeaderLock, Replica, WorkerSeen, WorkerSnapshot};
+use muster_domain::{JobId, Time};
+use muster_store::{Held, LeaderLock, LeaseKeeper, Lock, LockSeen, Replica, Store, WorkerSeen, WorkerSnapshot};
 use muster_testkit::until;
 use serde_json::json;
 use tokio::{sync::oneshot, task::JoinSet};
@@ -25,10 +25,11 @@ pub(crate) async fn a_snapshot_is_read_as_written_and_runs_out(bench: &Bench) {
         labels: [("zone".to_owned(), "a".to_owned())].into(),
         last_seen: Time(1_700_000_000_000_001),
     };
+    let lease = bench.leads(LeaderLock::Snapshot).await;
     let snapshot = WorkerSnapshot { at: Time(1_700_000_000_000_002), workers: vec![worker] };
-    writer.put_workers(&snapshot, PATIENCE).await.unwrap();
+    writer.put_workers(&lease, &snapshot, PATIENCE).await.unwrap();
     assert_eq!(reader.read_workers().await.unwrap(), Some(snapshot));
-    writer.put_workers(&WorkerSnapshot::default(), Duration::from_millis(50)).await.unwrap();
+    writer.put_workers(&lease, &WorkerSnapshot::default(), Duration::from_millis(50)).await.unwrap();
     until(PATIENCE, "it to run out", async || reader.read_workers().await.unwrap().is_none().then_some(())).await;
 }
 
@@ -42,6 +43,8 @@ pub(crate) async fn a_replica_is_known_while_it_speaks(bench: &Bench) {
         started_at: Time(1),
         seen_at: store.now(),
         loops: vec![json!({"name": "scrub", "state": "standby"})],
+        deciding: Vec::new(),
+        settings: vec![json!({"name": "x", "source": "default"})],
     };
     store.put_replica(&about("muster-b", "host 2")).await.unwrap();
     store.put_replica(&about("muster-b", "host 1")).await.unwrap();
@@ -50,8 +53,8 @@ pub(crate) async fn a_replica_is_known_while_it_speaks(bench: &Bench) {
     let (told, speaker) = (state.clone(), about("muster-a", "x"));
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
-        let loops = || vec![json!({"name": "scrub", "state": *told.lock().unwrap()})];
-        wins.announce(speaker, loops, async { drop(stopped.await) }).await;
+        let now = |about: &mut Replica| about.loops = vec![json!({"name": "scrub", "state": *told.lock().unwrap()})];
+        wins.announce(speaker, now, async { drop(stopped.await) }).await;
     });
     let names = async || {
         let all = reader.replicas().await.unwrap();
@@ -77,6 +80,7 @@ pub(crate) async fn a_replica_is_known_while_it_speaks(bench: &Bench) {
     })
     .await;
     assert!(since.elapsed() < Duration::from_secs(4), "it took {:?}", since.elapsed());
+    a_lock_on_a_job_is_told(&store, &reader).await;
     stop.send(()).unwrap();
     tasks.join_next().await.unwrap().unwrap();
     assert_eq!(names().await, all[1..], "who stops takes its word back");
@@ -85,17 +89,45 @@ pub(crate) async fn a_replica_is_known_while_it_speaks(bench: &Bench) {
     assert!(names().await.is_empty());
 }
 
+/// While somebody who announces itself holds it, and since when Redis granted it.
+async fn a_lock_on_a_job_is_told(announcer: &Store, reader: &Store) {
+    let job = JobId::mint(7);
+    let seen = async || reader.locks().await.unwrap().into_iter().find(|seen| seen.job == Some(job));
+    let keeper = LeaseKeeper::new(announcer.clone(), Lock::deciding(job), "x", PATIENCE);
+    let before = reader.ping().await.unwrap();
+    let held = keeper.hold(async {
+        let (granted, told) = (reader.ping().await.unwrap(), std::time::Instant::now());
+        let lock = until(PATIENCE, "the lock", async || seen().await).await;
+        assert!(told.elapsed() < Duration::from_secs(4), "it took {:?}", told.elapsed());
+        let holder = lock.holder.clone().unwrap();
+        assert_eq!((holder.instance(), lock.key), ("x", format!("muster:scheduler:job:{job}")));
+        assert_eq!(reader.deciding(job).await.unwrap(), Some(holder.clone()));
+        assert!((before..=granted).contains(&holder.since()), "{before:?} {holder:?} {granted:?}");
+        assert!(lock.left > Duration::ZERO && lock.left <= PATIENCE, "{:?}", lock.left);
+    });
+    assert_eq!(held.await, Held::Done(()));
+    assert_eq!(seen().await, None, "one that is let go is not shown, told or not");
+    until(PATIENCE, "nobody to tell of it", async || {
+        reader.replicas().await.unwrap().iter().all(|it| !it.deciding.contains(&job.to_string())).then_some(())
+    })
+    .await;
+}
+
 pub(crate) async fn every_lock_is_shown_with_its_holder(bench: &Bench) {
     let store = bench.replica().await;
-    // Of which no other test of this server is the keeper.
+    // Of which no other test of this server is the keeper; theirs come and go.
     let lock = LeaderLock::Reconciler;
+    let keys = |all: &[LockSeen]| all.iter().map(|seen| seen.key.clone()).collect::<Vec<_>>();
+    let own = async || store.leader_locks().await.unwrap().into_iter().find(|seen| seen.key == lock.as_str()).unwrap();
     bench.command("SET", lock.as_str(), &[&b"host:1~abcd:42"[..], b"PX", b"60000"]).await;
-    let all = store.leader_locks().await.unwrap();
-    assert_eq!(all.iter().map(|seen| seen.lock).collect::<Vec<_>>(), LeaderLock::ALL);
-    let holder = all.iter().find(|seen| seen.lock == lock).and_then(|seen| seen.holder.clone()).unwrap();
+    assert_eq!(keys(&store.leader_locks().await.unwrap()), LeaderLock::ALL.map(LeaderLock::as_str));
+    assert!(keys(&store.locks().await.unwrap()).starts_with(&LeaderLock::ALL.map(|lock| lock.as_str().to_owned())));
+    let LockSeen { holder, left, job, .. } = own().await;
+    let holder = holder.unwrap();
     assert_eq!((holder.instance(), holder.owner.as_str(), holder.fence), ("host:1", "host:1~abcd", 42));
-    assert!((Duration::from_secs(1)..=Duration::from_secs(60)).contains(&holder.left), "{holder:?}");
+    assert_eq!((holder.since(), job), (Time(42), None));
+    assert!((Duration::from_secs(1)..=Duration::from_secs(60)).contains(&left), "{left:?}");
+    assert_eq!(store.leader(lock).await.unwrap(), Some(holder));
     bench.command("DEL", lock.as_str(), &[]).await;
-    let all = store.leader_locks().await.unwrap();
-    assert!(all.iter().any(|seen| seen.lock == lock && seen.holder.is_none()));
+    assert_eq!((own().await.holder, store.leader(lock).await.unwrap()), (None, None));
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use muster_domain::{Event, JobId, Tenant, Time};
-use muster_store::{Fields, ListFilter, NewJob, Retained, Retention, RetentionWalk, Step};
+use muster_store::{Fields, LeaderLock, ListFilter, NewJob, Retained, Retention, RetentionWalk, Step};
 use muster_testkit::{RedisCluster, RedisServer, until};
 
 use crate::bench::{Bench, HOUR, Job, PATIENCE, job_key, new_job, spec, tenant};
@@ -30,6 +30,7 @@ async fn everything(bench: &Bench) {
     each_end_is_kept_for_its_own_time(bench).await;
     living_jobs_and_unfinished_ends_keep_their_listing(bench).await;
     a_listing_of_which_all_are_gone_is_dropped(bench).await;
+    a_listing_that_somebody_else_dropped_is_forgotten(bench).await;
     a_listing_that_is_still_written_to_is_not_dropped(bench).await;
     steps_are_bounded_and_go_on_where_they_stopped(bench).await;
     dead_letters_leave_with_their_jobs(bench).await;
@@ -38,8 +39,9 @@ async fn everything(bench: &Bench) {
 
 async fn round(bench: &Bench, keep: Retention) -> Retained {
     let (mut walk, mut sum) = (RetentionWalk::new(), Retained::default());
+    let lease = bench.leads(LeaderLock::Retention).await;
     loop {
-        let done = bench.store.retain(&mut walk, &keep, 1000).await.expect("redis answers");
+        let done = bench.store.retain(&lease, &mut walk, &keep, 1000).await.expect("redis answers");
         sum.looked += done.looked;
         sum.records += done.records;
         sum.listings += done.listings;
@@ -170,6 +172,31 @@ async fn a_listing_of_which_all_are_gone_is_dropped(bench: &Bench) {
     forget(bench, &other).await;
 }
 
+/// Of two that believe to lead, one dropped it while the other read it, and died before it could forget it.
+async fn a_listing_that_somebody_else_dropped_is_forgotten(bench: &Bench) {
+    let tenant = tenant();
+    for job in &submitted(bench, &tenant, 4, 40 * DAY).await {
+        ended(bench, job, true, 39 * DAY).await;
+    }
+    let (mut walk, lease) = (RetentionWalk::new(), bench.leads(LeaderLock::Retention).await);
+    let begun = until(PATIENCE, "half of it to be read", async || {
+        Some(bench.store.retain(&lease, &mut walk, &LONG, 2).await.unwrap()).filter(|done| done.looked > 0)
+    })
+    .await;
+    assert_eq!((begun.looked, begun.listings, begun.passed), (2, 0, false));
+    let bucket = buckets(bench, &tenant).await.remove(0);
+    bench.command("DEL", &format!("muster:idx:{tenant}:{bucket}"), &[]).await;
+    until(PATIENCE, "the round to end", async || {
+        bench.store.retain(&lease, &mut walk, &LONG, 2).await.unwrap().passed.then_some(())
+    })
+    .await;
+    for rest in ["buckets", "kept"] {
+        let left = bench.command("EXISTS", &format!("muster:idx:{tenant}:{rest}"), &[]).await;
+        assert_eq!(left, redis::Value::Int(0), "{rest}");
+    }
+    forget(bench, &tenant).await;
+}
+
 async fn a_listing_that_is_still_written_to_is_not_dropped(bench: &Bench) {
     let tenant = tenant();
     let job = submitted(bench, &tenant, 1, Duration::ZERO).await.remove(0);
@@ -195,9 +222,10 @@ async fn steps_are_bounded_and_go_on_where_they_stopped(bench: &Bench) {
         moved.unwrap();
     }
     let (mut walk, mut steps, mut sum) = (RetentionWalk::new(), 0, 0);
+    let lease = bench.leads(LeaderLock::Retention).await;
     // Who ended within the last moment may be left for the next round.
     until(PATIENCE, "all to leave", async || {
-        let done = bench.store.retain(&mut walk, &SHORT, 100).await.unwrap();
+        let done = bench.store.retain(&lease, &mut walk, &SHORT, 100).await.unwrap();
         assert!(done.looked <= 100, "{done:?}");
         sum += done.records;
         steps += 1;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use muster_domain::{Event, Head, JobId, Line, Priority, State, Tenant, job::next_look};
-use muster_store::{Fields, ListFilter, NewJob, ScrubWalk, Scrubbed, Step};
+use muster_store::{Fields, LeaderLock, ListFilter, NewJob, ScrubWalk, Scrubbed, Step};
 use muster_testkit::{RedisCluster, RedisServer, until};
 
 use crate::bench::{Bench, HOUR, Job, PATIENCE, new_job, spec, tenant, topic};
@@ -37,8 +37,9 @@ async fn a_cluster_is_scrubbed_on_every_primary_and_at_once_after_a_failover() {
     pass(&bench, &mut walk).await;
     assert!(!walk.is_urgent());
     cluster.kill9(0);
+    let lease = bench.leads(LeaderLock::Scrub).await;
     until(Duration::from_secs(60), "the failover to be noticed", async || {
-        let stepped = bench.store.scrub(&mut walk, 100).await;
+        let stepped = bench.store.scrub(&lease, &mut walk, 100).await;
         (stepped.is_ok_and(|done| done.faults == 0) && walk.is_urgent()).then_some(())
     })
     .await;
@@ -57,7 +58,7 @@ async fn everything(bench: &Bench) {
 }
 
 async fn step(bench: &Bench, walk: &mut ScrubWalk) -> Scrubbed {
-    let done = bench.store.scrub(walk, 200).await.expect("primaries are known");
+    let done = bench.store.scrub(&bench.leads(LeaderLock::Scrub).await, walk, 200).await.expect("primaries are known");
     assert_eq!((done.faults, done.unreadable), (0, 0));
     done
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_domain::{
-    Event, JobError, Phase, Progress, State,
+    Ending, Event, JobError, Phase, Progress, State,
     job::{EndedBy, MAX_ERROR_MESSAGE},
 };
 use muster_store::{Extension, Step};
@@ -115,15 +115,15 @@ pub(crate) async fn a_lease_that_was_cut_short_is_remembered(bench: &Bench) {
     let job = bench.calm(State::Running).await;
     let until = job.head.lease().unwrap().until;
     let cancelled = bench.go(&job, job.step(Event::Cancel)).await;
-    assert_eq!(cancelled.head.phase, Phase::Ended { end: State::Cancelled, lease_end: Some(until) });
+    assert_eq!(cancelled.head.phase, Phase::Ended { end: Ending::Cancelled, lease_end: Some(until) });
     assert_eq!(cancelled.head.ended_by(), Some(EndedBy::Cancel));
     let job = bench.ripe(State::Running, Event::TimeOut, false).await;
     let until = job.head.lease().unwrap().until;
     let moved = bench.when_due(job.step(Event::TimeOut)).await;
-    assert_eq!(moved.head.unwrap().phase, Phase::Ended { end: State::TimedOut, lease_end: Some(until) });
+    assert_eq!(moved.head.unwrap().phase, Phase::Ended { end: Ending::TimedOut, lease_end: Some(until) });
     // One that its worker ended holds nothing.
     let job = bench.calm(State::Running).await;
     let ended = bench.go(&job, Step { wait: Duration::ZERO, ..job.step(Event::Succeed) }).await;
-    assert_eq!(ended.head.phase, Phase::Ended { end: State::Succeeded, lease_end: None });
+    assert_eq!(ended.head.phase, Phase::Ended { end: Ending::Succeeded, lease_end: None });
     assert_eq!(ended.head.last_worker, job.head.last_worker);
 }

@@ -33,7 +33,7 @@ macro_rules! catalogue {
 catalogue! {
     /// What only grows.
     Counter {
-        Jobs = "muster_jobs_total" ["topic", "state"] "Jobs that entered a state.";
+        Jobs = "muster_jobs_total" ["topic", "state"] "Jobs that ended, by how.";
         JobAttempts = "muster_job_attempts_total" ["topic", "outcome"] "Attempts that ended, by outcome.";
         RateLimitHits = "muster_rate_limit_hits_total" [] "Requests refused by a rate limit.";
         LeaseLost = "muster_lease_lost_total" ["lock"] "Leases that their holder lost before it released them.";
@@ -43,10 +43,12 @@ catalogue! {
         LoopTicks = "muster_loop_ticks_total" ["loop", "outcome"] "Passes of a periodic loop, by outcome.";
         TaskPanics = "muster_task_panics_total" ["task"] "Panics caught in a named task.";
         Decisions = "muster_decisions_total" ["outcome"] "Answers from outside about jobs that somebody there has a say in, and questions without one.";
-        DeadLetters = "muster_dead_letters_total" ["reason"] "Jobs and messages kept as dead letters.";
+        DeadLetters = "muster_dead_letters_total" ["reason"] "Messages that nobody could read, kept as dead letters.";
         BusPublishFailures = "muster_bus_publish_failures_total" ["subject"] "Publishes that the bus did not acknowledge.";
         BusFaults = "muster_bus_faults_total" [] "Calls to NATS that failed or timed out.";
         StoreFaults = "muster_store_faults_total" [] "Calls to Redis that failed or ran out of time.";
+        UnreadableRecords = "muster_unreadable_records_total" [] "Times that a job's record was met that cannot be read.";
+        SpansLost = "muster_spans_lost_total" [] "Spans of traces that no collector took.";
     }
 }
 
@@ -55,7 +57,9 @@ catalogue! {
     Gauge {
         Leader = "muster_leader" ["loop"] "1 while this replica leads the loop, otherwise 0.";
         BusConsumerPending = "muster_bus_consumer_pending" ["consumer"] "Messages that a durable consumer has still to deliver.";
+        SubmitLag = "muster_submit_lag_seconds" [] "How old the oldest submit is that no scheduler has handled, as a gateway last heard.";
         RedisConnections = "muster_redis_connections" ["state"] "Connections to Redis nodes, by state.";
+        EventStreams = "muster_event_streams" [] "Clients that watch events on this gateway.";
         Workers = "muster_workers" ["topic"] "Live workers that take the topic; only the leader of the snapshot counts them.";
         JobsCurrent = "muster_jobs_current" ["topic", "state"] "Jobs that live, by state; only the leader of the snapshot counts them.";
         QueueDepth = "muster_queue_depth" ["topic"] "Jobs that wait to be started: pending, queued or offered; told by the leader of the snapshot.";

@@ -90,9 +90,6 @@ pub struct Job {
     /// How well the submit was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
-    /// The run that it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run_id: Option<String>,
     /// The job that it retries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<String>,

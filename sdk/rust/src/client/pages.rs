@@ -53,11 +53,6 @@ impl JobFilter {
         self.with("error_code", code)
     }
 
-    /// Of this run.
-    pub fn run_id(self, run: impl Into<String>) -> Self {
-        self.with("run_id", run)
-    }
-
     /// Run by this worker.
     pub fn worker(self, worker: impl Into<String>) -> Self {
         self.with("worker", worker)

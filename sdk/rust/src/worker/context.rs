@@ -89,6 +89,11 @@ impl Context {
         self.inner.slot.clone()
     }
 
+    /// Its trace, to go back with the result; empty unless somebody records it.
+    pub(super) fn sampled_trace(&self) -> String {
+        self.inner.trace.filter(|trace| trace.is_sampled()).map(|trace| trace.to_string()).unwrap_or_default()
+    }
+
     /// The job's id.
     pub fn job_id(&self) -> JobId {
         self.inner.attempt.job

@@ -106,3 +106,56 @@ impl Pulse {
         let _ = bus.broadcast(&subjects::heartbeat(), self.beat(true)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pulse(vitals: &Arc<Vitals>) -> Pulse {
+        Pulse {
+            worker: "w1".into(),
+            tenant: "default".into(),
+            all_tenants: false,
+            topics: vec!["t".into()],
+            labels: BTreeMap::new(),
+            slots: 4,
+            vitals: Arc::clone(vitals),
+        }
+    }
+
+    fn told(pulse: &Pulse, leaving: bool) -> (bool, u32) {
+        let Body::Heartbeat(beat) = pulse.beat(leaving) else { panic!("not a heartbeat") };
+        (beat.consuming, beat.busy)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_beat_tells_whether_the_loop_has_turned_lately() {
+        const { assert!(TURN_LIMIT.as_secs() < BEAT.as_secs(), "the second beat after a hang tells of it") }
+        let vitals = Vitals::new();
+        let pulse = pulse(&vitals);
+        let almost = TURN_LIMIT - Duration::from_millis(1);
+        tokio::time::advance(almost).await;
+        assert_eq!(told(&pulse, false), (true, 0), "it has just begun");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(told(&pulse, false), (false, 0), "it never turned");
+        vitals.turned(Instant::now(), 3);
+        assert_eq!(told(&pulse, false), (true, 3));
+        tokio::time::advance(almost).await;
+        assert_eq!(told(&pulse, false), (true, 3));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(told(&pulse, false), (false, 3), "it hangs, and what it had taken it still has");
+        tokio::time::advance(1000 * TURN_LIMIT).await;
+        vitals.turned(Instant::now(), 0);
+        assert_eq!(told(&pulse, false), (true, 0), "it turns again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_drains_or_leaves_takes_no_work_though_the_loop_turns() {
+        let vitals = Vitals::new();
+        let pulse = pulse(&vitals);
+        assert_eq!(told(&pulse, true), (false, 0));
+        vitals.drains();
+        vitals.turned(Instant::now(), 1);
+        assert_eq!(told(&pulse, false), (false, 1));
+    }
+}

@@ -136,6 +136,7 @@ pub(super) fn result(attempt: Attempt, worker: &str, tenant: &str, topic: &str, 
         tenant: tenant.to_owned(),
         topic: topic.to_owned(),
         slot: None,
+        traceparent: String::new(),
         kind: Some(kind),
     }
 }

@@ -20,6 +20,7 @@ use super::{
     Attempt,
     context::{Context, StopReason},
     handler::{Handler, HandlerError, Outcome, panicked},
+    spans,
     starts::Offered,
 };
 
@@ -88,17 +89,16 @@ impl Running {
         payload: bytes::Bytes,
         confirmed: Instant,
     ) {
-        let span = tracing::info_span!(
-            "job",
-            job_id = %attempt.job,
-            topic = %context.topic(),
-            attempt = context.attempt(),
-            traceparent = context.traceparent().map(tracing::field::display),
-        );
+        let span = spans::of(attempt.job, &context);
         let alarm = context.timeout().map(|limit| Instant::now() + limit);
         // The handler itself is called inside the task, so that a panic before its first await is caught too.
-        let (handler, own) = (Handler::clone(handler), context.clone());
-        let abort = self.tasks.spawn(async move { handler(own, payload).await }.instrument(span));
+        let (handler, own, watch) = (Handler::clone(handler), context.clone(), spans::Watch::default());
+        let work = async move {
+            let outcome = handler(own, payload).await;
+            watch.ended(&outcome);
+            outcome
+        };
+        let abort = self.tasks.spawn(work.instrument(span));
         self.by_task.insert(abort.id(), attempt);
         self.started.insert(offered, attempt);
         if let Some(at) = alarm {

@@ -126,10 +126,8 @@ impl<D> Starts<D> {
         self.next_parcel += 1;
         let mut mine = Vec::with_capacity(offers.len());
         for offer in offers {
-            let Some(job) = JobId::from_slice(&offer.job_id) else {
-                tracing::warn!(topic = %offer.topic, "dropped an offer without a valid job id");
-                continue;
-            };
+            // The bus hands on none that names no job, and has the job ended of any other that makes no sense.
+            let Some(job) = JobId::from_slice(&offer.job_id) else { continue };
             let offered = Offered { job, version: offer.version };
             if runs(offered) || mine.contains(&offered) {
                 continue;
@@ -185,6 +183,7 @@ impl<D> Starts<D> {
                 dispatched_at: ask.offer.dispatched_at,
                 start_id: Bytes::copy_from_slice(&ask.start_id.0),
                 lease_ms,
+                // What nobody can read, the bus has rejected.
                 undecodable: false,
                 tenant: ask.offer.tenant.clone(),
                 topic: ask.offer.topic.clone(),

@@ -239,6 +239,7 @@ impl Turn {
             (Some(handler), Some(context)) => {
                 self.running.begin(attempt, offered, context, &handler, offer.payload, sent);
             }
+            // Cannot be: an offer names the line that it came on, and lines are opened for topics that have one.
             _ => {
                 let error = HandlerError::retryable("this worker has no handler for the offer it got");
                 let kind = Kind::Failed(failed(error));
@@ -287,7 +288,8 @@ impl Turn {
     fn report(&mut self, attempt: Attempt, context: &Context, kind: Kind, confirmed: Instant) {
         let (tenant, topic) = (context.tenant().as_str(), context.topic().as_str());
         let result = result(attempt, self.plan.worker.as_str(), tenant, topic, kind);
-        self.results.add(attempt, v1::Result { slot: context.concurrency_slot(), ..result }, confirmed);
+        let (slot, traceparent) = (context.concurrency_slot(), context.sampled_trace());
+        self.results.add(attempt, v1::Result { slot, traceparent, ..result }, confirmed);
     }
 
     /// Gives an attempt back, unless something was said about it already.

@@ -154,7 +154,13 @@ impl Scheduler {
     }
 
     pub(super) async fn offer_again(&self, topic: &str, jobs: &[JobId], payloads: &[&str]) {
-        let item = |(job, payload): (&JobId, &&str)| v1::Offer {
+        let items = jobs.iter().zip(payloads).map(|(job, payload)| self.offer_of(topic, *job, payload)).collect();
+        self.publish(topic, items).await;
+    }
+
+    /// An offer as it should be.
+    pub(super) fn offer_of(&self, topic: &str, job: JobId, payload: &str) -> v1::Offer {
+        v1::Offer {
             job_id: Bytes::copy_from_slice(job.as_bytes()),
             version: 2,
             dispatched_at: 1,
@@ -167,8 +173,12 @@ impl Scheduler {
             deadline: 0,
             traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
             ..v1::Offer::default()
-        };
-        let group = v1::OfferGroup { items: jobs.iter().zip(payloads).map(item).collect() };
+        }
+    }
+
+    /// Puts offers on a topic in one message, whatever they say.
+    pub(super) async fn publish(&self, topic: &str, items: Vec<v1::Offer>) {
+        let group = v1::OfferGroup { items };
         let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).unwrap());
         self.bus.publish(&subject, None, None, Body::Offer(group)).await.unwrap();
     }
@@ -221,10 +231,15 @@ pub(super) async fn settle(bus: &Bus, result: &v1::Result) {
 }
 
 impl Heard {
-    /// The gate: the first start id wins a job, and only it hears `go` again.
+    /// The gate: the first start id wins a job, and only it hears `go` again; who could not read its offer
+    /// hears that it is over.
     fn start(&self, ask: &v1::StartAsk, wishes: &Wishes) -> v1::StartAnswer {
         let job = JobId::from_slice(&ask.job_id).unwrap();
         let mut answer = v1::StartAnswer { job_id: ask.job_id.clone(), ..v1::StartAnswer::default() };
+        if ask.undecodable {
+            answer.set_verdict(v1::start_answer::Verdict::Gone);
+            return answer;
+        }
         if !used_up(&wishes.unknown_starts) {
             answer.set_verdict(v1::start_answer::Verdict::Unknown);
             return answer;

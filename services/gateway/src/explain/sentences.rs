@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use muster_domain::{
-    Event, Head, Phase, State, Time,
+    Ending, Event, Head, Phase, Time,
     job::{EndedBy, OnLostLease},
 };
 use muster_store::Record;
@@ -45,6 +45,16 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
     match &head.phase {
         // It stands in line, though its record says no more than that it was accepted.
         Phase::Pending { .. } if seen.place.is_some() => queued(seen, told),
+        Phase::Pending { .. } if seen.standing_offers().is_some() => {
+            told.push(format!(
+                "It has probably been offered and waits for a worker to start it, for {} now: on a topic as busy as \
+                 {topic} that leaves no word in its record, and {} there.",
+                span(waited),
+                messages(seen.standing_offers().unwrap_or_default())
+            ));
+            paused(seen, told);
+            hint(told, "That is longer than it should be: its workers are gone or busy, or its offer was lost.");
+        }
         Phase::Pending { run_at } => {
             match run_at.some().filter(|at| !at.reached(now)) {
                 Some(at) => told.push(format!(
@@ -99,16 +109,11 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
         }
         Phase::Queued => queued(seen, told),
         Phase::Dispatched => {
-            let paused = seen.told.is_some_and(|told| told.paused.is_some());
             told.push(format!(
                 "It is offered to the workers of topic {topic} of tenant {tenant}; none has started it since {}.",
                 on_clock(head.since, now)
             ));
-            if paused {
-                told.push(format!(
-                    "Topic {topic} is paused: a worker that asks for it is refused, and it waits its turn again."
-                ));
-            }
+            paused(seen, told);
             if seen.workers.is_none() {
                 hint(
                     told,
@@ -146,6 +151,16 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
                 ));
             }
         }
+    }
+}
+
+/// What a pause does to an offer that stands on the bus.
+fn paused(seen: &Seen<'_>, told: &mut Vec<String>) {
+    let topic = &seen.record.spec.topic;
+    if seen.told.is_some_and(|told| told.paused.is_some()) {
+        told.push(format!(
+            "Topic {topic} is paused: a worker that asks for it is refused, and it waits its turn again."
+        ));
     }
 }
 
@@ -248,17 +263,17 @@ fn required(record: &Record) -> String {
     record.spec.requires.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
 }
 
-fn ended(record: &Record, end: State) -> String {
+fn ended(record: &Record, end: Ending) -> String {
     let head = &record.head;
     let by = head.last_worker.as_ref().map(|w| format!(" on worker {}", w.own_name())).unwrap_or_default();
     let why = record.error.as_ref().map(|e| format!(" with {}: {}", e.code, plain(&e.message))).unwrap_or_default();
     let reason = refusal(record).map(|(_, reason)| format!(" ({reason})")).unwrap_or_default();
     match end {
-        State::Succeeded => format!("It succeeded in attempt {}{by}", head.attempt),
-        State::Failed if head.last_event == Some(Event::Reject) => {
+        Ending::Succeeded => format!("It succeeded in attempt {}{by}", head.attempt),
+        Ending::Failed if head.last_event == Some(Event::Reject) => {
             format!("A worker could not read its offer, so it failed{why}")
         }
-        State::Failed => {
+        Ending::Failed => {
             let last = match (head.attempt < head.max_attempts, record.spec.on_lost_lease, head.ended_by()) {
                 (true, OnLostLease::Fail, Some(EndedBy::Silence)) => {
                     ", because its worker fell silent and `on_lost_lease` is `fail`,"
@@ -268,20 +283,19 @@ fn ended(record: &Record, end: State) -> String {
             };
             format!("It failed in attempt {}{by}{why}{last}", head.attempt)
         }
-        State::TimedOut => {
+        Ending::TimedOut => {
             let during = if head.attempt_ended_by == Some(Event::TimeOut) { "in" } else { "after" };
             format!("It ran out of time {during} attempt {}{by}{why}", head.attempt)
         }
-        State::Cancelled => format!("It was cancelled{reason}"),
-        State::Denied => format!("It was denied{reason}"),
-        State::Expired => format!("It expired before it ever started{why}"),
-        State::Quarantined if head.last_event == Some(Event::Quarantine) => {
+        Ending::Cancelled => format!("It was cancelled{reason}"),
+        Ending::Denied => format!("It was denied{reason}"),
+        Ending::Expired => format!("It expired before it ever started{why}"),
+        Ending::Quarantined if head.last_event == Some(Event::Quarantine) => {
             format!("Its output was held back, so it is in quarantine{why}")
         }
-        State::Quarantined => {
+        Ending::Quarantined => {
             format!("Every one of its {} attempts lost its worker, so it is in quarantine{why}", head.attempt)
         }
-        other => format!("It is {other}"),
     }
 }
 
@@ -344,18 +358,23 @@ fn look(seen: &Seen<'_>, told: &mut Vec<String>) {
         Phase::Running { .. } => "takes it back if the worker has fallen silent or is out of time",
         Phase::Ended { .. } => "completes what belongs to its end",
     };
+    let whose = match seen.leader {
+        Some(leader) => format!("reconciler of scheduler {leader}"),
+        None => "reconciler of whichever scheduler leads next (none does at this moment)".to_owned(),
+    };
     match seen.home {
-        Some(at) if !at.reached(now) => told.push(format!(
-            "If nothing happens before, the reconciler of the leading scheduler looks at it at {} and {does}.",
-            on_clock(at, now)
-        )),
-        Some(at) if now.since(at) < OVERDUE => {
-            told.push(format!("The reconciler of the leading scheduler looks at it at any moment and {does}."))
-        }
-        Some(at) => told.push(format!(
-            "The reconciler's look at it is overdue since {}: no scheduler leads, or it has a lot to do.",
-            on_clock(at, now)
-        )),
+        Some(at) if !at.reached(now) => told
+            .push(format!("If nothing happens before, the {whose} looks at it at {} and {does}.", on_clock(at, now))),
+        Some(at) if now.since(at) < OVERDUE => told.push(format!("The {whose} looks at it at any moment and {does}.")),
+        Some(at) => told.push(match seen.leader {
+            Some(leader) => format!(
+                "The look at it is overdue since {}: scheduler {leader} leads the reconciler and has not come to it.",
+                on_clock(at, now)
+            ),
+            None => {
+                format!("The look at it is overdue since {}: no scheduler leads the reconciler.", on_clock(at, now))
+            }
+        }),
         None if head.state().is_end() => {}
         None => told.push("No look at it is planned at this moment.".to_owned()),
     }
@@ -366,6 +385,13 @@ fn jobs(n: u64) -> String {
         0 => "no job goes".to_owned(),
         1 => "1 job goes".to_owned(),
         n => format!("{n} jobs go"),
+    }
+}
+
+fn messages(n: u64) -> String {
+    match n {
+        1 => "1 message with offers stands".to_owned(),
+        n => format!("{n} messages with offers stand"),
     }
 }
 

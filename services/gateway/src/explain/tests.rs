@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_domain::{
-    Head, JobSpec, Progress, StartId, Tenant, Topic, WorkerId,
+    Ending, Head, JobSpec, Progress, StartId, Tenant, Topic, WorkerId,
     job::{Lease, OnLostLease, Transition},
     topic::{Paused, TopicRate},
 };
@@ -39,6 +39,7 @@ fn record(phase: Phase) -> Record {
         head,
         spec: JobSpec::new(Tenant::default(), Topic::parse("mail.send").unwrap()),
         payload: None,
+        body_hash: None,
         result: None,
         error: None,
         progress: None,
@@ -63,7 +64,7 @@ fn tried(mut record: Record, ended_by: Event, error: Option<(&str, &str)>) -> Re
     record
 }
 
-fn ended(end: State, by: Event, error: Option<(&str, &str)>) -> Record {
+fn ended(end: Ending, by: Event, error: Option<(&str, &str)>) -> Record {
     tried(record(Phase::Ended { end, lease_end: None }), by, error)
 }
 
@@ -87,17 +88,24 @@ fn explained(record: &Record) -> Explanation {
 }
 
 fn placed(record: &Record, home: Option<Time>, place: Option<QueuePlace>) -> Explanation {
-    explain(&Seen {
+    explain(&Seen { home, place, ..seen(record) })
+}
+
+/// Nothing but the record, and that somebody leads.
+fn seen(record: &Record) -> Seen<'_> {
+    Seen {
         record,
-        home,
-        place,
+        home: None,
+        place: None,
+        offers: None,
         workers: None,
         deciding: None,
+        leader: Some("s1"),
         told: None,
         slots: None,
         places: None,
         now: NOW,
-    })
+    }
 }
 
 fn shown(explanation: &Explanation) -> Value {
@@ -113,17 +121,7 @@ fn says(explanation: &Explanation, text: &str) {
 #[test]
 fn a_job_that_somebody_is_asked_about_names_who_asks() {
     let record = record(Phase::Pending { run_at: Time::NONE });
-    let seen = Seen {
-        record: &record,
-        home: None,
-        place: None,
-        workers: None,
-        deciding: Some("s2"),
-        told: None,
-        slots: None,
-        places: None,
-        now: NOW,
-    };
+    let seen = Seen { deciding: Some("s2"), ..seen(&record) };
     let explanation = explain(&seen);
     says(&explanation, "scheduler s2 is asking, and asks again until there is an answer");
     assert_eq!(shown(&explanation)["asked_by"], "s2");
@@ -139,20 +137,71 @@ fn a_pending_job_that_stands_in_line_is_told_by_its_place() {
 }
 
 #[test]
+fn a_pending_job_of_a_busy_topic_is_told_that_it_may_be_offered_already() {
+    let record = record(Phase::Pending { run_at: Time::NONE });
+    let about = |offers| explain(&Seen { offers, ..seen(&record) });
+    let explanation = about(Some(3));
+    assert_eq!(
+        explanation.summary(),
+        "It has probably been offered and waits for a worker to start it, for 5 s now: on a topic as busy as \
+         mail.send that leaves no word in its record, and 3 messages with offers stand there."
+    );
+    assert_eq!((explanation.waits_for, &shown(&explanation)["offers"]["messages"]), (WaitsFor::Worker, &3.into()));
+    says(&about(Some(1)), "and 1 message with offers stands there.");
+    // Nothing stands there, or nobody knows.
+    for offers in [Some(0), None] {
+        let explanation = about(offers);
+        assert_eq!(explanation.waits_for, WaitsFor::Decision);
+        says(&explanation, "It waits for a scheduler to decide about it");
+        assert!(shown(&explanation).get("offers").is_none());
+    }
+    let mut old = record.clone();
+    old.head.since = NOW.before(300 * S);
+    let old = explain(&Seen { offers: Some(3), ..seen(&old) });
+    says(&old, "its workers are gone or busy, or its offer was lost.");
+    let by = Paused { since: NOW.0, by: "ops1".into(), reason: String::new() };
+    let told = TopicRecord { paused: Some(by), ..TopicRecord::default() };
+    says(
+        &explain(&Seen { offers: Some(3), told: Some(&told), ..seen(&record) }),
+        "a worker that asks for it is refused",
+    );
+}
+
+#[test]
+fn only_what_a_scheduler_may_offer_as_it_is_is_said_to_stand_there() {
+    let fresh = |phase| {
+        let mut record = record(phase);
+        record.head.version = 1;
+        record
+    };
+    let pending = || fresh(Phase::Pending { run_at: Time::NONE });
+    assert!(may_be_offered_as_it_is(&pending(), None, NOW));
+    assert!(may_be_offered_as_it_is(&fresh(Phase::Pending { run_at: NOW }), None, NOW), "its time has come");
+    let altered = |alter: fn(&mut Record)| {
+        let mut record = pending();
+        alter(&mut record);
+        record
+    };
+    for (why, record) in [
+        ("has moved", altered(|record| record.head.version = 2)),
+        ("has a deadline", altered(|record| record.head.deadline = Some(NOW + S))),
+        ("must start by then", altered(|record| record.head.start_by = Some(NOW + S))),
+        ("has a concurrency key", altered(|record| record.spec.concurrency_key = "k".into())),
+        ("has its time ahead", fresh(Phase::Pending { run_at: NOW + S })),
+        ("is dispatched", fresh(Phase::Dispatched)),
+    ] {
+        assert!(!may_be_offered_as_it_is(&record, None, NOW), "one that {why}");
+    }
+    let mut told = TopicRecord::default();
+    told.settings.rate = Some(TopicRate { per_s: 0.5, burst: 2 });
+    assert!(!may_be_offered_as_it_is(&pending(), Some(&told), NOW), "one of a topic with a rate");
+}
+
+#[test]
 fn a_job_that_waits_for_a_slot_names_who_has_it() {
     let (record, other) = (record(Phase::Queued), JobId::mint(2));
     let slots = SlotsSeen { key: "customer:17".into(), held_by: vec![other], held: 1, waiting: 2 };
-    let seen = Seen {
-        record: &record,
-        home: None,
-        place: None,
-        workers: None,
-        deciding: None,
-        told: None,
-        slots: Some(&slots),
-        places: None,
-        now: NOW,
-    };
+    let seen = Seen { slots: Some(&slots), ..seen(&record) };
     let explanation = explain(&seen);
     says(&explanation, &format!("concurrency key customer:17 may run: {other} has the slot, and 2 jobs are in line."));
     assert_eq!(shown(&explanation)["concurrency"]["held_by"][0], other.to_string());
@@ -167,19 +216,7 @@ fn a_job_that_waits_for_a_slot_names_who_has_it() {
 #[test]
 fn a_job_that_waits_for_its_topic_s_limit_names_who_has_the_places() {
     let (record, other) = (record(Phase::Queued), JobId::mint(2));
-    let explained = |places: &PlacesSeen| {
-        explain(&Seen {
-            record: &record,
-            home: None,
-            place: None,
-            workers: None,
-            deciding: None,
-            told: None,
-            slots: None,
-            places: Some(places),
-            now: NOW,
-        })
-    };
+    let explained = |places: &PlacesSeen| explain(&Seen { places: Some(places), ..seen(&record) });
     let full = PlacesSeen { max: 3, held_by: vec![other], held: 3 };
     let explanation = explained(&full);
     says(&explanation, "no more than 3 jobs of topic mail.send may run at once");
@@ -207,34 +244,34 @@ fn every_state_has_a_summary_of_its_own() {
         (record(Phase::Queued), WaitsFor::Turn, "in the backlog of topic mail.send with priority normal: 3 jobs go"),
         (record(Phase::Dispatched), WaitsFor::Worker, "offered to the workers of topic mail.send of tenant default"),
         (running(20, None), WaitsFor::Result, "Worker w7 runs attempt 1 since"),
-        (ended(State::Succeeded, Event::Succeed, None), WaitsFor::Nothing, "succeeded in attempt 2 on worker w7 at"),
+        (ended(Ending::Succeeded, Event::Succeed, None), WaitsFor::Nothing, "succeeded in attempt 2 on worker w7 at"),
         (
-            ended(State::Failed, Event::Fail, Some(("boom", "it broke."))),
+            ended(Ending::Failed, Event::Fail, Some(("boom", "it broke."))),
             WaitsFor::Nothing,
             "failed in attempt 2 on worker w7 with boom: it broke, though attempts were left, because the error is",
         ),
         (
-            ended(State::TimedOut, Event::TimeOut, Some(("deadline_exceeded", "late"))),
+            ended(Ending::TimedOut, Event::TimeOut, Some(("deadline_exceeded", "late"))),
             WaitsFor::Nothing,
             "ran out of time in attempt 2 on worker w7 with deadline_exceeded: late",
         ),
         (
-            noted(ended(State::Cancelled, Event::Cancel, None), Event::Cancel, "not needed"),
+            noted(ended(Ending::Cancelled, Event::Cancel, None), Event::Cancel, "not needed"),
             WaitsFor::Nothing,
             "It was cancelled (not needed) at",
         ),
         (
-            noted(record(Phase::Ended { end: State::Denied, lease_end: None }), Event::Deny, "rule 7"),
+            noted(record(Phase::Ended { end: Ending::Denied, lease_end: None }), Event::Deny, "rule 7"),
             WaitsFor::Nothing,
             "It was denied (rule 7) at",
         ),
         (
-            ended(State::Expired, Event::Expire, Some(("start_by_passed", "too late"))),
+            ended(Ending::Expired, Event::Expire, Some(("start_by_passed", "too late"))),
             WaitsFor::Nothing,
             "expired before it ever started with start_by_passed: too late at",
         ),
         (
-            ended(State::Quarantined, Event::Poison, Some(("stale_timeout", "silent"))),
+            ended(Ending::Quarantined, Event::Poison, Some(("stale_timeout", "silent"))),
             WaitsFor::Nothing,
             "Every one of its 2 attempts lost its worker, so it is in quarantine with stale_timeout: silent at",
         ),
@@ -363,17 +400,7 @@ fn who_could_run_it_is_told_until_somebody_does() {
     let told = |record: &Record, workers: &[WorkerSeen]| {
         let snapshot = WorkerSnapshot { at: NOW, workers: workers.to_vec() };
         let workers = Some(Serving::of(record, &snapshot, false));
-        explain(&Seen {
-            record,
-            home: None,
-            place: None,
-            workers,
-            deciding: None,
-            told: None,
-            slots: None,
-            places: None,
-            now: NOW,
-        })
+        explain(&Seen { workers, ..seen(record) })
     };
     for phase in [Phase::Dispatched, Phase::Queued, Phase::Scheduled { run_at: NOW + S }] {
         let none = told(&record(phase), &workers);
@@ -391,7 +418,7 @@ fn who_could_run_it_is_told_until_somebody_does() {
     let as_of = NOW.rfc3339();
     let wanted = serde_json::json!({"live": 2, "slots": 8, "free": 3, "unhealthy": 1, "lacking": 0, "as_of": as_of});
     assert_eq!(shown(&two)["workers"], wanted);
-    for held in [running(9, None), ended(State::Succeeded, Event::Succeed, None)] {
+    for held in [running(9, None), ended(Ending::Succeeded, Event::Succeed, None)] {
         assert!(shown(&told(&held, &workers)).get("workers").is_none());
     }
 }
@@ -399,34 +426,33 @@ fn who_could_run_it_is_told_until_somebody_does() {
 #[test]
 fn a_look_is_ahead_due_overdue_or_not_planned() {
     let waiting = record(Phase::Pending { run_at: Time::NONE });
-    says(&placed(&waiting, Some(NOW.before(S)), None), "looks at it at any moment");
+    says(&placed(&waiting, Some(NOW.before(S)), None), "The reconciler of scheduler s1 looks at it at any moment");
     let overdue = placed(&waiting, Some(NOW.before(60 * S)), None);
-    says(&overdue, "overdue since 2027-01-15T07:59:00.000Z (60 s ago): no scheduler leads");
+    says(&overdue, "overdue since 2027-01-15T07:59:00.000Z (60 s ago): scheduler s1 leads the reconciler and has not");
     assert_eq!(shown(&overdue)["next_look"]["due"], true);
     says(&placed(&waiting, None, None), "No look at it is planned");
-    let done = placed(&ended(State::Succeeded, Event::Succeed, None), None, None);
+    let done = placed(&ended(Ending::Succeeded, Event::Succeed, None), None, None);
     assert!(!done.sentences.iter().any(|s| s.contains("look")), "{:?}", done.sentences);
-    let unfinished = explained(&ended(State::Succeeded, Event::Succeed, None));
+    let unfinished = explained(&ended(Ending::Succeeded, Event::Succeed, None));
     says(&unfinished, "completes what belongs to its end");
+    says(&unfinished, "the reconciler of scheduler s1 looks at it at 2027-01-15T08:00:30.000Z (in 30 s)");
+    assert_eq!(shown(&unfinished)["next_look"]["scheduler"], "s1");
+    for (home, text) in [
+        (NOW + 30 * S, "whichever scheduler leads next (none does at this moment) looks at it at 2027"),
+        (NOW.before(S), "whichever scheduler leads next (none does at this moment) looks at it at any moment"),
+        (NOW.before(60 * S), "(60 s ago): no scheduler leads the reconciler."),
+    ] {
+        let unled = explain(&Seen { home: Some(home), leader: None, ..seen(&waiting) });
+        says(&unled, text);
+        assert!(shown(&unled)["next_look"].get("scheduler").is_none());
+    }
 }
 
 #[test]
 fn what_its_topic_was_told_is_named() {
     let place = Some(QueuePlace { ahead: 3, waiting: 9, claimed_until: None });
     let (queued, offered) = (record(Phase::Queued), record(Phase::Dispatched));
-    let about = |record: &Record, told: &TopicRecord| {
-        explain(&Seen {
-            record,
-            home: None,
-            place,
-            workers: None,
-            deciding: None,
-            told: Some(told),
-            slots: None,
-            places: None,
-            now: NOW,
-        })
-    };
+    let about = |record: &Record, told: &TopicRecord| explain(&Seen { place, told: Some(told), ..seen(record) });
     let by = |reason: &str| Paused { since: NOW.before(9 * S).0, by: "ops1".into(), reason: reason.into() };
     let mut told = TopicRecord { paused: Some(by("the printer burns.")), ..TopicRecord::default() };
     let paused = about(&queued, &told);
@@ -446,17 +472,17 @@ fn what_its_topic_was_told_is_named() {
 
 #[test]
 fn what_ended_badly_says_why_no_attempt_follows() {
-    let mut last = ended(State::Failed, Event::Fail, Some(("boom", "x")));
+    let mut last = ended(Ending::Failed, Event::Fail, Some(("boom", "x")));
     last.head.max_attempts = 2;
     assert!(explained(&last).summary().starts_with("It failed in attempt 2 on worker w7 with boom: x at 2027"));
-    let mut silent = ended(State::Failed, Event::Abandon, Some(("stale_timeout", "silent")));
+    let mut silent = ended(Ending::Failed, Event::Abandon, Some(("stale_timeout", "silent")));
     silent.spec.on_lost_lease = OnLostLease::Fail;
     says(&explained(&silent), "because its worker fell silent and `on_lost_lease` is `fail`");
-    let mut unread = record(Phase::Ended { end: State::Failed, lease_end: None });
+    let mut unread = record(Phase::Ended { end: Ending::Failed, lease_end: None });
     unread.head.last_event = Some(Event::Reject);
     says(&explained(&unread), "A worker could not read its offer, so it failed at");
-    let mut cut = ended(State::Cancelled, Event::Cancel, None);
-    cut.head.phase = Phase::Ended { end: State::Cancelled, lease_end: Some(NOW + 9 * S) };
+    let mut cut = ended(Ending::Cancelled, Event::Cancel, None);
+    cut.head.phase = Phase::Ended { end: Ending::Cancelled, lease_end: Some(NOW + 9 * S) };
     cut.retried_as = Some(JobId::mint(2));
     says(&explained(&cut), "was told to stop; it may work on until 2027-01-15T08:00:09.000Z");
     says(&explained(&cut), &format!("It was retried as job {}.", cut.retried_as.unwrap()));

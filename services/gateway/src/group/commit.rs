@@ -13,7 +13,7 @@ use muster_domain::{JobId, Tenant};
 use muster_flow::{Flow, SubmitRefused};
 use muster_store::{NewJob, StoreError, Taken, Want};
 
-use super::{Answer, Entry, Item, Refused};
+use super::{Answer, Entry, Item, Refused, deferred::Deferred};
 use crate::limits::{Bucket, Limits};
 
 /// What a group needs to be committed. Copies are the same.
@@ -21,13 +21,15 @@ use crate::limits::{Bucket, Limits};
 pub(crate) struct Committer {
     flow: Flow,
     limits: Arc<Limits>,
+    /// What the bus did not confirm.
+    deferred: Arc<Deferred>,
     /// The home shard of the next group. Each group writes one, and they take turns.
     shard: Arc<AtomicU8>,
 }
 
 impl Committer {
-    pub(crate) fn new(flow: Flow, limits: Arc<Limits>) -> Committer {
-        Committer { flow, limits, shard: Arc::new(AtomicU8::new(fastrand::u8(..))) }
+    pub(crate) fn new(flow: Flow, limits: Arc<Limits>, deferred: Arc<Deferred>) -> Committer {
+        Committer { flow, limits, deferred, shard: Arc::new(AtomicU8::new(fastrand::u8(..))) }
     }
 
     /// Commits a group and answers each of its entries. Whoever has left is left out.
@@ -61,8 +63,10 @@ impl Committer {
                     None => Err(Refused::Store(StoreError::Decode("no answer".to_owned()))),
                 }
             };
+            let answers: Vec<Answer> = plan.into_iter().map(&mut answer).collect();
+            self.deferred.note(&answers);
             // Nobody listens any more: the job is stored all the same, and found by its key.
-            let _ = reply.send(plan.into_iter().map(&mut answer).collect());
+            let _ = reply.send(answers);
         }
     }
 

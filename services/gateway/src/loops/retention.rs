@@ -1,15 +1,17 @@
 //! Deletes ended jobs after their time, and with them listings and dead letters: storage is bounded.
 //!
 //! Goes in steps until nothing is due, working half of the time only, then sleeps until something
-//! is. What a pass deleted stands in the audit log as one entry, after it: what cannot be told then is
-//! told with the next. Leaves to others: what is due, and writes that compare what was read (`store`).
+//! is. What a pass deleted stands in the audit log as one entry for each tenant, after it: what cannot be told
+//! then is told with the next. Leaves to others: what is due, and writes that compare what was read (`store`).
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-use anyhow::ensure;
 use muster_chassis::{Budget, Counts, Loop, Safety};
-use muster_domain::{Act, JobId};
-use muster_store::{LeaderLock, Lease, Retention, RetentionWalk, Store, StoreError};
+use muster_domain::{Act, JobId, Tenant};
+use muster_store::{LeaderLock, Lease, Removed, Retention, RetentionWalk, Store, StoreError};
 
 /// Entries of listings that one step looks at.
 const BATCH: usize = 500;
@@ -23,32 +25,28 @@ pub(super) struct RetentionLoop {
     keep: Box<dyn Fn() -> Retention + Send + Sync>,
     walk: RetentionWalk,
     /// What was deleted and is not told yet.
-    untold: Removed,
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Removed {
-    records: u64,
-    listings: u64,
-    dead_letters: u64,
+    untold: BTreeMap<Tenant, Removed>,
 }
 
 impl RetentionLoop {
     pub(super) fn new(store: Store, keep: impl Fn() -> Retention + Send + Sync + 'static) -> RetentionLoop {
-        RetentionLoop { store, keep: Box::new(keep), walk: RetentionWalk::new(), untold: Removed::default() }
+        RetentionLoop { store, keep: Box::new(keep), walk: RetentionWalk::new(), untold: BTreeMap::new() }
     }
 
     async fn tell(&mut self) -> Result<(), StoreError> {
-        if self.untold == Removed::default() {
+        if self.untold.is_empty() {
             return Ok(());
         }
-        let Removed { records, listings, dead_letters } = self.untold;
-        // Its own id: of two that believe to lead, each tells what it deleted.
-        let id = format!("retention:{}", JobId::mint(0));
-        let act = Act::by_system(id, self.store.now(), "", "retention_removed");
-        let act = act.with("records", records).with("listings", listings).with("dead_letters", dead_letters);
-        self.store.audit(&[act]).await?;
-        self.untold = Removed::default();
+        let act = |(tenant, removed): (&Tenant, &Removed)| {
+            let Removed { records, listings, dead_letters } = *removed;
+            // Its own id: of two that believe to lead, each tells what it deleted.
+            let id = format!("retention:{}", JobId::mint(0));
+            let act = Act::by_system(id, self.store.now(), tenant.as_str(), "retention_removed");
+            act.with("records", records).with("listings", listings).with("dead_letters", dead_letters)
+        };
+        let acts: Vec<Act> = self.untold.iter().map(act).collect();
+        self.store.audit(&acts).await?;
+        self.untold.clear();
         Ok(())
     }
 }
@@ -73,12 +71,11 @@ impl RetentionLoop {
     async fn pass(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
         let (mut counts, keep) = (Counts::none(), (self.keep)());
         loop {
-            ensure!(lease.is_held(), "the lease is lost");
             let began = Instant::now();
-            let done = self.store.retain(&mut self.walk, &keep, BATCH).await?;
-            self.untold.records += done.records;
-            self.untold.listings += done.listings;
-            self.untold.dead_letters += done.dead_letters;
+            let done = self.store.retain(lease, &mut self.walk, &keep, BATCH).await?;
+            for (tenant, removed) in done.by_tenant {
+                *self.untold.entry(tenant).or_default() += removed;
+            }
             counts.add("looked", done.looked);
             counts.add("records", done.records);
             counts.add("listings", done.listings);
@@ -101,7 +98,7 @@ impl RetentionLoop {
 
 #[cfg(test)]
 mod tests {
-    use muster_domain::{Event, JobSpec, Tenant, Topic};
+    use muster_domain::{Event, JobSpec, Topic};
     use muster_store::{AuditEntry, AuditFilter, Fields, LEADER_TTL, LeaseKeeper, NewJob, RedisSettings, Step};
     use muster_testkit::{RedisServer, until};
 
@@ -113,11 +110,15 @@ mod tests {
     async fn a_pass_deletes_what_has_ended_and_keeps_what_lives() {
         let server = RedisServer::start().await;
         let store = Store::connect(RedisSettings::new(server.url())).await.unwrap();
-        let spec = JobSpec::new(Tenant::default(), Topic::parse("t").unwrap());
+        // The last ones are another tenant's.
+        let spec = |n: usize| {
+            let tenant = Tenant::parse(if n < 1000 { "default" } else { "acme" }).unwrap();
+            JobSpec::new(tenant, Topic::parse("t").unwrap())
+        };
         let mut jobs: Vec<NewJob> = (0..1200)
             .map(|n| NewJob {
                 id: JobId::mint(n as u8),
-                spec: spec.clone(),
+                spec: spec(n),
                 payload: "1".into(),
                 body_hash: None,
                 place: None,
@@ -155,8 +156,10 @@ mod tests {
         }
         let told = store.list_audit(&AuditFilter::default(), None, 50).await.unwrap().0;
         let told = told.iter().filter_map(AuditEntry::act).filter(|act| act.action == "retention_removed");
-        let removed: u64 = told.filter_map(|act| act.detail["records"].as_u64()).sum();
-        assert_eq!(removed, 1100, "what was deleted is told, once");
+        let mut removed = BTreeMap::<String, u64>::new();
+        told.for_each(|act| *removed.entry(act.tenant).or_default() += act.detail["records"].as_u64().unwrap());
+        let wanted = [("acme".to_owned(), 100), ("default".to_owned(), 1000)];
+        assert_eq!(removed, BTreeMap::from(wanted), "what was deleted of each tenant is told, once");
         for (n, record) in store.read(&ended, Fields::NONE).await.into_iter().enumerate() {
             assert_eq!(record.unwrap(), None, "{n}");
         }

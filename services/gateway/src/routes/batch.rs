@@ -1,13 +1,13 @@
 //! Many jobs in one request, each answered for itself.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
 use muster_domain::{JobId, ProblemCode};
 use muster_flow::Accepted;
-use muster_store::{NewJob, Want};
+use muster_store::{Fields, NewJob, Record, Want};
 
 use super::{Submitter, jobs::unless_there, json};
 use crate::{
@@ -28,7 +28,8 @@ use crate::{
 const MOST_ITEMS: usize = 1000;
 
 /// Submit up to 1,000 jobs. Each is answered for itself, in order; over the rate limit nothing is
-/// stored. Items may carry an `idempotency_key` each, or the request one for all of them.
+/// stored. Items may carry an `idempotency_key` each, or the request one for all of them; those that were
+/// there before are shown as they stand now, without payload and result.
 #[utoipa::path(
     post, path = "/api/v1/jobs/batch", tag = "jobs",
     params(("Idempotency-Key" = Option<String>, Header, description = "For the items that carry none")),
@@ -61,6 +62,8 @@ pub(super) async fn submit(
     }
     let good = u32::try_from(asked.iter().flatten().count()).unwrap_or(u32::MAX);
     if good > 0 {
+        // Before the rate is asked: what cannot get in costs no token.
+        gateway.lag.admit()?;
         if let Some(most) = gateway.limits.burst().filter(|most| good > *most) {
             let why = format!("{good} jobs never fit: the tenant's rate lets {most} in at once, so send fewer");
             return Err(Problem { detail: why.into(), ..Problem::rate_limited(Duration::ZERO) });
@@ -102,7 +105,8 @@ pub(super) async fn submit(
     {
         return Err(first.clone());
     }
-    let mut response = json(StatusCode::OK, answer(&outcomes));
+    let records = records_of_replayed(&gateway, &outcomes).await;
+    let mut response = json(StatusCode::OK, answer(&outcomes, &records));
     if let Some(fault) = outcomes.into_iter().filter_map(Result::err).find(|p| p.status().is_server_error()) {
         response.extensions_mut().insert(Within(Box::new(fault)));
     }
@@ -159,14 +163,29 @@ fn read_items(
     Ok(items.into_iter().enumerate().map(read).collect())
 }
 
-fn answer(outcomes: &[Outcome]) -> Bytes {
+/// The jobs that were there before as they stand now, by one read: without their large fields, of which a
+/// thousand would be hundreds of megabytes. Those that are deleted, or that Redis does not tell, are shown as
+/// their submit found them.
+async fn records_of_replayed(gateway: &Gateway, outcomes: &[Outcome]) -> HashMap<JobId, Record> {
+    let replayed = outcomes.iter().flatten().filter(|(_, accepted)| accepted.replayed);
+    let ids: Vec<JobId> = replayed.map(|(job, _)| job.id).collect();
+    if ids.is_empty() {
+        return HashMap::new();
+    }
+    let read = gateway.flow.store.read(&ids, Fields::NONE).await;
+    let there = read.into_iter().filter_map(|record| record.ok().flatten()).filter(|record| !record.deleted);
+    there.map(|record| (record.id, record)).collect()
+}
+
+fn answer(outcomes: &[Outcome], records: &HashMap<JobId, Record>) -> Bytes {
     let one = |json: &mut view::Json, outcome: &Outcome| match outcome {
         Ok((job, accepted)) => {
             json.integer("status", 202);
             if accepted.replayed {
                 json.boolean("replayed", true);
             }
-            json.object(Some("job"), |json| JobView::accepted(job, accepted).write(json));
+            let view = JobView::accepted(job, accepted, records.get(&job.id));
+            json.object(Some("job"), |json| view.write(json));
         }
         Err(problem) => {
             json.integer("status", problem.status().as_u16().into());
@@ -199,7 +218,7 @@ mod tests {
             topics: topics.iter().map(|t| (*t).to_owned()).collect(),
             expires_at: None,
         };
-        Caller { tenant: Tenant::default(), key: Arc::new(key) }
+        Caller { tenant: Tenant::default(), named: false, key: Arc::new(key) }
     }
 
     fn read(body: &str, topics: &[&str]) -> Result<Vec<Result<Asked, Problem>>, Problem> {

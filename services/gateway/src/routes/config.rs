@@ -5,7 +5,7 @@
 use axum::{extract::State, response::Response};
 use http::{HeaderMap, StatusCode};
 use muster_domain::ProblemCode;
-use muster_store::{ConfigRecord, Put, SeenVersion};
+use muster_store::{ConfigRecord, Put, Replica, SeenVersion};
 
 use super::{
     if_match::{IfMatch, changed_meanwhile},
@@ -20,7 +20,8 @@ use crate::{
     json::Faults,
     problem::Problem,
     query::Params,
-    schema, view,
+    schema,
+    view::{self, Json},
 };
 
 /// Read what the cluster was told at run time. The `ETag` is its version.
@@ -80,7 +81,8 @@ pub(super) async fn put(
     }
 }
 
-/// Read every setting of this gateway: its value, secrets masked, and where it comes from.
+/// Read every setting of this gateway, and of every other replica of every service: its value, secrets
+/// masked, and where it comes from. What others have is up to 5 s old, and left out while Redis is away.
 #[utoipa::path(
     get, path = "/api/v1/config/effective", tag = "operations",
     responses((status = 200, description = "The settings, in the order of their names", body = schema::EffectiveConfig))
@@ -92,25 +94,32 @@ pub(super) async fn effective(
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     for_all_tenants(&caller)?;
+    let ourselves = |it: &Replica| it.service == crate::SERVICE && it.instance == gateway.instance;
+    // This gateway's own settings are worth knowing whatever Redis does.
+    let others = gateway.flow.store.replicas().await.ok();
+    let others = others.map(|all| all.into_iter().filter(|it| !ourselves(it)).collect::<Vec<_>>());
     let body = view::document(|json| {
         json.text("service", crate::SERVICE);
         json.text("instance", &gateway.instance);
         json.integer("version", gateway.flow.settings.config().version);
-        json.list("items", |json| {
-            for shown in gateway.config.now().shown() {
-                json.object(None, |json| {
-                    json.text("name", shown.key);
-                    json.text("variable", shown.env);
-                    if let Some(value) = &shown.value {
-                        json.text("value", value);
-                    }
-                    json.text("source", shown.origin.as_str());
-                    json.boolean("live", shown.live);
-                });
-            }
-        });
+        json.raw("items", &listed(&gateway.config.now().told()));
+        if let Some(others) = &others {
+            json.list("others", |json| others.iter().for_each(|it| json.object(None, |json| write_other(json, it))));
+        }
     });
     Ok(json(StatusCode::OK, body))
+}
+
+/// Another replica's settings, as it announced them.
+fn write_other(json: &mut Json, replica: &Replica) {
+    json.text("service", &replica.service);
+    json.text("instance", &replica.instance);
+    json.moment("seen_at", replica.seen_at.some());
+    json.raw("items", &listed(&replica.settings));
+}
+
+fn listed(settings: &[serde_json::Value]) -> Vec<u8> {
+    serde_json::to_vec(settings).unwrap_or_else(|_| b"[]".to_vec())
 }
 
 fn for_all_tenants(caller: &Caller) -> Result<(), Problem> {

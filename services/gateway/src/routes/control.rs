@@ -4,12 +4,13 @@ use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
 use muster_domain::{JobId, ProblemCode, Tenant};
-use muster_flow::{Cancelled, End, Flow};
+use muster_flow::{Cancelled, End, Flow, failpoint};
 use muster_store::{Deleted, Fields, StoreError};
 
 use super::{Id, jobs::find, json};
 use crate::{
     Gateway,
+    access::Access,
     auth::Caller,
     body::{Posted, SINGLE},
     json::Faults,
@@ -56,13 +57,14 @@ pub(super) async fn cancel(
     }
 }
 
-/// Delete an ended job. Its idempotency key stays taken for a while.
+/// Delete an ended job. Its idempotency key stays taken for a while. One whose record cannot be read is
+/// deleted whatever its state, by a key for all tenants with the scope `admin`.
 #[utoipa::path(
     delete, path = "/api/v1/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 204, description = "Deleted"),
-        (status = 404, description = "No such job, or not yours", body = schema::Problem),
+        (status = 404, description = "No such job, or not yours, or it cannot be read and the key is one tenant's", body = schema::Problem),
         (status = 409, description = "It has not ended: `job_not_done`", body = schema::Problem),
     )
 )]
@@ -73,7 +75,14 @@ pub(super) async fn delete(
     params: Params,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
-    let record = find(&gateway, &caller, id, Fields::NONE).await?;
+    let record = match find(&gateway, &caller, id, Fields::NONE).await {
+        Err(problem) if problem.code == ProblemCode::JobUnreadable => return discard(&gateway, &caller, id).await,
+        Err(problem) if problem.code == ProblemCode::NotFound => {
+            forget(&gateway, &caller, id).await?;
+            return Err(problem);
+        }
+        found => found?,
+    };
     if !record.head.state().is_end() {
         return Err(not_done(&record));
     }
@@ -82,6 +91,29 @@ pub(super) async fn delete(
         Deleted::Deleted => Ok(json(StatusCode::NO_CONTENT, Bytes::new())),
         Deleted::Alive => Err(not_done(&record)),
         Deleted::Missing => Err(Problem::no_job(id)),
+    }
+}
+
+/// Finishes an earlier delete that may have died once the record was gone: nobody else would take its dead
+/// letter away before its time.
+async fn forget(gateway: &Gateway, caller: &Caller, id: JobId) -> Result<(), StoreError> {
+    let store = &gateway.flow.store;
+    match store.read_one(id, Fields::NONE).await {
+        Err(fault) if fault.is_unreadable() => Ok(()),
+        Err(fault) => Err(fault),
+        Ok(Some(record)) if !record.deleted => Ok(()),
+        Ok(_) => store.drop_dead_letter(&caller.tenant, id).await,
+    }
+}
+
+/// Removes a job whose record cannot be read, in whatever state it may be. Nobody knows whose it is, so only
+/// who looks after the whole fleet may.
+async fn discard(gateway: &Gateway, caller: &Caller, id: JobId) -> Result<Response, Problem> {
+    caller.may(Access::Fleet)?;
+    gateway.tell(gateway.act(caller, "job_delete").job(id).with("unreadable", true)).await?;
+    match gateway.flow.store.delete_unreadable(id).await? {
+        true => Ok(json(StatusCode::NO_CONTENT, Bytes::new())),
+        false => Err(Problem::no_job(id)),
     }
 }
 
@@ -98,6 +130,7 @@ pub(crate) async fn remove(flow: &Flow, tenant: &Tenant, id: JobId) -> Result<De
         }
     }
     let outcome = store.delete_ended(id).await?;
+    failpoint!("delete.after_record");
     if outcome != Deleted::Alive {
         store.drop_dead_letter(tenant, id).await?;
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_domain::{ProblemCode, State as JobState, Topic};
-use muster_store::{DeadMessage, Fields, ListError, ListFilter, PAGE_WORK, Record};
+use muster_domain::{JobErrorCode, ProblemCode, State as JobState, Time, Topic};
+use muster_store::{DeadMessage, DeadMessageCause, Fields, ListError, ListFilter, PAGE_WORK, Record};
 
-use super::json;
+use super::{Named, json, lists::write_unreadable};
 use crate::{
     Gateway,
     auth::Caller,
@@ -20,6 +20,8 @@ use crate::{
 
 const USUAL_PAGE: u64 = 50;
 const LARGEST_PAGE: u64 = 500;
+/// Most causes that a summary tells.
+const MOST_CAUSES: usize = 500;
 
 /// List the dead letters, newest first. A page may be short: only a missing `next_cursor` ends the list.
 #[utoipa::path(
@@ -67,17 +69,23 @@ pub(super) async fn list(
     let store = &gateway.flow.store;
     let body = if messages {
         let (items, next) = store.list_dead_messages(cursor.as_deref(), limit).await.map_err(refused)?;
-        page(next, |json| items.iter().for_each(|message| json.object(None, |json| write_message(json, message))))
+        let write = |json: &mut Json| items.iter().for_each(|m| json.object(None, |json| write_message(json, m)));
+        page(next, |json| json.list("items", write))
     } else {
         let found = store.list(&caller.tenant, cursor.as_deref(), limit, &filter, Fields::NONE).await;
         let found = found.map_err(refused)?;
         let theirs = found.items.iter().filter(|record| caller.may_touch(&record.spec.topic).is_ok());
-        page(found.next_cursor, |json| theirs.for_each(|record| json.object(None, |json| write_job(json, record))))
+        let write = |json: &mut Json| theirs.for_each(|record| json.object(None, |json| write_job(json, record)));
+        page(found.next_cursor, |json| {
+            json.list("items", write);
+            write_unreadable(json, &caller, &found.unreadable);
+        })
     };
     Ok(json(StatusCode::OK, body))
 }
 
-/// Count the dead letters by topic, error code and state: the most recent 2,000, and whether there are more.
+/// Count the dead letters by cause, topic, error code and state: the most recent 2,000 jobs and, for keys of all
+/// tenants, the most recent 2,000 messages; and whether there are more.
 #[utoipa::path(
     get, path = "/api/v1/dlq/summary", tag = "dead letters",
     params(
@@ -115,9 +123,14 @@ pub(super) async fn summary(
         None => Some(store.count_dead_messages().await?),
         Some(_) => None,
     };
+    if messages.is_some_and(|n| n > 0) {
+        let causes = store.dead_message_causes(PAGE_WORK).await.map_err(refused)?;
+        causes.into_iter().for_each(|message| counts.add_message(message));
+    }
     let body = view::document(|json| {
         json.integer("counted", counts.all);
-        json.boolean("more", total > PAGE_WORK as u64);
+        json.boolean("more", total.max(messages.unwrap_or(0)) > PAGE_WORK as u64);
+        json.list("by_cause", |json| write_causes(json, &counts.causes));
         json.list("by_topic", |json| write_counts(json, "topic", &counts.topics));
         json.list("by_error_code", |json| write_counts(json, "error_code", &counts.codes));
         json.list("by_state", |json| write_counts(json, "state", &counts.states));
@@ -135,11 +148,41 @@ struct Tables {
     topics: BTreeMap<String, u64>,
     codes: BTreeMap<String, u64>,
     states: BTreeMap<String, u64>,
+    causes: BTreeMap<Cause, Seen>,
+}
+
+/// Why something is a dead letter.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    /// How a job ended, and with which error code if any.
+    Job { state: JobState, code: Option<String> },
+    /// Where a message was sent, and what is wrong with it.
+    Message { subject: String, reason: String },
+}
+
+/// How often, and when last.
+#[derive(Default)]
+struct Seen {
+    count: u64,
+    last: Time,
 }
 
 impl Tables {
+    fn seen(&mut self, cause: Cause, at: Time) {
+        let seen = self.causes.entry(cause).or_default();
+        seen.count += 1;
+        seen.last = seen.last.max(at);
+    }
+
+    fn add_message(&mut self, message: DeadMessageCause) {
+        let DeadMessageCause { subject, reason, at } = message;
+        self.seen(Cause::Message { subject, reason }, at);
+    }
+
     fn add(&mut self, record: &Record) {
         self.all += 1;
+        let code = record.error.as_ref().map(|error| error.code.clone());
+        self.seen(Cause::Job { state: record.head.state(), code }, record.head.since);
         *self.topics.entry(record.spec.topic.to_string()).or_default() += 1;
         *self.states.entry(record.head.state().to_string()).or_default() += 1;
         if let Some(error) = &record.error {
@@ -160,9 +203,60 @@ fn write_counts(json: &mut Json, name: &str, counts: &BTreeMap<String, u64>) {
     }
 }
 
-fn page(next: Option<String>, items: impl FnOnce(&mut Json)) -> bytes::Bytes {
+/// The most frequent first, and of these the most recent.
+fn write_causes(json: &mut Json, causes: &BTreeMap<Cause, Seen>) {
+    let mut sorted: Vec<_> = causes.iter().collect();
+    sorted.sort_by_key(|(_, seen)| std::cmp::Reverse((seen.count, seen.last)));
+    for (cause, seen) in sorted.into_iter().take(MOST_CAUSES) {
+        json.object(None, |json| {
+            match cause {
+                Cause::Job { state, code } => {
+                    json.text("kind", "job");
+                    json.text("cause", code.as_deref().unwrap_or(state.as_str()));
+                    json.text("state", state.as_str());
+                }
+                Cause::Message { subject, reason } => {
+                    json.text("kind", "message");
+                    json.text("cause", JobErrorCode::Undecodable.as_str());
+                    json.text("subject", subject);
+                    json.text("reason", reason);
+                }
+            }
+            json.integer("count", seen.count);
+            json.moment("last_seen", seen.last.some());
+        });
+    }
+}
+
+/// Delete a message that could not be read. Jobs are deleted by `DELETE /jobs/{id}`.
+#[utoipa::path(
+    delete, path = "/api/v1/dlq/messages/{id}", tag = "dead letters",
+    params(("id" = String, Path, description = "The message, as `GET /dlq?kind=message` names it")),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 404, description = "No such message", body = schema::Problem),
+    )
+)]
+pub(super) async fn delete_message(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(id): Named,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let store = &gateway.flow.store;
+    let unknown = || Problem::new(ProblemCode::NotFound, "there is no such message");
+    store.dead_message(&id).await?.ok_or_else(unknown)?;
+    gateway.tell(gateway.act(&caller, "message_delete").target(format!("message/{id}"))).await?;
+    match store.delete_dead_message(&id).await? {
+        true => Ok(json(StatusCode::NO_CONTENT, bytes::Bytes::new())),
+        false => Err(unknown()),
+    }
+}
+
+fn page(next: Option<String>, fill: impl FnOnce(&mut Json)) -> bytes::Bytes {
     view::document(|json| {
-        json.list("items", items);
+        fill(json);
         if let Some(next) = next {
             json.text("next_cursor", &next);
         }

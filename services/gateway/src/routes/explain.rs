@@ -1,21 +1,29 @@
 //! Why one job stands where it stands.
 
+use std::time::Duration;
+
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_domain::{JobId, State as JobState, slot::Limit};
-use muster_store::{Fields, QueueEntry, SlotHeld};
+use muster_bus::{Bus, subjects};
+use muster_domain::{JobId, Line, State as JobState, job::Known, slot::Limit};
+use muster_store::{Fields, LeaderLock, LockHolder, QueueEntry, Record, SlotHeld};
+use tokio::time::timeout;
 
 use super::{Id, jobs::find, json};
 use crate::{
     Gateway,
     auth::Caller,
-    explain::{PlacesSeen, Seen, Serving, SlotsSeen, explain as explained},
+    explain::{PlacesSeen, Seen, Serving, SlotsSeen, explain as explained, may_be_offered_as_it_is},
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
 };
 
+/// A submit is on the bus so soon after it was stored.
+const SENT_WITHIN: Duration = Duration::from_secs(1);
+/// How long the bus may take to say what stands on it.
+const BUS_LIMIT: Duration = Duration::from_millis(500);
 /// Holders that are named.
 const NAMED: usize = 16;
 
@@ -38,16 +46,26 @@ pub(super) async fn explain(
     params.finish(Faults::default())?;
     gateway.take_read(&caller).await?;
     let store = &gateway.flow.store;
-    let record = find(&gateway, &caller, id, Fields::NONE).await?;
+    let mut record = find(&gateway, &caller, id, Fields::NONE).await?;
+    let told = gateway.flow.settings.topic(record.spec.tenant.as_str(), record.spec.topic.as_str());
+    let may_stand = may_be_offered_as_it_is(&record, told.as_deref(), store.now());
+    let decided = may_stand && is_decided(&gateway.flow.bus, &record).await;
+    if decided {
+        // Only what is read from here on tells what was decided.
+        record = find(&gateway, &caller, id, Fields::NONE).await?;
+    }
     let home = store.home_of(id).await?;
     let place = match record.head.state() {
         // A pending job may stand in line without a word of it in its record.
         JobState::Queued | JobState::Pending => store.queue_place(&QueueEntry::of(&record)).await?,
         _ => None,
     };
-    // Nice to know: an explanation without it is still one.
+    let leader = match home {
+        Some(_) => store.leader(LeaderLock::Reconciler).await?,
+        None => None,
+    };
     let shared = gateway.flow.settings.is_shared(record.spec.topic.as_str());
-    let workers = store.read_workers().await.ok().flatten().map(|seen| Serving::of(&record, &seen, shared));
+    let workers = store.read_workers().await?.map(|seen| Serving::of(&record, &seen, shared));
     let deciding = match record.head.state() {
         JobState::Pending => store.deciding(id).await?,
         _ => None,
@@ -61,7 +79,6 @@ pub(super) async fn explain(
         }
         _ => None,
     };
-    let told = gateway.flow.settings.topic(record.spec.tenant.as_str(), record.spec.topic.as_str());
     let max = told.as_ref().and_then(|told| told.settings.concurrency?.max);
     let places = match max.filter(|_| record.head.state() == JobState::Queued) {
         Some(max) => {
@@ -71,10 +88,29 @@ pub(super) async fn explain(
         }
         None => None,
     };
-    let (deciding, told) = (deciding.as_deref(), told.as_deref());
+    let as_it_is = decided && place.is_none() && deciding.is_none() && record.head.state() == JobState::Pending;
+    let offers = if as_it_is { offers(&gateway.flow.bus, &record).await } else { None };
+    let (deciding, told) = (deciding.as_ref().map(LockHolder::instance), told.as_deref());
     let (slots, places) = (slots.as_ref(), places.as_ref());
-    let seen = Seen { record: &record, home, place, workers, deciding, told, slots, places, now: store.now() };
+    let leader = leader.as_ref().map(LockHolder::instance);
+    let now = store.now();
+    let seen = Seen { record: &record, home, place, offers, workers, deciding, leader, told, slots, places, now };
     Ok(json(StatusCode::OK, explained(&seen).document()))
+}
+
+/// Whether some scheduler has handled the submit of a job. False if the bus does not say.
+async fn is_decided(bus: &Bus, record: &Record) -> bool {
+    match timeout(BUS_LIMIT, bus.oldest_unhandled_submit()).await {
+        Ok(Known::Empty) => true,
+        Ok(Known::Oldest(sent)) => record.head.since + SENT_WITHIN < sent,
+        Ok(Known::Unknown) | Err(_) => false,
+    }
+}
+
+/// Messages that stand on the line of a job; none if the bus does not say.
+async fn offers(bus: &Bus, record: &Record) -> Option<u64> {
+    let subject = subjects::offer(&record.spec.tenant, Line::of(&record.spec.topic, &record.spec.requires));
+    timeout(BUS_LIMIT, bus.subject_count(&subject)).await.ok()?.ok()
 }
 
 fn named(holders: Vec<SlotHeld>) -> Vec<JobId> {

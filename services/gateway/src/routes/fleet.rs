@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_domain::{Time, Topic, WorkerId};
-use muster_store::{LockSeen, Replica, WorkerSeen};
+use muster_store::{LockHolder, LockSeen, Replica, WorkerSeen};
 use serde_json::Value;
 
 use super::json;
@@ -88,13 +88,16 @@ pub(super) async fn replicas(
     params.finish(Faults::default())?;
     gateway.take_read(&caller).await?;
     let replicas = gateway.flow.store.replicas().await?;
+    let locks = gateway.flow.store.leader_locks().await?;
     let body = view::document(|json| {
-        json.list("items", |json| replicas.iter().for_each(|it| json.object(None, |json| write_replica(json, it))));
+        json.list("items", |json| {
+            replicas.iter().for_each(|it| json.object(None, |json| write_replica(json, it, &locks)));
+        });
     });
     Ok(json(StatusCode::OK, body))
 }
 
-fn write_replica(json: &mut Json, replica: &Replica) {
+fn write_replica(json: &mut Json, replica: &Replica, locks: &[LockSeen]) {
     json.text("service", &replica.service);
     json.text("instance", &replica.instance);
     json.text("version", &replica.version);
@@ -106,6 +109,28 @@ fn write_replica(json: &mut Json, replica: &Replica) {
         let led = replica.loops.iter().filter(|entry| entry["state"] == "leading");
         led.filter_map(|entry| entry["name"].as_str()).for_each(|name| json.item(name));
     });
+    json.list("holds", |json| {
+        for entry in &replica.loops {
+            let Some(holder) = holder_of(entry, locks).filter(|it| it.instance() == replica.instance) else { continue };
+            json.object(None, |json| {
+                json.text("loop", entry["name"].as_str().unwrap_or_default());
+                json.text("lock", entry["lock"].as_str().unwrap_or_default());
+                write_holding(json, holder);
+            });
+        }
+    });
+    json.list("deciding", |json| replica.deciding.iter().for_each(|job| json.item(job)));
+}
+
+/// Who holds a loop's lock. Asked of Redis this moment: it may be ahead of what the replica last said.
+fn holder_of<'a>(entry: &Value, locks: &'a [LockSeen]) -> Option<&'a LockHolder> {
+    let lock = entry["lock"].as_str()?;
+    locks.iter().find(|seen| seen.key == lock)?.holder.as_ref()
+}
+
+fn write_holding(json: &mut Json, holder: &LockHolder) {
+    json.integer("fence", holder.fence);
+    json.moment("since", holder.since().some());
 }
 
 /// List every loop of every replica: why it is safe, who leads it, what it last did.
@@ -151,15 +176,15 @@ fn write_loop(json: &mut Json, entry: &Value, replica: &Replica, locks: &[LockSe
     for name in ["class", "why_safe", "duplicate_costs", "state"] {
         word(json, name, &entry[name]);
     }
-    json.moment("since", before(&entry["held_for_ms"]));
-    if let Some(lock) = entry["lock"].as_str() {
-        json.text("lock", lock);
-        // Asked of Redis this moment: it may be ahead of what the replica last said.
-        let held = locks.iter().find(|seen| seen.lock.as_str() == lock).and_then(|seen| seen.holder.as_ref());
-        if let Some(holder) = held {
-            json.text("holder", holder.instance());
-            json.integer("fence", holder.fence);
+    match entry["lock"].as_str() {
+        Some(lock) => {
+            json.text("lock", lock);
+            if let Some(holder) = holder_of(entry, locks) {
+                json.text("holder", holder.instance());
+                write_holding(json, holder);
+            }
         }
+        None => json.moment("since", before(&entry["held_for_ms"])),
     }
     for name in ["interval_ms", "budget_ms", "ticks", "merged_hints", "running_for_ms"] {
         number(json, name, &entry[name]);
@@ -176,7 +201,8 @@ fn write_loop(json: &mut Json, entry: &Value, replica: &Replica, locks: &[LockSe
     json.moment("said_at", said_at.some());
 }
 
-/// List the leaders' locks as they stand in Redis now.
+/// List the locks as they stand in Redis now: those of the leaders, held or not, and those on jobs that
+/// somebody outside is being asked about.
 #[utoipa::path(
     get, path = "/api/v1/locks", tag = "operations",
     responses((status = 200, description = "The locks", body = schema::LockList))
@@ -184,7 +210,7 @@ fn write_loop(json: &mut Json, entry: &Value, replica: &Replica, locks: &[LockSe
 pub(super) async fn locks(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     gateway.take_read(&caller).await?;
-    let locks = gateway.flow.store.leader_locks().await?;
+    let locks = gateway.flow.store.locks().await?;
     let body = view::document(|json| {
         json.list("items", |json| locks.iter().for_each(|seen| json.object(None, |json| write_lock(json, seen))));
     });
@@ -192,12 +218,15 @@ pub(super) async fn locks(State(gateway): State<Gateway>, caller: Caller, params
 }
 
 fn write_lock(json: &mut Json, seen: &LockSeen) {
-    json.text("key", seen.lock.as_str());
+    json.text("key", &seen.key);
+    if let Some(job) = seen.job {
+        json.text("job_id", &job.to_string());
+    }
     json.boolean("held", seen.holder.is_some());
     if let Some(holder) = &seen.holder {
         json.text("holder", holder.instance());
         json.text("owner", &holder.owner);
-        json.integer("fence", holder.fence);
-        json.integer("ttl_ms", u64::try_from(holder.left.as_millis()).unwrap_or(u64::MAX));
+        write_holding(json, holder);
+        json.integer("ttl_ms", u64::try_from(seen.left.as_millis()).unwrap_or(u64::MAX));
     }
 }

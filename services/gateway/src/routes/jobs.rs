@@ -74,21 +74,16 @@ pub(super) async fn submit(
     let item = Item { id, spec, payload: asked.payload, hash: key.is_some().then_some(asked.hash), paid: false };
     let answer = gateway.group.submit(item).await?;
     let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
-    let mut response = match wait {
-        None => json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document()),
-        Some(wait) => match Box::pin(wait_for(&gateway, &caller, job.id, visible(&caller), wait)).await {
-            Ok(record) => {
-                let status = if record.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
-                json(status, JobView { durability: accepted.durability, ..JobView::of(&record) }.document())
-            }
-            // It was deleted, before or meanwhile; what is left of it still answers for its key.
-            Err(gone) if gone.code == ProblemCode::NotFound => {
-                let status = if accepted.head.state().is_end() { StatusCode::OK } else { StatusCode::ACCEPTED };
-                json(status, JobView::accepted(&job, &accepted).document())
-            }
-            Err(problem) => return Err(problem),
-        },
+    let record = match wait {
+        Some(wait) => Some(Box::pin(wait_for(&gateway, &caller, job.id, visible(&caller), wait)).await),
+        None if accepted.replayed => Some(Box::pin(find(&gateway, &caller, job.id, visible(&caller))).await),
+        None => None,
     };
+    // It is accepted, though it may be deleted meanwhile or Redis gone: then the answer is what the commit said.
+    let record = record.and_then(Result::ok);
+    let view = JobView::accepted(&job, &accepted, record.as_ref());
+    let ended = wait.is_some() && view.head.state().is_end();
+    let mut response = json(if ended { StatusCode::OK } else { StatusCode::ACCEPTED }, view.document());
     note_acceptance(&mut response, job.id, &accepted);
     Ok(response)
 }
@@ -133,6 +128,7 @@ pub(super) fn note_acceptance(response: &mut Response, id: JobId, accepted: &Acc
     responses(
         (status = 200, description = "The job", body = schema::Job),
         (status = 404, description = "No such job, or not yours", body = schema::Problem),
+        (status = 500, description = "Its record is damaged: `job_unreadable`, for keys of all tenants; others get 404", body = schema::Problem),
     )
 )]
 pub(super) async fn get(
@@ -204,9 +200,13 @@ pub(super) fn read_include(given: &str) -> Result<Fields, &'static str> {
     Ok(fields)
 }
 
-/// A job that the caller may know of.
+/// A job that the caller may know of. Nobody can say whose a job is that cannot be read, so only keys for all
+/// tenants hear of it.
 pub(super) async fn find(gateway: &Gateway, caller: &Caller, id: JobId, fields: Fields) -> Result<Record, Problem> {
-    let found = gateway.flow.store.read_one(id, fields).await?;
+    let found = match gateway.flow.store.read_one(id, fields).await {
+        Err(fault) if fault.is_unreadable() && caller.key.tenant.is_some() => None,
+        found => found?,
+    };
     let theirs = |record: &Record| {
         !record.deleted && record.spec.tenant == caller.tenant && caller.may_touch(&record.spec.topic).is_ok()
     };

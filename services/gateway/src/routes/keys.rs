@@ -25,7 +25,7 @@ use crate::{
 const USUAL_OVERLAP_MS: u64 = 3_600_000;
 const LONGEST_OVERLAP_MS: u64 = 30 * 24 * 3_600_000;
 
-/// Make a key. Its secret is in this answer and nowhere else, ever.
+/// Make a key. Its secret is in this answer and nowhere else, ever; so `Idempotency-Key` is refused here.
 #[utoipa::path(
     post, path = "/api/v1/keys", tag = "keys",
     request_body = schema::KeyRequest,
@@ -61,21 +61,23 @@ pub(super) async fn create(
     Ok(json(StatusCode::CREATED, body))
 }
 
-/// List the tenant's keys, without their secrets.
+/// List keys, without their secrets: the tenant's, or everybody's for a key for all tenants that sends no
+/// `Muster-Tenant`.
 #[utoipa::path(
     get, path = "/api/v1/keys", tag = "keys",
     responses((status = 200, description = "The keys", body = schema::KeyList))
 )]
 pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
-    let keys = gateway.flow.store.list_keys(Some(&caller.tenant)).await?;
+    let keys = gateway.flow.store.list_keys(caller.manages()).await?;
     let body = view::document(|json| {
         json.list("items", |json| keys.iter().for_each(|key| json.object(None, |json| write(json, key))));
     });
     Ok(json(StatusCode::OK, body))
 }
 
-/// Delete a key. It stops working within a few seconds on every gateway.
+/// Delete a key. It stops working within a few seconds on every gateway. A key for all tenants finds any key by
+/// its id, unless it sends `Muster-Tenant`.
 #[utoipa::path(
     delete, path = "/api/v1/keys/{id}", tag = "keys",
     params(("id" = String, Path, description = "The key's id: the middle part of `mst_<id>_<secret>`")),
@@ -101,7 +103,8 @@ pub(super) async fn delete(
 }
 
 /// Give a key a new secret. The old one works on for `overlap_ms`, an hour unless given, so that whoever uses
-/// it can be told in time; 0 ends it within a few seconds.
+/// it can be told in time; 0 ends it within a few seconds. A key for all tenants finds any key by its id, unless
+/// it sends `Muster-Tenant`.
 #[utoipa::path(
     post, path = "/api/v1/keys/{id}/rotate", tag = "keys",
     params(("id" = String, Path, description = "The key's id: the middle part of `mst_<id>_<secret>`")),
@@ -147,14 +150,14 @@ pub(super) async fn rotate(
     Ok(json(StatusCode::OK, body))
 }
 
-/// The key of this id, if it is the caller's tenant's.
+/// The key of this id, if it is one that the caller manages.
 async fn find(gateway: &Gateway, caller: &Caller, id: &str) -> Result<ApiKey, Problem> {
     let none = || Problem::new(ProblemCode::NotFound, "there is no such key");
     if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return Err(none());
     }
     let key = gateway.flow.store.find_key(id).await?;
-    key.filter(|key| key.tenant == caller.tenant).ok_or_else(none)
+    key.filter(|key| caller.manages().is_none_or(|tenant| key.tenant == *tenant)).ok_or_else(none)
 }
 
 /// Refuses a key that reaches further than the caller's own.
@@ -256,7 +259,7 @@ mod tests {
             topics: topics.iter().map(|t| (*t).to_owned()).collect(),
             expires_at: None,
         };
-        Caller { tenant: tenant.unwrap_or_default(), key: Arc::new(key) }
+        Caller { tenant: tenant.unwrap_or_default(), named: false, key: Arc::new(key) }
     }
 
     fn asked(body: &'static str, caller: &Caller) -> Result<ApiKey, Problem> {

@@ -2,7 +2,7 @@
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_domain::{ProblemCode, State as JobState, Topic};
+use muster_domain::{JobId, ProblemCode, State as JobState, Topic};
 use muster_store::{Fields, ListError, ListFilter};
 
 use super::{
@@ -14,13 +14,13 @@ use crate::{Gateway, auth::Caller, json::Faults, problem::Problem, query::Params
 const USUAL_PAGE: u64 = 50;
 const LARGEST_PAGE: u64 = 500;
 
-/// List jobs, newest first. A page may be short: only a missing `next_cursor` ends the list.
+/// List jobs, newest first. A page may be short, even empty: only a missing `next_cursor` ends the list.
 #[utoipa::path(
     get, path = "/api/v1/jobs", tag = "jobs",
     params(
         ("limit" = Option<u64>, Query, description = "1 to 500; 50 unless given"),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
-        ("include" = Option<String>, Query, description = "`payload`, `result`, or both with a comma"),
+        ("include" = Option<String>, Query, description = "`payload`, `result`, or both with a comma; a page then ends at 4 MiB of them"),
         ("state" = Option<String>, Query, description = "One or more states with commas"),
         ("topic" = Option<String>, Query, description = "This topic"),
         ("label.<key>" = Option<String>, Query, description = "This label, any number of them"),
@@ -50,11 +50,19 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
             let theirs = page.items.iter().filter(|record| caller.may_touch(&record.spec.topic).is_ok());
             theirs.for_each(|record| json.object(None, |json| view::JobView::of(record).write(json)));
         });
+        write_unreadable(json, &caller, &page.unreadable);
         if let Some(next) = &page.next_cursor {
             json.text("next_cursor", next);
         }
     });
     Ok(json(StatusCode::OK, body))
+}
+
+/// Those on a page that cannot be read, for whoever may see every topic: theirs is not known.
+pub(super) fn write_unreadable(json: &mut view::Json, caller: &Caller, jobs: &[JobId]) {
+    if !jobs.is_empty() && caller.key.topics.is_empty() {
+        json.list("unreadable", |json| jobs.iter().for_each(|id| json.item(&id.to_string())));
+    }
 }
 
 struct Asked {

@@ -3,12 +3,13 @@
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_domain::{JobId, JobSpec, ProblemCode, Time, TraceParent, job::When};
+use muster_flow::failpoint;
 use muster_store::{Fields, Record};
 
 use super::{
     Id, Submitter,
     control::not_done,
-    jobs::{find, note_acceptance, unless_there},
+    jobs::{find, note_acceptance, unless_there, visible},
     json,
 };
 use crate::{
@@ -56,10 +57,12 @@ pub(super) async fn retry(
     // Told once nothing but the stores can refuse it.
     if first {
         gateway.tell(gateway.act(&caller, "job_retry_by_hand").job(id)).await?;
+        failpoint!("retry.after_audit");
     }
     let made = commit(&gateway, id, item).await?;
     let (job, accepted) = made.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
-    let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted).document());
+    let record = if accepted.replayed { find(&gateway, &caller, job.id, visible(&caller)).await.ok() } else { None };
+    let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted, record.as_ref()).document());
     note_acceptance(&mut response, job.id, &accepted);
     Ok(response)
 }
@@ -92,6 +95,7 @@ async fn prepare(
     spec.topic = overrides.topic.unwrap_or(spec.topic);
     spec.priority = overrides.priority.unwrap_or(spec.priority);
     caller.may_touch(&spec.topic)?;
+    gateway.lag.admit()?;
     gateway.topics.know().await?;
     let refused = |why: &str| Problem::field(ProblemCode::InvalidRequest, "/topic", why);
     gateway.topics.told(&caller.tenant, &spec.topic).map_err(refused)?;
@@ -111,6 +115,7 @@ async fn prepare(
 async fn commit(gateway: &Gateway, old: JobId, item: Item) -> Result<Answer, Problem> {
     let answer = gateway.group.submit(item).await?;
     if let Ok((job, _)) = &answer {
+        failpoint!("retry.after_submit");
         // After the new job: a crash in between is mended by the next click.
         gateway.flow.store.mark_retried(old, job.id).await?;
     }

@@ -1,14 +1,16 @@
 //! Topics: what each was told, how it is doing, and the switch that stops it.
 //!
 //! Promises: what a read shows of settings is what Redis holds; the numbers beside it are asked
-//! in a fixed number of calls, however much waits. A write that names a version it has seen
+//! in calls by the number of its lines, however much waits. A write that names a version it has seen
 //! (`If-Match`) never replaces another.
 
 use axum::{extract::State, response::Response};
+use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use muster_bus::subjects;
-use muster_domain::{ProblemCode, Tenant, Topic, job::Known, slot::Limit, topic::Paused};
-use muster_store::{Put, SeenVersion, TopicChange, TopicRecord, WorkerSnapshot};
+use muster_domain::{Line, ProblemCode, Tenant, Time, Topic, job::Known, slot::Limit, topic::Paused};
+use muster_flow::{LineWaiting, Waits};
+use muster_store::{Put, SeenVersion, TopicChange, TopicRecord, WorkerSeen, WorkerSnapshot};
 
 use super::{
     Named,
@@ -28,6 +30,9 @@ use crate::{
     view::{self, Json},
 };
 
+/// So many lines with offers are asked for their oldest.
+const MOST_ASKED: usize = 64;
+
 /// List the tenant's topics: those that were told something, and those that live workers take.
 #[utoipa::path(
     get, path = "/api/v1/topics", tag = "topics",
@@ -37,15 +42,15 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
     params.finish(Faults::default())?;
     gateway.take_read(&caller).await?;
     gateway.topics.know().await?;
-    // Nice to know: a list without it is still one.
-    let snapshot = gateway.flow.store.read_workers().await.ok().flatten();
+    let snapshot = gateway.flow.store.read_workers().await?;
     let names = gateway.topics.names(&caller, snapshot.as_ref());
     let body = view::document(|json| {
         json.list("items", |json| {
             for (topic, told) in &names {
                 json.object(None, |json| {
                     write_settings(json, &caller.tenant, topic, told.as_deref());
-                    json.integer("workers", workers_of(&gateway, snapshot.as_ref(), &caller.tenant, topic));
+                    let workers = workers_of(&gateway, snapshot.as_ref(), &caller.tenant, topic);
+                    json.integer("workers", workers.len() as u64);
                 });
             }
         });
@@ -225,19 +230,13 @@ async fn shown(
     topic: &Topic,
     told: Option<&TopicRecord>,
 ) -> Result<Response, Problem> {
-    let (store, bus) = (&gateway.flow.store, &gateway.flow.bus);
-    let subject = subjects::offer(&caller.tenant, topic);
+    let store = &gateway.flow.store;
+    let names = [(caller.tenant.clone(), topic.clone())];
     let max = told.and_then(|told| told.settings.concurrency?.max);
-    let (waiting, offered, first, workers) = tokio::join!(
-        store.waiting_in(&caller.tenant, topic),
-        bus.subject_count(&subject),
-        bus.oldest(&subject),
-        store.read_workers()
-    );
-    let waiting = waiting?;
-    // Of what is on the bus it is known since when it is offered.
-    let offered_since = if let Known::Oldest(at) = first { Some(at) } else { None };
-    let oldest = waiting.oldest.into_iter().chain(offered_since).min();
+    let (lines, snapshot) = tokio::join!(gateway.flow.waiting(&names), store.read_workers());
+    let lines: Vec<LineWaiting> = lines?.into_iter().flatten().collect();
+    let snapshot = snapshot?;
+    let oldest = oldest(gateway, &caller.tenant, &lines).await?;
     let places = match max {
         Some(max) => {
             let (_, held, _) = store.read_slots(&caller.tenant, &Limit::Topic(topic.clone())).await?;
@@ -245,45 +244,58 @@ async fn shown(
         }
         None => None,
     };
-    // A bus that does not answer, or a list that nobody writes, leaves its number out.
-    let (offered, workers) = (offered.ok(), workers.ok().flatten());
-    let backlog = waiting.queued + offered.unwrap_or(0);
+    let workers = workers_of(gateway, snapshot.as_ref(), &caller.tenant, topic);
+    let (waits, worth) = (Waits::of(&lines), Waits::worth_workers(&lines, &workers));
     let body = view::document(|json| {
         write_settings(json, &caller.tenant, topic, told);
-        json.integer("backlog", backlog);
-        json.integer("runnable", runnable(told, waiting.queued, offered.unwrap_or(0), places));
+        json.integer("backlog", waits.sum());
+        json.integer("runnable", runnable(told, worth, places));
         if let Some(oldest) = oldest {
             let age = store.now().since(oldest).as_millis();
             json.integer("oldest_age_ms", u64::try_from(age).unwrap_or(u64::MAX));
         }
         json.object(Some("counts"), |json| {
-            json.integer("queued", waiting.queued);
-            if let Some(offered) = offered {
+            json.integer("queued", waits.queued);
+            if let Some(offered) = waits.offered {
                 json.integer("dispatched", offered);
             }
         });
-        json.integer("workers", workers_of(gateway, workers.as_ref(), &caller.tenant, topic));
+        json.integer("workers", workers.len() as u64);
     });
     Ok(tagged(json(StatusCode::OK, body), told.map_or(0, |told| told.version)))
 }
 
-/// What more workers would run: all that waits, less what a pause, a rate or a limit holds back.
-fn runnable(told: Option<&TopicRecord>, queued: u64, offered: u64, places: Option<u64>) -> u64 {
+/// Since when the oldest waits: in the backlogs as it was accepted, on the bus as it was offered.
+async fn oldest(gateway: &Gateway, tenant: &Tenant, lines: &[LineWaiting]) -> Result<Option<Time>, Problem> {
+    let names: Vec<(Tenant, Line)> = lines.iter().map(|line| (tenant.clone(), line.known.line.clone())).collect();
+    let offered = lines.iter().filter(|line| line.offered != Some(0)).take(MOST_ASKED);
+    let asked = offered.map(async |line| gateway.flow.bus.oldest(&subjects::offer(tenant, &line.known.line)).await);
+    let (queued, offered) = tokio::join!(gateway.flow.store.oldest_queued(&names), join_all(asked));
+    let offered = offered.into_iter().filter_map(|first| if let Known::Oldest(at) = first { Some(at) } else { None });
+    Ok(queued?.into_iter().flatten().chain(offered).min())
+}
+
+/// What more workers would run: all that they could, less what a pause, a rate or a limit holds back.
+fn runnable(told: Option<&TopicRecord>, worth: Waits, places: Option<u64>) -> u64 {
     match told {
         Some(told) if told.paused.is_some() => 0,
         Some(TopicRecord { settings, .. }) => {
             let most = settings.rate.map(|rate| u64::from(rate.burst)).into_iter().chain(places).min();
-            offered + most.map_or(queued, |most| queued.min(most))
+            worth.offered.unwrap_or(0) + most.map_or(worth.queued, |most| worth.queued.min(most))
         }
-        None => offered + queued,
+        None => worth.sum(),
     }
 }
 
-fn workers_of(gateway: &Gateway, snapshot: Option<&WorkerSnapshot>, tenant: &Tenant, topic: &Topic) -> u64 {
+fn workers_of<'a>(
+    gateway: &Gateway,
+    snapshot: Option<&'a WorkerSnapshot>,
+    tenant: &Tenant,
+    topic: &Topic,
+) -> Vec<&'a WorkerSeen> {
     let shared = gateway.flow.settings.is_shared(topic.as_str());
-    let all = snapshot.iter().flat_map(|snapshot| &snapshot.workers);
-    let takes = |topics: &[String]| topics.iter().any(|taken| taken == topic.as_str());
-    all.filter(|worker| worker.serves(tenant.as_str(), shared) && takes(&worker.topics)).count() as u64
+    let all = snapshot.into_iter().flat_map(|snapshot| &snapshot.workers);
+    all.filter(|worker| worker.serves(tenant.as_str(), shared) && worker.takes(topic.as_str())).collect()
 }
 
 fn write_settings(json: &mut Json, tenant: &Tenant, topic: &Topic, told: Option<&TopicRecord>) {

@@ -15,7 +15,7 @@ pub(crate) struct Config {
     settings: BTreeMap<String, String>,
 }
 
-/// Every setting of one gateway.
+/// Every setting of one gateway, and of the other replicas.
 #[derive(ToSchema)]
 pub(crate) struct EffectiveConfig {
     /// `muster-gateway`.
@@ -25,6 +25,21 @@ pub(crate) struct EffectiveConfig {
     /// Of what the cluster was told, as far as this replica knows.
     version: u64,
     /// In the order of their names.
+    items: Vec<EffectiveSetting>,
+    /// Every other replica of every service that lives; absent while Redis is away.
+    others: Option<Vec<OtherConfig>>,
+}
+
+/// Every setting of another replica.
+#[derive(ToSchema)]
+pub(crate) struct OtherConfig {
+    /// `muster-gateway` or `muster-scheduler`.
+    service: String,
+    /// Its name.
+    instance: String,
+    /// When it said so.
+    seen_at: String,
+    /// In the order of their names; empty if its version does not tell.
     items: Vec<EffectiveSetting>,
 }
 

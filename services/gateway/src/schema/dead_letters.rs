@@ -9,6 +9,8 @@ use utoipa::ToSchema;
 pub(crate) struct DeadLetterPage {
     /// Newest first.
     items: Vec<DeadLetter>,
+    /// Jobs on this part of the list whose records are damaged; absent if none.
+    unreadable: Option<Vec<String>>,
     /// Where to go on; absent at the end.
     next_cursor: Option<String>,
 }
@@ -43,6 +45,8 @@ pub(crate) struct DeadLetterSummary {
     counted: u64,
     /// There are dead letters beyond those.
     more: bool,
+    /// By cause: at most 500.
+    by_cause: Vec<CauseCount>,
     /// By topic.
     by_topic: Vec<TopicCount>,
     /// By error code.
@@ -51,6 +55,25 @@ pub(crate) struct DeadLetterSummary {
     by_state: Vec<StateCount>,
     /// Messages that could not be read; for keys of all tenants only.
     messages: Option<u64>,
+}
+
+/// How many for one reason.
+#[derive(ToSchema)]
+pub(crate) struct CauseCount {
+    /// `job`, or `message`: one that could not be read; these for keys of all tenants only.
+    kind: String,
+    /// A job's error code, or its state if it has none; `undecodable` for messages.
+    cause: String,
+    /// How the jobs ended.
+    state: Option<String>,
+    /// Where the messages were sent.
+    subject: Option<String>,
+    /// What is wrong with the messages.
+    reason: Option<String>,
+    /// How many.
+    count: u64,
+    /// When the last of them ended, or was found.
+    last_seen: String,
 }
 
 /// How many of a topic.

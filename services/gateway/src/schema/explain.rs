@@ -43,6 +43,8 @@ pub(crate) struct Explanation {
     topic_limit: Option<PlacesView>,
     /// Its place in the backlog.
     backlog: Option<BacklogPlace>,
+    /// What stands on the bus for its topic, of a job that may have been offered without a word in its record.
+    offers: Option<OffersView>,
     /// Who could run it, where that is known and it is yet to be started.
     workers: Option<ServingView>,
     /// What held it up, denied or cancelled it, where that said why.
@@ -122,6 +124,13 @@ pub(crate) struct BacklogPlace {
     claimed_until: Option<String>,
 }
 
+/// Offers of a job's topic that stand on the bus, its own perhaps among them.
+#[derive(ToSchema)]
+pub(crate) struct OffersView {
+    /// In so many messages, of up to eight offers each.
+    messages: u64,
+}
+
 /// The workers of a job's topic and tenant.
 #[derive(ToSchema)]
 pub(crate) struct ServingView {
@@ -153,6 +162,8 @@ pub(crate) struct Refusal {
 pub(crate) struct NextLook {
     /// `reconciler`: of the scheduler that leads.
     by: String,
+    /// Which one does, as its lock says; absent if none leads at this moment.
+    scheduler: Option<String>,
     /// When.
     at: String,
     /// That has come.

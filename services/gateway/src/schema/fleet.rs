@@ -71,8 +71,25 @@ pub(crate) struct ReplicaView {
     seen_at: String,
     /// How many loops it has.
     loops: u64,
-    /// Which of them it leads.
+    /// Which of them it leads, as it says itself.
     leads: Vec<String>,
+    /// Which leaders' locks are its own, as Redis says now.
+    holds: Vec<HeldLock>,
+    /// Jobs that it asks somebody outside about, and holds the locks of.
+    deciding: Vec<String>,
+}
+
+/// A leader's lock that a replica holds.
+#[derive(ToSchema)]
+pub(crate) struct HeldLock {
+    /// Of which loop.
+    r#loop: String,
+    /// The key in Redis.
+    lock: String,
+    /// Grows with every new holder.
+    fence: u64,
+    /// Since when it holds it, by the clock of Redis.
+    since: String,
 }
 
 /// Loops.
@@ -99,14 +116,15 @@ pub(crate) struct LoopView {
     duplicate_costs: String,
     /// `leading` or `standby`; `active` for loops that need no leader; `not_started`.
     state: String,
-    /// Since when it leads.
-    since: Option<String>,
     /// The leader's lock.
     lock: Option<String>,
     /// Which replica holds that now.
     holder: Option<String>,
     /// Grows with every new holder.
     fence: Option<u64>,
+    /// Since when the holder has the lock, by the clock of Redis; of a loop without a lock, since when
+    /// it runs here.
+    since: Option<String>,
     /// How often it looks when nothing wakes it.
     interval_ms: u64,
     /// How long a tick should take at most.
@@ -133,18 +151,20 @@ pub(crate) struct LoopView {
     said_at: String,
 }
 
-/// Leaders' locks.
+/// Locks.
 #[derive(ToSchema)]
 pub(crate) struct LockList {
-    /// All there are.
+    /// All leaders' locks, then those on jobs, the one that is held longest first.
     items: Vec<LockView>,
 }
 
-/// A leader's lock.
+/// A leader's lock, or one on a job that somebody outside is being asked about.
 #[derive(ToSchema)]
 pub(crate) struct LockView {
     /// The key in Redis.
     key: String,
+    /// Which job is decided about under it; absent if it is a leader's.
+    job_id: Option<String>,
     /// Whether anybody holds it.
     held: bool,
     /// Which replica.
@@ -153,6 +173,8 @@ pub(crate) struct LockView {
     owner: Option<String>,
     /// Grows with every new holder.
     fence: Option<u64>,
+    /// Since when, by the clock of Redis.
+    since: Option<String>,
     /// How long it lasts unless it is renewed.
     ttl_ms: Option<u64>,
 }

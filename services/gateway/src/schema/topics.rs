@@ -55,9 +55,9 @@ pub(crate) struct TopicRetention {
     failed_ms: Option<u64>,
 }
 
-/// A topic: what it was told, and how it is doing.
+/// A topic in a list: what it was told, and who takes it.
 #[derive(ToSchema)]
-pub(crate) struct Topic {
+pub(crate) struct ListedTopic {
     /// Its name.
     topic: String,
     /// Whose.
@@ -76,16 +76,24 @@ pub(crate) struct Topic {
     #[schema(inline)]
     #[serde(flatten)]
     settings: TopicSettings,
-    /// How many jobs wait: queued, and offered to workers.
+    /// Live workers that take it.
+    workers: u64,
+}
+
+/// A topic: what it was told, and how it is doing.
+#[derive(ToSchema)]
+pub(crate) struct Topic {
+    /// As in a list.
+    #[serde(flatten)]
+    listed: ListedTopic,
+    /// How many jobs wait, whatever they require: queued, and offered to workers.
     backlog: u64,
-    /// That, less what a pause or a rate holds back: scale workers on this.
+    /// That, less what a pause, a rate or a limit holds back, and what no live worker fits: scale workers on this.
     runnable: u64,
     /// Of the job that waits longest in the backlog.
     oldest_age_ms: Option<u64>,
     /// By state, as far as one question tells.
     counts: TopicCounts,
-    /// Live workers that take it.
-    workers: u64,
 }
 
 /// Jobs by state.
@@ -112,5 +120,5 @@ pub(crate) struct Pause {
 #[derive(ToSchema)]
 pub(crate) struct TopicList {
     /// In the order of their names.
-    items: Vec<Topic>,
+    items: Vec<ListedTopic>,
 }

@@ -1,6 +1,6 @@
 //! What is shown of a job, and what is not.
 
-use muster_domain::{StartId, Tenant, Topic, job::Lease};
+use muster_domain::{Ending, StartId, Tenant, Topic, job::Lease};
 use serde_json::Value;
 
 use super::*;
@@ -60,7 +60,7 @@ fn what_does_not_apply_is_absent() {
 #[test]
 fn an_ended_job_shows_its_result_to_the_last_digit() {
     let spec = spec();
-    let mut head = head(Phase::Ended { end: State::Succeeded, lease_end: None });
+    let mut head = head(Phase::Ended { end: Ending::Succeeded, lease_end: None });
     head.started_at = Some(Time(1_700_000_001_000_000));
     head.last_worker = Some(WorkerId::trusted("h~default~w1"));
     let result = StoredResult { json: Bytes::from_static(b"{\"n\":123456789012345678901}"), ..Default::default() };
@@ -82,7 +82,7 @@ fn an_ended_job_shows_its_result_to_the_last_digit() {
 
 #[test]
 fn an_oversized_result_is_a_flag_a_size_and_a_preview() {
-    let (spec, head) = (spec(), head(Phase::Ended { end: State::Succeeded, lease_end: None }));
+    let (spec, head) = (spec(), head(Phase::Ended { end: Ending::Succeeded, lease_end: None }));
     let result = StoredResult { truncated: true, size: 300_000, preview: "[\"é".into(), ..Default::default() };
     let shown = shown(&JobView { result: Some(&result), ..JobView::bare(JobId::mint(1), &spec, &head) });
     assert_eq!((&shown["result_truncated"], &shown["result_size"]), (&true.into(), &300_000.into()));

@@ -11,6 +11,7 @@ use std::{
 
 use muster_bus::subjects;
 use muster_domain::{JobId, Labels, Line, RequestId, StartId, Time, Topic, WorkerId};
+use muster_flow::failpoint;
 use muster_store::{Fields, Record};
 use muster_wire::{
     Body, job_id,
@@ -23,7 +24,7 @@ use super::{
     beat::{Beat, EVERY},
     on_bus,
     pull::{Offered, Want},
-    raw,
+    raw, readable,
 };
 use crate::{auth::Caller, problem::Problem};
 
@@ -110,14 +111,15 @@ impl Workers {
         }
         let mut at_hand = HashMap::new();
         for offered in offered {
-            // One that names no job cannot be noted; it goes back, and its job's home finds it.
+            // The bus hands on none that names no job, and has the job ended of any other that makes no sense.
             if let Ok(id) = job_id(&offered.offer.job_id) {
                 at_hand.insert((id, offered.offer.version), offered);
             }
         }
         let mine: Vec<(JobId, u32)> = at_hand.keys().copied().collect();
-        let ttl = asked.lease.unwrap_or_default().max(LEAST_NOTE);
+        let ttl = self.note_ttl(asked, at_hand.values().map(|offered| &offered.offer));
         let note = store.note_lease(&caller.tenant, &worker, &asked.request, &mine, ttl).await?;
+        failpoint!("lease.after_note");
         let (here, elsewhere): (Vec<_>, Vec<_>) = note.into_iter().partition(|entry| at_hand.contains_key(entry));
         let mut noted = self.recall(caller, elsewhere).await?;
         for (job, version) in here {
@@ -128,6 +130,13 @@ impl Workers {
         // Another request under the same name was first: what it did not note goes back.
         drop(at_hand);
         Ok((self.begin(&worker, asked, noted).await?, drain))
+    }
+
+    /// As long as the longest lease that any of the jobs gets, so that the note lives while one of them runs.
+    fn note_ttl<'a>(&self, asked: &Lease, offers: impl Iterator<Item = &'a v1::Offer>) -> Duration {
+        let told = |offer: &v1::Offer| self.flow.settings.topic(&offer.tenant, &offer.topic)?.settings.lease_ms;
+        let topics = || Some(Duration::from_millis(offers.filter_map(told).max()?.into()));
+        asked.lease.or_else(topics).unwrap_or_default().max(LEAST_NOTE)
     }
 
     /// Waits for offers of any of the topics.
@@ -224,7 +233,7 @@ impl Workers {
         for ((job, version), record) in note.into_iter().zip(records) {
             let theirs =
                 |r: &Record| !r.deleted && r.spec.tenant == caller.tenant && caller.may_touch(&r.spec.topic).is_ok();
-            let Some(record) = record?.filter(theirs) else { continue };
+            let Some(record) = readable(record)?.filter(theirs) else { continue };
             let offer = v1::Offer { version, ..muster_flow::offer_of(&record, &record.head) };
             noted.push(Noted { job, version, offer, offered: None });
         }
@@ -260,6 +269,7 @@ impl Workers {
                     Verdict::Retry | Verdict::Unspecified => again.push(noted),
                 }
             }
+            failpoint!("lease.after_start");
             open = again;
             if !open.is_empty() {
                 tokio::time::sleep(super::ASK_PAUSE).await;
@@ -287,6 +297,7 @@ fn start_ask(worker: &WorkerId, asked: &Lease, noted: &Noted) -> v1::StartAsk {
         dispatched_at: noted.offer.dispatched_at,
         start_id: StartId::derive(worker, &asked.request, noted.job, noted.version).0.to_vec().into(),
         lease_ms: lease_ms(asked.lease),
+        // What nobody can read, the bus has rejected.
         undecodable: false,
         tenant: noted.offer.tenant.clone(),
         topic: noted.offer.topic.clone(),

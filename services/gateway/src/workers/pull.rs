@@ -13,7 +13,7 @@ use std::{
 
 use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, Receipt};
 use muster_chassis::Tasks;
-use muster_domain::{JobId, Line, ProblemCode, State, Tenant};
+use muster_domain::{Event, JobId, Line, ProblemCode, Tenant, job::transition};
 use muster_flow::Flow;
 use muster_store::{Fields, Store};
 use muster_wire::{Body, job_id, v1};
@@ -244,7 +244,7 @@ impl Puller {
         let mut open = Vec::with_capacity(offered.len());
         for (one, record) in offered.into_iter().zip(records) {
             match record {
-                Ok(Some(record)) if record.head.state() != State::Dispatched => one.decided(),
+                Ok(Some(record)) if transition(record.head.state(), Event::Start).is_none() => one.decided(),
                 Ok(Some(record)) if record.head.version != one.offer.version => one.decided(),
                 // No record yet, or no answer: the start will tell.
                 _ => open.push(one),

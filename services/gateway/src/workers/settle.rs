@@ -151,6 +151,7 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
         topic: record.spec.topic.to_string(),
         // The record names the slots of its last attempt only.
         slot: record.carried_slot().filter(|_| record.head.fence == report.fence),
+        traceparent: record.spec.trace.filter(|t| t.is_sampled()).map(|t| t.to_string()).unwrap_or_default(),
         kind: Some(kind),
     }
 }

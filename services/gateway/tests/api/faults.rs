@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use muster_bus::{Bus, BusSettings, subjects};
+use muster_domain::job::Known;
 use muster_testkit::{NatsServer, RedisServer, nats, redis, until};
 use muster_wire::{Body, v1::DeadLetter};
-use serde_json::json;
+use reqwest::Method;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::gate::Gate;
@@ -48,6 +50,130 @@ async fn redis_away_is_a_503_within_two_seconds_and_the_door_stays_open() {
         })
         .await;
     }
+}
+
+/// How long somebody waits who asks while Redis hangs is what the settings say: the whole call's limit,
+/// and within it one answer's, after which the question is asked again.
+#[tokio::test]
+async fn the_patience_with_a_redis_that_hangs_is_a_setting() {
+    let redis = RedisServer::start().await;
+    let settings = |call, response| [("REDIS_CALL_TIMEOUT_MS", call), ("REDIS_RESPONSE_TIMEOUT_MS", response)];
+    let (url, ms) = (nats().await.url(), Duration::from_millis);
+    let hasty = Gate::over(&redis.url(), &url, &settings("200", "100")).await;
+    let patient = Gate::over(&redis.url(), &url, &settings("3000", "3000")).await;
+    for gate in [&hasty, &patient] {
+        assert_eq!(gate.get("/api/v1/jobs").await.status, 200);
+    }
+    redis.pause();
+    for (gate, wait) in [(&hasty, ms(150)..ms(800)), (&patient, ms(2_500)..ms(4_500))] {
+        let began = Instant::now();
+        let answer = gate.get("/api/v1/jobs").await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (503, "store_unavailable"));
+        assert!(wait.contains(&began.elapsed()), "{:?} is not in {wait:?}", began.elapsed());
+    }
+    // Who is patient hears an answer that comes late.
+    let (answer, ()) = tokio::join!(patient.get("/api/v1/jobs"), async {
+        tokio::time::sleep(ms(1_000)).await;
+        redis.resume();
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text);
+}
+
+/// What a read needs of Redis it needs: nothing is made up when Redis does not say.
+#[tokio::test]
+async fn no_read_answers_for_a_redis_that_hangs() {
+    let redis = RedisServer::start().await;
+    let gate = Gate::over(&redis.url(), &nats().await.url(), &[]).await;
+    let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+    let id = made.json["id"].as_str().unwrap().to_owned();
+    let own = ["", "/explain", "/history"].map(|part| format!("jobs/{id}{part}"));
+    let others = ["jobs", "topics", "topics/t", "workers", "keys", "operations", "dlq", "dlq/summary", "audit"];
+    let fleet = ["replicas", "loops", "locks", "config", "audit/verify", "dlq?kind=message"];
+    let paths: Vec<String> = others.iter().chain(&fleet).map(|path| (*path).to_owned()).chain(own).collect();
+    for path in &paths {
+        let answer = gate.get(&format!("/api/v1/{path}")).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+    }
+    redis.pause();
+    for path in &paths {
+        let began = Instant::now();
+        let answer = gate.get(&format!("/api/v1/{path}")).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (503, "store_unavailable"), "{path}: {}", answer.text);
+        assert!(began.elapsed() < Duration::from_secs(2), "{path}: {:?}", began.elapsed());
+    }
+    redis.resume();
+}
+
+/// Nor does any call wait for one that is gone or hangs: what is to be done, and the calls of HTTP workers.
+#[tokio::test]
+async fn every_call_that_does_something_is_refused_in_time_while_redis_is_away() {
+    let redis = RedisServer::start().await;
+    let gate = Gate::over(&redis.url(), &nats().await.url(), &[]).await;
+    let alive = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.json["id"].as_str().unwrap().to_owned();
+    let ended = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await.json["id"].as_str().unwrap().to_owned();
+    assert_eq!(gate.post(&format!("/api/v1/jobs/{ended}/cancel"), &json!({})).await.status, 200);
+    let held = |more: Value| {
+        let mut item = json!({"job_id": alive, "fence": 1});
+        item.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"worker_id": "w", "items": [item]})
+    };
+    let calls = [
+        (Method::POST, format!("jobs/{alive}/cancel"), json!({})),
+        (Method::POST, format!("jobs/{ended}/retry"), json!({})),
+        (Method::DELETE, format!("jobs/{ended}"), json!(null)),
+        (Method::POST, "jobs/bulk".to_owned(), json!({"action": "cancel", "filter": {"topic": "t"}})),
+        (Method::POST, "keys".to_owned(), json!({"name": "k", "tenant": gate.tenant(), "scopes": ["read"]})),
+        (Method::DELETE, "keys/none".to_owned(), json!(null)),
+        (Method::POST, "keys/none/rotate".to_owned(), json!({})),
+        (Method::PUT, "topics/t".to_owned(), json!({"lease_ms": 5_000})),
+        (Method::POST, "topics/t/pause".to_owned(), json!({})),
+        (Method::POST, "workers/w/drain".to_owned(), json!({})),
+        (Method::POST, "worker/lease".to_owned(), json!({"request_id": "r", "worker_id": "w", "topics": ["t"]})),
+        (Method::POST, "worker/extend".to_owned(), held(json!({}))),
+        (Method::POST, "worker/complete".to_owned(), held(json!({"result": 1}))),
+        (Method::POST, "worker/fail".to_owned(), held(json!({"error": {"code": "boom", "message": "no"}}))),
+        (Method::POST, "worker/release".to_owned(), held(json!({}))),
+    ];
+    let stored = gate.make_key(&["submit", "read", "control", "worker", "admin"], &[]).await;
+    let stored = gate.with_key(Some(&stored));
+    let stop: [fn(&RedisServer); 2] = [RedisServer::pause, RedisServer::stop];
+    for away in stop {
+        away(&redis);
+        for gate in [&gate, &stored] {
+            for (method, path, body) in &calls {
+                let body = (!body.is_null()).then(|| body.to_string().into_bytes());
+                let began = Instant::now();
+                let answer = gate.send(method.clone(), &format!("/api/v1/{path}"), &[], body).await;
+                let took = began.elapsed();
+                assert_eq!((answer.status.as_u16(), answer.code()), (503, "store_unavailable"), "{path}");
+                assert!(answer.headers.contains_key("retry-after"), "{path} says when to come back");
+                assert!(took < Duration::from_secs(2), "{path} took {took:?}");
+            }
+        }
+        redis.resume();
+    }
+}
+
+/// Who waits for the end of a job that was accepted is not told otherwise because Redis went away meanwhile.
+#[tokio::test]
+async fn an_accepted_submit_that_waits_says_so_though_redis_goes_away() {
+    let (redis, nats) = (RedisServer::start().await, NatsServer::start().await);
+    let gate = Gate::over(&redis.url(), &nats.url(), &[]).await;
+    let bus = Bus::connect(BusSettings::new(nats.url(), "test")).await.unwrap();
+    bus.ensure_streams().await.unwrap();
+    let job = json!({"topic": "t"});
+    let (made, ()) = tokio::join!(gate.post("/api/v1/jobs?wait_ms=2000", &job), async {
+        // On the bus it is announced after it was stored; from there on Redis is only asked how it stands.
+        until(Duration::from_secs(10), "the submit on the bus", async || {
+            matches!(bus.oldest_unhandled_submit().await, Known::Oldest(_)).then_some(())
+        })
+        .await;
+        redis.pause();
+    });
+    assert_eq!((made.status.as_u16(), &made.json["state"]), (202, &json!("pending")), "{}", made.text);
+    redis.resume();
+    let read = gate.get(made.headers["location"].to_str().unwrap()).await;
+    assert_eq!((read.status.as_u16(), &read.json["id"]), (200, &made.json["id"]), "{}", read.text);
 }
 
 #[tokio::test]
@@ -143,4 +269,38 @@ async fn data_of_a_newer_version_are_left_alone(redis: &RedisServer, gate: &Gate
     assert!(shown.contains("the data have format 2, and this version knows 1"), "{shown}");
     redis.cli(&["SET", "muster:meta:version", "1"]).await;
     becomes(200).await;
+}
+
+/// What ends while NATS is away is told by nobody. Whoever waits for it reads again when NATS is back,
+/// and is not left to its time-out.
+#[tokio::test]
+async fn whoever_waits_hears_of_an_end_that_nats_did_not_carry() {
+    let nats = NatsServer::start().await;
+    let gate = Gate::over(&redis().await.url(), &nats.url(), &[]).await;
+    let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
+    let path = format!("/api/v1/jobs/{}", made.json["id"].as_str().unwrap());
+    let waits = async {
+        let job = gate.get(&format!("{path}?wait_ms=30000")).await.json;
+        (job, Instant::now())
+    };
+    let ends = async {
+        let says = async |status: &str| {
+            until(Duration::from_secs(15), status, async || {
+                (gate.get("/readyz").await.json["status"] == status).then_some(())
+            })
+            .await;
+        };
+        says("ready").await;
+        nats.stop();
+        says("degraded").await;
+        let cancelled = gate.post(&format!("{path}/cancel"), &json!({})).await;
+        assert_eq!(cancelled.status, 200, "{}", cancelled.text);
+        let back = Instant::now();
+        nats.restart().await;
+        back
+    };
+    let ((job, answered), back) = tokio::join!(waits, ends);
+    assert_eq!(job["state"], "cancelled", "{job}");
+    assert!(answered > back, "nobody could tell it before");
+    assert!(answered - back < Duration::from_secs(10), "{:?} after NATS was there", answered - back);
 }

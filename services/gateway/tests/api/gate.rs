@@ -55,6 +55,11 @@ impl Gate {
 
     /// Over these servers.
     pub(crate) async fn over(redis: &str, nats: &str, settings: &[(&str, &str)]) -> Gate {
+        Gate::try_over(redis, nats, settings).await.expect("the gateway starts")
+    }
+
+    /// The same, unless it refuses to start.
+    pub(crate) async fn try_over(redis: &str, nats: &str, settings: &[(&str, &str)]) -> anyhow::Result<Gate> {
         // Already there: another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut env: BTreeMap<String, String> = [
@@ -63,6 +68,8 @@ impl Gate {
             ("MUSTER_HTTP_ADDR", "127.0.0.1:0"),
             ("MUSTER_API_KEY", KEY),
             ("API_RATE_LIMIT_RPS", "0"),
+            // There is no scheduler, so nobody ever handles a submit.
+            ("MUSTER_MAX_SUBMIT_LAG", "0"),
             ("MUSTER_INSTANCE_ID", "gateway-of-the-tests"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -70,16 +77,16 @@ impl Gate {
         env.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         let values = load(muster_gateway::SERVICE, muster_gateway::SETTINGS, &[], &env).expect("good settings").values;
         let chassis = Chassis::new(muster_gateway::SERVICE, values);
-        let addr = muster_gateway::start(&chassis).await.expect("the gateway starts");
+        let addr = muster_gateway::start(&chassis).await?;
         // What running until stopped begins with.
         chassis.loops.freeze();
-        Gate {
+        Ok(Gate {
             url: format!("http://{addr}"),
             client: reqwest::Client::new(),
             key: Some(KEY.to_owned()),
             tenant: fresh_tenant(),
             chassis,
-        }
+        })
     }
 
     /// The same gateway, called with another key.
@@ -124,14 +131,7 @@ impl Gate {
         self.send(Method::POST, path, &headers, Some(body.to_string().into())).await
     }
 
-    /// Any request.
-    pub(crate) async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: Option<Vec<u8>>,
-    ) -> Answer {
+    fn request(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> reqwest::RequestBuilder {
         let mut request = self.client.request(method, format!("{}{path}", self.url));
         if let Some(key) = &self.key {
             request = request.bearer_auth(key);
@@ -142,6 +142,23 @@ impl Gate {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+        request
+    }
+
+    /// An answer that is read as it comes.
+    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> reqwest::Response {
+        self.request(Method::GET, path, headers).send().await.expect("an answer")
+    }
+
+    /// Any request.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<Vec<u8>>,
+    ) -> Answer {
+        let mut request = self.request(method, path, headers);
         if let Some(body) = body {
             request = request.body(body);
         }

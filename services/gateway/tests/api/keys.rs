@@ -1,5 +1,6 @@
 //! Scenario 42: who may do what, and whose things are whose.
 
+use muster_testkit::{RedisServer, nats};
 use reqwest::Method;
 use serde_json::json;
 
@@ -191,4 +192,64 @@ async fn a_rotated_key_works_with_both_secrets_for_a_while() {
     // One that is deleted stays so.
     assert_eq!(call(&gate, "DELETE", &format!("/api/v1/keys/{id}"), None).await.status, 204);
     assert_eq!(call(&gate, "POST", &path, Some("{}")).await.code(), "not_found");
+}
+
+#[tokio::test]
+async fn a_key_for_all_tenants_manages_every_tenants_keys_unless_it_names_one() {
+    let gate = Gate::start(&[]).await;
+    let (acme, other) = (fresh_tenant(), fresh_tenant());
+    let operator = gate.for_tenant("");
+    let make = async |tenant: &str| {
+        let made = operator.post("/api/v1/keys", &json!({"tenant": tenant, "scopes": ["admin"]})).await;
+        assert_eq!((made.status.as_u16(), &made.json["tenant"]), (201, &json!(tenant)), "{}", made.text);
+        (made.json["id"].as_str().unwrap().to_owned(), made.json["key"].as_str().unwrap().to_owned())
+    };
+    let (id_of_acme, key_of_acme) = make(&acme).await;
+    let (id_of_other, key_of_other) = make(&other).await;
+    let listed = async |gate: &Gate| {
+        let keys = gate.get("/api/v1/keys").await;
+        let items = keys.json["items"].as_array().unwrap_or_else(|| panic!("{}", keys.text)).clone();
+        items.iter().map(|key| key["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = listed(&operator).await;
+    assert!(all.contains(&id_of_acme) && all.contains(&id_of_other), "{all:?}");
+    assert_eq!(
+        listed(&gate.for_tenant(&acme)).await,
+        std::slice::from_ref(&id_of_acme),
+        "whoever names a tenant means it"
+    );
+    assert_eq!(listed(&gate.for_tenant("default")).await.iter().filter(|id| all.contains(id)).count(), 0);
+    let (own, stranger) = (gate.with_key(Some(&key_of_acme)), gate.with_key(Some(&key_of_other)));
+    assert_eq!(listed(&own).await, std::slice::from_ref(&id_of_acme));
+
+    let (path, rotate) = (format!("/api/v1/keys/{id_of_acme}"), format!("/api/v1/keys/{id_of_acme}/rotate"));
+    for blind in [&stranger, &gate.for_tenant(&other), &gate.for_tenant("default")] {
+        assert_eq!(blind.post(&rotate, &json!({})).await.code(), "not_found");
+        assert_eq!(blind.delete(&path).await.code(), "not_found");
+    }
+    let rotated = operator.post(&rotate, &json!({"overlap_ms": 0})).await;
+    assert_eq!((rotated.status.as_u16(), &rotated.json["tenant"]), (200, &json!(acme)), "{}", rotated.text);
+    assert_eq!(operator.delete(&path).await.status, 204);
+    assert_eq!(operator.delete(&path).await.code(), "not_found", "it is gone");
+    let told = gate.for_tenant(&acme).get("/api/v1/audit").await;
+    assert!(told.text.contains("key_delete"), "its own tenant's log has it: {}", told.text);
+}
+
+/// Without a bootstrap key a gateway starts for those who have a stored one, and not where nobody could get in.
+#[tokio::test]
+async fn a_gateway_that_nobody_could_call_does_not_start() {
+    let (redis, nats) = (RedisServer::start().await, nats().await.url());
+    let keyless = async || Gate::try_over(&redis.url(), &nats, &[("MUSTER_API_KEY", "")]).await;
+    let refused = |started: anyhow::Result<Gate>| format!("{:#}", started.err().expect("nobody could get in"));
+    let why = refused(keyless().await);
+    assert!(why.contains("MUSTER_API_KEY is not set and no key is stored"), "{why}");
+
+    let key = Gate::over(&redis.url(), &nats, &[]).await.make_key(&["read"], &[]).await;
+    let gate = keyless().await.expect("somebody has a key");
+    assert_eq!(gate.with_key(Some(&key)).get("/api/v1/jobs").await.status, 200);
+    assert_eq!(gate.get("/api/v1/jobs").await.code(), "unauthorized", "there is no other");
+
+    redis.stop();
+    let why = refused(keyless().await);
+    assert!(why.contains("whether there are stored keys cannot be found out"), "{why}");
 }

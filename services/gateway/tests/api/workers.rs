@@ -11,6 +11,7 @@ use muster_wire::{
     Body, job_id, standing_of,
     v1::{self, start_answer::Verdict},
 };
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -37,12 +38,19 @@ impl StandIn {
 
     /// Moves a pending job onto its topic.
     async fn dispatch(&self, ids: &[JobId]) {
+        for id in ids {
+            let version = self.flow.store.read_one(*id, Fields::NONE).await.unwrap().unwrap().head.version;
+            self.flow.store.apply_one(Step::new(*id, Event::Dispatch, version.into())).await.unwrap().head.unwrap();
+        }
+        self.offer(ids).await;
+    }
+
+    /// Offers them together as they are: on a busy topic that is `pending`.
+    async fn offer(&self, ids: &[JobId]) {
         let mut offers = Vec::new();
         for id in ids {
             let record = self.flow.store.read_one(*id, Fields::PAYLOAD).await.unwrap().unwrap();
-            let step = Step::new(*id, Event::Dispatch, record.head.version.into());
-            let head = self.flow.store.apply_one(step).await.unwrap().head.unwrap();
-            offers.push(offer_of(&record, &head));
+            offers.push(offer_of(&record, &record.head));
         }
         let sent = self.flow.offer(offers, Offering { many: true, again: true }).await;
         assert!(sent.iter().all(Result::is_ok), "{sent:?}");
@@ -257,6 +265,33 @@ async fn an_offer_whose_worker_has_gone_goes_to_the_next_at_once() {
 }
 
 #[tokio::test]
+async fn what_a_request_was_given_is_noted_for_as_long_as_the_topics_lease() {
+    let scheduler = StandIn::start().await;
+    let gate = Gate::start(&[]).await;
+    let ids = submit(&gate, "http.long", 2).await;
+    let left = async |request: &str| {
+        let redis = redis().await;
+        let keys = redis.cli(&["KEYS", &format!("muster:lease:{}:*:{request}", gate.tenant())]).await;
+        redis.cli(&["PTTL", keys.trim()]).await.trim().parse::<u64>().expect("a note")
+    };
+    scheduler.dispatch(&ids[..1]).await;
+    gate.post("/api/v1/worker/lease", &lease("usual", "http.long", 1, 10_000)).await;
+    assert!((50_000..=60_000).contains(&left("usual").await), "a minute at least");
+
+    let headers = [("content-type", "application/json")];
+    let told = gate.send(Method::PUT, "/api/v1/topics/http.long", &headers, Some(br#"{"lease_ms":600000}"#.to_vec()));
+    assert_eq!(told.await.status, 200);
+    scheduler.dispatch(&ids[1..]).await;
+    let asked = lease("long", "http.long", 1, 10_000);
+    until(Duration::from_secs(10), "the job", async || {
+        let leased = gate.post("/api/v1/worker/lease", &asked).await;
+        (leased.json["items"].as_array().unwrap().len() == 1).then_some(())
+    })
+    .await;
+    assert!((500_000..=600_000).contains(&left("long").await), "as the topic was told");
+}
+
+#[tokio::test]
 async fn a_cancel_ends_a_waiting_extension_early() {
     let scheduler = StandIn::start().await;
     let gate = Gate::start(&[]).await;
@@ -291,17 +326,22 @@ async fn a_cancel_ends_a_waiting_extension_early() {
 async fn a_worker_that_takes_one_at_a_time_gets_every_job_of_a_shared_message() {
     let scheduler = StandIn::start().await;
     let gate = Gate::start(&[]).await;
-    let ids = submit(&gate, "http.shared", 3).await;
-    scheduler.dispatch(&ids).await;
-    let mut got = Vec::new();
-    for n in 0..3 {
-        let answer = gate.post("/api/v1/worker/lease", &lease(&format!("shared{n}"), "http.shared", 1, 10_000)).await;
-        got.extend(ids_of(&answer.json["items"]));
+    for topic in ["http.dispatched", "http.pending"] {
+        let ids = submit(&gate, topic, 3).await;
+        match topic {
+            "http.dispatched" => scheduler.dispatch(&ids).await,
+            _ => scheduler.offer(&ids).await,
+        }
+        let mut got = Vec::new();
+        for n in 0..3 {
+            let answer = gate.post("/api/v1/worker/lease", &lease(&format!("{topic}{n}"), topic, 1, 10_000)).await;
+            got.extend(ids_of(&answer.json["items"]));
+        }
+        got.sort();
+        let mut all: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        all.sort();
+        assert_eq!(got, all, "{topic}: each call got another one");
     }
-    got.sort();
-    let mut all: Vec<_> = ids.iter().map(ToString::to_string).collect();
-    all.sort();
-    assert_eq!(got, all, "each call got another one");
 }
 
 #[tokio::test]

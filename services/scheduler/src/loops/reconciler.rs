@@ -3,7 +3,8 @@
 //! Knows: the homes. Promises: whoever is read is re-scored, by compare, and nobody alive is
 //! dropped; an entry without a record leaves only when it is due and no outage may have hidden
 //! the record; each write compares the version that was read, so a leader that was paused and
-//! wakes up changes nothing. Goes on until nothing is due, then sleeps until something is. Leaves
+//! wakes up changes nothing. One whose record cannot be read is put off, and holds up nobody. Goes on
+//! until nothing is due, then sleeps until something is. Leaves
 //! to others: what a job needs (`domain`'s look), how it is done (`acts`), what the bus holds
 //! (`view`).
 
@@ -16,7 +17,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::bail;
 use futures_util::future::join_all;
 use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_domain::{
@@ -35,6 +35,10 @@ use view::View;
 const BATCH: usize = 500;
 /// When a job is looked at again for which something could not be done.
 const AFTER_A_FAULT: Duration = Duration::from_secs(1);
+/// When one is whose record is out of reach. Those behind it in its shard are not kept waiting.
+const OUT_OF_REACH: Duration = Duration::from_secs(2);
+/// When one is whose record cannot be read: only somebody's hand mends that.
+const UNREADABLE_LOOK: Duration = Duration::from_secs(60);
 /// Jobs that come due within this of each other are looked at together.
 const TOGETHER: Duration = Duration::from_millis(10);
 /// The least wait before a job that did not move is looked at again.
@@ -76,10 +80,14 @@ impl Loop for Reconciler {
                 break;
             }
             let store = self.desk.store();
-            let dues = join_all(shards.iter().map(|shard| store.due_homes(*shard, BATCH))).await;
+            // Nobody waits for a node that is known to be away.
+            let (there, away): (Vec<u8>, Vec<u8>) =
+                shards.into_iter().partition(|shard| !self.desk.silence.is_away(store.node_of_homes(*shard).as_ref()));
+            pass.faults += away.len() as u64;
+            let dues = join_all(there.iter().map(|shard| store.due_homes(*shard, BATCH))).await;
             let read_at = Instant::now();
             let mut again = Vec::new();
-            for (shard, due) in shards.into_iter().zip(dues) {
+            for (shard, due) in there.into_iter().zip(dues) {
                 self.first = shard;
                 if budget.spent() {
                     pass.due_in(Duration::ZERO);
@@ -150,12 +158,16 @@ impl Pass<'_> {
         }
         self.check()?;
         let full = entries.len() == BATCH;
+        let store = self.desk.store();
+        let (entries, mut out_of_reach): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|(id, _)| !self.desk.silence.is_away(store.node_of(*id).as_ref()));
         let ids: Vec<JobId> = entries.iter().map(|(id, _)| *id).collect();
-        let records = self.desk.store().read(&ids, Fields::NONE).await;
-        let (mut plan, mut orphans, mut unread) = (Plan::default(), Vec::new(), 0);
+        let records = store.read(&ids, Fields::NONE).await;
+        let (mut plan, mut orphans, mut unreadable) = (Plan::default(), Vec::new(), Vec::new());
         for ((id, read), record) in entries.into_iter().zip(records) {
             match record {
-                Err(_) => unread += 1,
+                Err(fault) if fault.is_unreadable() => unreadable.push((id, read)),
+                Err(_) => out_of_reach.push((id, read)),
                 Ok(None) => orphans.push((id, read)),
                 Ok(Some(record)) => {
                     let view = self.view.of(&record, now).await;
@@ -164,19 +176,38 @@ impl Pass<'_> {
                 }
             }
         }
-        self.faults += unread;
         muster_flow::failpoint!("look.after_read");
         let moved = self.act(plan, Moment { time: now, here }).await?;
         let dropped = self.drop_orphans(orphans).await?;
-        Ok(moved || ((full || dropped) && unread == 0))
+        self.faults += out_of_reach.len() as u64;
+        self.count("unreadable", unreadable.len() as u64);
+        let put_off =
+            self.put_off(out_of_reach, OUT_OF_REACH).await? && self.put_off(unreadable, UNREADABLE_LOOK).await?;
+        Ok(moved || ((full || dropped) && put_off))
+    }
+
+    /// Those of whom nobody can say what they need now. False if they are still due.
+    async fn put_off(&mut self, jobs: Vec<(JobId, u64)>, after: Duration) -> anyhow::Result<bool> {
+        if jobs.is_empty() {
+            return Ok(true);
+        }
+        self.check()?;
+        let later = |(job, read)| Rescore { job, read, after };
+        Ok(self.rescore(&jobs.into_iter().map(later).collect::<Vec<_>>(), after).await)
+    }
+
+    fn count(&mut self, action: &'static str, n: u64) {
+        if n > 0 {
+            self.counts.add(action, n);
+            count(Counter::Reconciled, &[("action", action)], n);
+        }
     }
 
     /// Does what was planned, and re-scores. True if a job moved: it may be due again at once.
     async fn act(&mut self, plan: Plan, now: Moment) -> anyhow::Result<bool> {
         let done = acts::carry_out(self.desk, self.lease, plan, now).await?;
         for (action, n) in &done.counts {
-            self.counts.add(action, *n);
-            count(Counter::Reconciled, &[("action", action)], *n);
+            self.count(action, *n);
         }
         self.faults += done.faults;
         muster_flow::failpoint!("look.before_rescore");
@@ -189,7 +220,7 @@ impl Pass<'_> {
 
     /// Re-scores; what could not be stays due, and no other shard is kept waiting for it.
     async fn rescore(&mut self, rescores: &[Rescore], soonest: Duration) -> bool {
-        let done = self.desk.store().rescore_homes(rescores).await.is_ok();
+        let done = self.desk.store().rescore_homes(self.lease, rescores).await.is_ok();
         if done {
             self.due_in(soonest.max(TOGETHER));
         } else {
@@ -209,26 +240,26 @@ impl Pass<'_> {
             return Ok(false);
         }
         self.check()?;
-        let disturbed = self.desk.silence.disturbed_for(Instant::now());
-        if !disturbed.is_zero() {
-            let wait = |(job, read)| Rescore { job, read, after: disturbed };
-            self.rescore(&orphans.into_iter().map(wait).collect::<Vec<_>>(), disturbed).await;
-            return Ok(false);
+        let (store, now) = (self.desk.store(), Instant::now());
+        let (mut waiting, mut gone) = (Vec::new(), Vec::new());
+        for (job, read) in orphans {
+            match self.desk.silence.disturbed_for(store.node_of(job).as_ref(), now) {
+                Duration::ZERO => gone.push((job, read)),
+                after => waiting.push(Rescore { job, read, after }),
+            }
         }
-        let store = self.desk.store();
-        let dropped = join_all(orphans.iter().map(|(id, read)| store.drop_orphan_home(*id, *read))).await;
+        if let Some(soonest) = waiting.iter().map(|rescore| rescore.after).min() {
+            self.rescore(&waiting, soonest).await;
+        }
+        let dropped = join_all(gone.iter().map(|(id, read)| store.drop_orphan_home(self.lease, *id, *read))).await;
         let n = dropped.iter().filter(|done| matches!(done, Ok(true))).count() as u64;
-        self.counts.add("orphan", n);
-        count(Counter::Reconciled, &[("action", "orphan")], n);
+        self.count("orphan", n);
         self.faults += dropped.iter().filter(|done| done.is_err()).count() as u64;
         Ok(n > 0)
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        if self.lease.is_held() {
-            return Ok(());
-        }
-        bail!("the lease is lost")
+        Ok(self.lease.leads(LeaderLock::Reconciler)?)
     }
 }
 

@@ -11,9 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::ensure;
-use muster_chassis::{Budget, Counts, Loop, Safety, Tasks, Waker};
-use muster_store::{LeaderLock, Lease, ScrubPass, ScrubWalk, Scrubbed, Store};
+use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_store::{LeaderLock, Lease, ScrubPass, ScrubWalk, Scrubbed};
 use muster_telemetry::{Counter, count};
 use tokio::sync::watch;
 
@@ -40,8 +39,8 @@ impl Scrub {
     }
 
     /// One step, and what follows from it.
-    async fn step(&mut self, counts: &mut Counts) -> anyhow::Result<Scrubbed> {
-        let done = self.desk.store().scrub(&mut self.walk, BATCH).await?;
+    async fn step(&mut self, lease: &Lease, counts: &mut Counts) -> anyhow::Result<Scrubbed> {
+        let done = self.desk.store().scrub(lease, &mut self.walk, BATCH).await?;
         counts.add("scanned", done.scanned);
         let put_back = [
             ("scrub_home", done.homes),
@@ -70,7 +69,7 @@ impl Scrub {
         self.found.homeless += done.homes.saturating_sub(done.unfinished);
         if done.passed {
             let pass = ScrubPass { at: self.desk.store().now().0, ..std::mem::take(&mut self.found) };
-            self.desk.store().put_scrub_pass(&pass).await?;
+            self.desk.store().put_scrub_pass(lease, &pass).await?;
         }
         Ok(done)
     }
@@ -93,9 +92,8 @@ impl Loop for Scrub {
             self.walk.hurry();
         }
         loop {
-            ensure!(lease.is_held(), "the lease is lost");
             let began = Instant::now();
-            let done = self.step(&mut counts).await?;
+            let done = self.step(lease, &mut counts).await?;
             counts.add("passes", u64::from(done.passed));
             if done.faults > 0 {
                 counts.add("faults", done.faults);
@@ -112,20 +110,4 @@ impl Loop for Scrub {
             tokio::time::sleep(began.elapsed()).await;
         }
     }
-}
-
-/// Wakes the loop whenever slots have changed hands.
-pub(super) fn watch_topology(tasks: &Tasks, store: &Store, waker: Waker) {
-    let (mut topology, stop) = (store.router().topology(), tasks.stopping());
-    tasks.spawn("topology", async move {
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                changed = topology.changed() => match changed {
-                    Ok(()) => waker.wake(),
-                    Err(_) => return,
-                },
-            }
-        }
-    });
 }

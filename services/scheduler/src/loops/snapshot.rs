@@ -3,8 +3,10 @@
 //! Every scheduler hears every worker, but only one writes, so that all gateways show the same and
 //! sums over replicas are right. A scheduler that has only just begun to listen knows few workers:
 //! it leaves another's snapshot alone until it must have heard everybody. Its own it goes on with.
+//! Names of lines that nobody uses any more are dropped on the way (`names`).
 
 mod gauges;
+mod names;
 
 use std::{
     sync::Arc,
@@ -41,12 +43,12 @@ impl Loop for Snapshot {
     const NAME: &'static str = "snapshot";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Snapshot.as_str(),
-        why: "it only writes down what every replica hears; the later one stands",
+        why: "it writes down what every replica hears, and the later one stands; a line's name goes only if nobody noted it since it was read",
         duplicate_costs: "the same list written twice, workers counted twice until one stands down",
     };
     type Lease = Lease;
 
-    async fn run_once(&mut self, _lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
+    async fn run_once(&mut self, lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
         let (desk, mut counts) = (self.desk.clone(), Counts::none());
         // Who hears nobody must not tell that nobody is there.
         anyhow::ensure!(desk.bus().is_connected(), "not connected to NATS, so no worker can be heard");
@@ -61,9 +63,9 @@ impl Loop for Snapshot {
         counts.add("workers", workers.len() as u64);
         counts.add("unhealthy", workers.iter().filter(|worker| !worker.healthy).count() as u64);
         let snapshot = WorkerSnapshot { at, workers };
-        desk.store().put_workers(&snapshot, self.kept).await?;
+        desk.store().put_workers(lease, &snapshot, self.kept).await?;
         self.own = true;
-        self.gauges.measure(&desk, &snapshot.workers).await?;
+        self.gauges.measure(&desk, lease, &snapshot.workers).await?;
         Ok(counts)
     }
 

@@ -33,7 +33,7 @@ impl Loop for Streams {
     const BUDGET: Duration = Duration::from_secs(20);
     type Lease = Lease;
 
-    async fn run_once(&mut self, _lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
+    async fn run_once(&mut self, lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
         let bus = self.desk.bus();
         bus.ensure_streams().await?;
         for subject in [subjects::submit(), subjects::result(), subjects::cancel()] {
@@ -41,7 +41,8 @@ impl Loop for Streams {
             bus.consumer_state(&ConsumerSpec::scheduler(subject)).await?;
         }
         let mut counts = Counts::none();
-        counts.add("acked_offers_removed", bus.sweep_acked_offers().await?);
+        lease.leads(LeaderLock::Streams)?;
+        counts.add("acked_offers_removed", bus.sweep_acked_offers(lease).await?);
         Ok(counts)
     }
 }

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_domain::{
-    Event, Head, JobError, JobErrorCode, JobId, Phase, State, Time,
+    Event, Head, JobError, JobErrorCode, JobId, JobSpec, Phase, State, Time,
     job::{FailedAttempt, MAX_RELEASES, after_failure},
 };
 use muster_store::{Record, Step, StoredResult};
@@ -49,6 +49,10 @@ pub(super) struct Read {
     pub(super) error_code: Option<String>,
     /// The concurrency slot that the attempt ran under.
     pub(super) slot: Option<Slot>,
+    /// The job's trace; empty if it has none.
+    pub(super) traceparent: String,
+    /// What was asked for, where the audit log is told of its end.
+    pub(super) told_of: Option<JobSpec>,
 }
 
 impl Read {
@@ -68,7 +72,8 @@ impl Read {
             Some(result::Kind::Release(release)) => Kind::Release(release),
             None => return Err((Box::new(item), "a result that says nothing".to_owned())),
         };
-        Ok(Read { place, id, lane, fence: item.fence, worker: item.worker, kind, error_code: None, slot: item.slot })
+        let Report { fence, worker, slot, traceparent, .. } = item;
+        Ok(Read { place, id, lane, fence, worker, kind, error_code: None, slot, traceparent, told_of: None })
     }
 }
 
@@ -100,11 +105,13 @@ pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
     };
     read.error_code = Some(after.error.code.clone());
     if before == Some(Event::TimeOut) && head.state() == State::TimedOut {
-        // This very report, come again: it is done already, and its effects are repeated.
+        // This very report, come again, or a look that was faster: it is done already, and its effects are repeated.
+        read.told_of = Some(record.spec.clone());
         return Step::new(read.id, Event::TimeOut, u64::from(head.version) - 1).with_error(after.error);
     }
     if after.event == Event::Fail && out_of_time(head, read.fence, &after.error, now) {
         // The worker was faster than the look: the end is the same, and the script judges the moment.
+        read.told_of = Some(record.spec.clone());
         return Step::new(read.id, Event::TimeOut, head.version.into()).with_error(after.error);
     }
     let event = before.filter(|event| matches!(event, Event::Retry | Event::Fail)).unwrap_or(after.event);
@@ -192,6 +199,7 @@ mod tests {
             head,
             spec,
             payload: None,
+            body_hash: None,
             result: None,
             error: None,
             progress: None,
@@ -223,6 +231,8 @@ mod tests {
                 kind,
                 error_code: None,
                 slot: None,
+                traceparent: String::new(),
+                told_of: None,
             };
             let step = step_after(&mut read, &record, now);
             (step.event, step.seen)

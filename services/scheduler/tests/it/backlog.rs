@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use muster_bus::subjects;
-use muster_domain::{JobId, Priority, StartId, State, Tenant, Topic};
+use muster_domain::{Event, JobId, Outcome, Priority, StartId, State, Tenant, Topic, WorkerId};
+use muster_store::Step;
 use muster_testkit::until;
 use muster_wire::{
     Body,
@@ -111,8 +112,8 @@ async fn an_entry_whose_job_was_dispatched_but_never_published_is_offered_by_the
     assert_eq!(decided(&stack, &jobs).await, 1);
     let last = jobs[WINDOW];
     // As after a crash between the dispatch and its offer, with the claim lapsed.
-    let step = muster_store::Step::new(last, muster_domain::Event::Dispatch, 2);
-    assert_eq!(stack.store().apply_one(step).await.unwrap().outcome, muster_domain::Outcome::Applied);
+    let step = Step::new(last, Event::Dispatch, 2);
+    assert_eq!(stack.store().apply_one(step).await.unwrap().outcome, Outcome::Applied);
     let worker = Worker::on(&stack, "w1", "t").await;
     let order = started(&worker, WINDOW + 1).await;
     assert_eq!(order[WINDOW], last);
@@ -134,4 +135,29 @@ async fn a_queue_entry_that_was_lost_is_put_back_by_the_look() {
     let worker = Worker::on(&stack, "w1", "t").await;
     let order = started(&worker, WINDOW + 1).await;
     assert_eq!(order[WINDOW], jobs[WINDOW]);
+}
+
+#[tokio::test]
+async fn an_entry_whose_job_runs_already_brings_its_home_nearer_before_it_goes() {
+    let stack = Stack::start().await;
+    let jobs = submit_many(&stack, WINDOW + 1, Priority::Normal).await;
+    assert_eq!(decided(&stack, &jobs).await, 1);
+    let last = jobs[WINDOW];
+    // As after a crash between the offer and the home, once the offer was started.
+    let lease = Duration::from_secs(60);
+    let start = Step { lease, worker: Some(WorkerId::trusted("w0")), ..Step::new(last, Event::Start, 3) };
+    for step in [Step::new(last, Event::Dispatch, 2), start] {
+        assert_eq!(stack.store().apply_one(step).await.unwrap().outcome, Outcome::Applied);
+    }
+    let home = async || stack.store().home_of(last).await.unwrap().expect("a home").remaining(stack.store().now());
+    // Where a look leaves it that finds a job in the backlog.
+    stack.store().set_homes(&[last], Duration::from_secs(900)).await.unwrap();
+    let worker = Worker::on(&stack, "w1", "t").await;
+    started(&worker, WINDOW).await;
+    until(SOON, "its entry to be removed", async || {
+        let keys = stack.redis.cli(&["ZCARD", "muster:queue:default:t:normal"]).await;
+        (keys == "0").then_some(())
+    })
+    .await;
+    assert!(home().await <= lease, "looked at when its lease ends");
 }

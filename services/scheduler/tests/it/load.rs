@@ -59,6 +59,7 @@ async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
                 tenant: offer.tenant,
                 topic: offer.topic,
                 slot: offer.slot,
+                traceparent: offer.traceparent,
                 kind: Some(Kind::Success(Success::default())),
             });
         }

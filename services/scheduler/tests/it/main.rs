@@ -2,11 +2,13 @@
 
 mod backlog;
 mod consult;
+mod damage;
 mod load;
 mod outages;
 mod path;
 mod recovery;
 mod replicas;
+mod reread;
 mod scrub;
 mod stack;
 mod worker;

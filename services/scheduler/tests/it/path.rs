@@ -234,10 +234,30 @@ async fn a_start_for_which_there_is_no_record_is_unknown() {
 
 pub(crate) async fn submit_of(stack: &Stack, id: muster_domain::JobId) -> Submit {
     let record = stack.record(id).await;
-    submit_item(id, &record.head, (&record.spec).into(), record.payload.unwrap_or_default())
+    submit_item(id, &record.head, (&record.spec).into(), record.payload.unwrap_or_default(), record.body_hash)
 }
 
 async fn publish_submit(stack: &Stack, submit: Submit) {
     let body = Body::Submit(SubmitGroup { items: vec![submit] });
     stack.bus().publish(&subjects::submit(), None, None, body).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_time_out_that_its_worker_reports_first_is_in_the_audit_log_all_the_same() {
+    let stack = Stack::without_scheduler().await;
+    // Somebody leads the reconciler, and looks at nothing.
+    stack.redis.cli(&["SET", "muster:reconciler:default", "nobody~1:1", "PX", "600000"]).await;
+    stack.scheduler("s1").await;
+    let mut worker = Worker::on(&stack, "w1", "t").await;
+    let mut spec = job("t");
+    (spec.timeout_ms, spec.retry.max_attempts) = (50, 1);
+    let id = stack.submit(spec).await;
+    let attempt = worker.start_next(SOON).await;
+    let end = stack.record(id).await.head.since + Duration::from_millis(50);
+    until(SOON, "its time to be up", async || end.reached(stack.store().now()).then_some(())).await;
+    worker.fail_with(&attempt, JobErrorCode::AttemptTimeout.as_str(), true).await;
+    assert_eq!(worker.settled().await.standing(), Standing::Ok);
+    let record = stack.ends(id, State::TimedOut, SOON).await;
+    let told = stack.redis.cli(&["XRANGE", "muster:audit", "-", "+"]).await;
+    assert_eq!(told.matches(&format!("id\njob:{id}:{}\n", record.head.version)).count(), 1, "{told}");
 }

@@ -113,7 +113,11 @@ impl Worker {
     }
 
     pub(crate) async fn fail(&self, attempt: &Attempt, retryable: bool) {
-        let failure = Failure { code: "boom".into(), message: "it broke".into(), retryable, ..Default::default() };
+        self.fail_with(attempt, "boom", retryable).await;
+    }
+
+    pub(crate) async fn fail_with(&self, attempt: &Attempt, code: &str, retryable: bool) {
+        let failure = Failure { code: code.into(), message: "it broke".into(), retryable, ..Default::default() };
         self.report(attempt, Kind::Failed(Failed { failure: Some(failure), retry_in_ms: None })).await;
     }
 
@@ -129,6 +133,7 @@ impl Worker {
             tenant: attempt.offer.tenant.clone(),
             topic: attempt.offer.topic.clone(),
             slot: attempt.offer.slot.clone(),
+            traceparent: attempt.offer.traceparent.clone(),
             kind: Some(kind),
         };
         let body = Body::Result(ResultGroup { items: vec![item] });

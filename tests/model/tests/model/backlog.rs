@@ -4,7 +4,8 @@
 //! Order: claim the head, `apply(dispatch)` by the entry's version, `offer`, `forward_homes`,
 //! `remove_queued`; or, of a job that stands as it was accepted, claim, `offer`, `remove_queued`. An entry is a job and the version at which it was queued. Its home is near (a
 //! look comes within 30 s) or far (a quarter of an hour): only a re-score by compare makes it far,
-//! and a state that only a far look could heal counts as lost here. Abstracts from: other jobs in
+//! and a state that only a far look could heal counts as lost here, but for a dispatched job whose entry a
+//! failover lost before its releaser died, too. [`super::rounds`] has two jobs. Abstracts from: other jobs in
 //! the queue, windows, and the rest of the job's life, which takes one step each.
 
 use muster_domain::{Event, Outcome, State};
@@ -318,10 +319,11 @@ impl Backlog {
                 }
             }
             State::Dispatched if w.entry_lost && !w.near => {
+                // Its releaser died before the offer, and what led to it is gone: that alone waits for a far look.
                 let mut to = *w;
                 to.forward();
                 to.entry_lost = false;
-                push("scrub: the home is later than the next look", to);
+                push("look: late, for a failover had lost the entry", to);
             }
             State::Dispatched if w.near && !offered => {
                 let mut to = *w;

@@ -10,7 +10,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Debug,
-    hash::Hash,
+    hash::{BuildHasherDefault, Hash, Hasher},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -103,9 +103,43 @@ impl<P: Protocol> Model for Checked<P> {
     }
 }
 
+/// Mixes quickly and not well: states come from nobody who means harm, and there are millions.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_isize(&mut self, n: isize) {
+        self.write_u64(n.unsigned_abs() as u64);
+    }
+}
+
 /// Every state that was seen and how one leads to another.
 struct Graph<S> {
-    ids: HashMap<S, u32>,
+    ids: HashMap<S, u32, BuildHasherDefault<Mix>>,
     goal: Vec<bool>,
     /// How each state was first reached. None for a beginning.
     parent: Vec<Option<(u32, &'static str, &'static str)>>,
@@ -117,7 +151,7 @@ struct Graph<S> {
 
 impl<S: Clone + Eq + Hash> Graph<S> {
     fn new() -> Graph<S> {
-        Graph { ids: HashMap::new(), goal: Vec::new(), parent: Vec::new(), ways: Vec::new(), left: None }
+        Graph { ids: HashMap::default(), goal: Vec::new(), parent: Vec::new(), ways: Vec::new(), left: None }
     }
 
     fn id<P: Protocol<State = S>>(

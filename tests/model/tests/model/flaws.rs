@@ -2,10 +2,13 @@
 
 use super::{
     backlog::{self, Backlog},
+    batches::{self, Batches},
     explore::{NO_DEAD_END, breaks},
     homes::{self, Homes},
     life::{self, Fault, Flaw, Life},
     pair::{self, Pair},
+    rounds::{self, Rounds},
+    slots::{self, Slots},
     submits::{self, Submits},
 };
 
@@ -36,7 +39,22 @@ fn submits(flaw: submits::Flaw) -> Submits {
 }
 
 fn pair(flaw: pair::Flaw) -> Pair {
-    Pair { faults: 2, flaw: Some(flaw) }
+    Pair { faults: 2, kinds: &[pair::Fault::Crash, pair::Fault::Away, pair::Fault::Wipe], flaw: Some(flaw) }
+}
+
+fn batches(flaw: batches::Flaw, kinds: &'static [batches::Fault]) -> Batches {
+    let faults = u8::try_from(kinds.len()).unwrap_or(u8::MAX);
+    Batches { faults, kinds, flaw: Some(flaw) }
+}
+
+fn rounds(flaw: rounds::Flaw, kinds: &'static [rounds::Fault]) -> Rounds {
+    let faults = u8::try_from(kinds.len()).unwrap_or(u8::MAX);
+    Rounds { faults, kinds, flaw: Some(flaw) }
+}
+
+fn slots(flaw: slots::Flaw, kinds: &'static [slots::Fault]) -> Slots {
+    let faults = u8::try_from(kinds.len()).unwrap_or(u8::MAX);
+    Slots { limits: &[slots::Limit::Key], faults, kinds, flaw: Some(flaw) }
 }
 
 flaws! {
@@ -102,4 +120,49 @@ flaws! {
         pair::HEARD, pair(pair::Flaw::ProbeMisses);
     a_delivery_acked_though_an_item_failed:
         pair::HEARD, pair(pair::Flaw::AcksDespiteFailure);
+
+    a_slot_given_back_under_whoever_was_admitted:
+        slots::WITHIN_LIMIT, slots(slots::Flaw::FreesAdmitting, &[slots::Fault::Slow]);
+    a_slot_given_back_by_who_lost_the_dispatch:
+        slots::WITHIN_LIMIT, slots(slots::Flaw::LoserFrees, &[]);
+    a_slot_that_ends_by_time_alone:
+        slots::WITHIN_LIMIT, slots(slots::Flaw::TimeAlone, &[]);
+    a_cancel_that_gives_the_slot_back_at_once:
+        slots::WITHIN_LIMIT, slots(slots::Flaw::EndFrees, &[slots::Fault::Cancel]);
+    a_hand_over_that_removes_who_holds_the_slot_by_now:
+        slots::WITHIN_LIMIT, slots(slots::Flaw::HandOverFrees, &[slots::Fault::Failure]);
+    a_slot_without_a_version:
+        slots::WITHIN_LIMIT, slots(slots::Flaw::BareMember, &[slots::Fault::Failure, slots::Fault::Redelivery]);
+    slots_that_nobody_looks_at:
+        NO_DEAD_END, slots(slots::Flaw::NeverReclaims, &[slots::Fault::Crash]);
+    an_attempt_that_was_lost_and_is_not_counted:
+        slots::STARTS, slots(slots::Flaw::LostIsFree, &[slots::Fault::Crash, slots::Fault::Crash]);
+
+    a_batch_acked_though_an_item_failed:
+        batches::FIRST_WORD,
+        batches(batches::Flaw::AcksDespiteFailure, &[batches::Fault::Refused, batches::Fault::Crash]);
+    what_failed_of_a_batch_and_is_forgotten:
+        batches::FIRST_WORD,
+        batches(batches::Flaw::ForgetsWhatFailed, &[batches::Fault::Crash, batches::Fault::Refused, batches::Fault::Crash]);
+    homes_of_a_whole_batch_that_leave_with_the_first:
+        batches::HAS_HOME, batches(batches::Flaw::DropsAllHomes, &[batches::Fault::Failure]);
+    effects_of_a_batch_not_repeated_on_already:
+        batches::EFFECTS_FIRST, batches(batches::Flaw::EffectsOnce, &[batches::Fault::LostReply]);
+    a_start_for_whoever_asks:
+        batches::ONE_HOLDER, batches(batches::Flaw::StartForAnybody, &[batches::Fault::Redelivery]);
+    a_report_written_over_an_end:
+        batches::ONE_END, batches(batches::Flaw::WritesBlindly, &[batches::Fault::Cancel]);
+    a_lost_attempt_of_two_jobs_that_is_not_counted:
+        batches::STARTS, batches(batches::Flaw::LostIsFree, &[batches::Fault::Crash, batches::Fault::Crash]);
+    two_jobs_that_nobody_looks_at:
+        NO_DEAD_END, batches(batches::Flaw::NobodyLooks, &[batches::Fault::Wipe]);
+
+    a_round_that_removes_what_it_knows_nothing_about:
+        rounds::QUEUED_FOUND, rounds(rounds::Flaw::RemovesUnknown, &[rounds::Fault::Refused]);
+    a_round_that_removes_what_the_bus_did_not_take:
+        rounds::OFFER_FOUND, rounds(rounds::Flaw::RemovesUnsent, &[rounds::Fault::Refused]);
+    a_look_that_takes_who_stands_in_line_for_queued:
+        rounds::PENDING_FOUND, rounds(rounds::Flaw::LinedFar, &[]);
+    entries_that_nobody_puts_back:
+        NO_DEAD_END, rounds(rounds::Flaw::NobodyLooks, &[rounds::Fault::Crash]);
 }

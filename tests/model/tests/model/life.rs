@@ -378,7 +378,7 @@ impl Protocol for Life {
 }
 
 /// What a worker must have said for this event.
-fn said(event: Event) -> Option<Report> {
+pub(crate) fn said(event: Event) -> Option<Report> {
     match event {
         Event::Succeed => Some(Report::Success),
         Event::Retry | Event::Fail => Some(Report::Failure),

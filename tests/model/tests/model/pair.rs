@@ -3,8 +3,9 @@
 //! Knows: `scheduler/intake.rs` (a first delivery is handled as a whole, a later one item by item,
 //! only what failed is published again), shared offers, the lost-offer rule by the oldest message
 //! on the subject, and the proof of silence by the results' ack floor (`scheduler/silence.rs`). The
-//! second job's record may be out of reach for a while. Abstracts from homes and effects, which
-//! [`super::life`] has, and from retries: an attempt that is ended for silence is the end here.
+//! second job's record may be out of reach for a while. Abstracts from homes, effects, retries, and
+//! from a second scheduler that does more than look: all of that, with every fault, is [`super::batches`]'.
+//! An attempt that is ended for silence is the end here.
 //! Ages of offers are told in steps of thirty seconds, up to two. That the wait after an outage is
 //! longer than it takes to deal with a delivery again is assumed, not shown; without it the flaw
 //! [`Flaw::ProbeMisses`] shows what is lost, because the ack floor passes what is published again.
@@ -24,6 +25,17 @@ use steps::Steps;
 pub(crate) const HEARD: &str = "a result that the stream took is not overruled by silence";
 pub(crate) const NEIGHBOUR: &str = "a record out of reach never holds up its neighbour";
 
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A scheduler or a worker dies.
+    Crash,
+    /// The second job's record is out of reach.
+    Away,
+    /// Every stream is empty.
+    Wipe,
+}
+
 /// What is wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
@@ -36,7 +48,10 @@ pub(crate) enum Flaw {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
+    /// How many, of these kinds. Three of any kind hold as well: four million states, which is too long a
+    /// wait for every time.
     pub(crate) faults: u8,
+    pub(crate) kinds: &'static [Fault],
     pub(crate) flaw: Option<Flaw>,
 }
 
@@ -238,14 +253,18 @@ impl Protocol for Pair {
     }
 
     fn laws(&self) -> Vec<Property<Checked<Pair>>> {
-        vec![
+        let neighbour = Property::<Checked<Pair>>::sometimes(NEIGHBOUR, |_, w| {
+            w.away && w.records[0].ended() && w.records[1].running()
+        });
+        let mut laws = vec![
             Property::<Checked<Pair>>::always(HEARD, |_, w| !w.overruled),
-            Property::<Checked<Pair>>::sometimes(NEIGHBOUR, |_, w| {
-                w.away && w.records[0].ended() && w.records[1].running()
-            }),
             Property::<Checked<Pair>>::sometimes("both succeed", |_, w| {
                 w.records.iter().all(|record| record.state == State::Succeeded)
             }),
-        ]
+        ];
+        if self.kinds.contains(&Fault::Away) {
+            laws.push(neighbour);
+        }
+        laws
     }
 }

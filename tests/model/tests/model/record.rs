@@ -10,8 +10,8 @@
 use std::{collections::HashMap, sync::LazyLock, time::Duration};
 
 use muster_domain::{
-    Event, Head, JobError, JobId, JobSpec, Outcome, Phase, Seen as Compared, StartId, State, Tenant, Time, Topic,
-    WorkerId,
+    Ending, Event, Head, JobError, JobId, JobSpec, Outcome, Phase, Seen as Compared, StartId, State, Tenant, Time,
+    Topic, WorkerId,
     job::{Action, BusView, Due, Known, Lease, MAX_RELEASES, after_failure, look, transition},
 };
 
@@ -275,7 +275,7 @@ fn head(state: State, attempt: u8, lost: u8, over: bool) -> Head {
             let lease = Lease { worker: WorkerId::trusted("w"), start_id: StartId([0; 8]), until: moment };
             Phase::Running { lease, attempt_end: None }
         }
-        end => Phase::Ended { end, lease_end: None },
+        over => Phase::Ended { end: Ending::try_from(over).expect("an end"), lease_end: None },
     };
     Head {
         version: 3,

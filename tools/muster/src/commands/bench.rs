@@ -170,11 +170,13 @@ fn show(figures: &Figures, batch: u64, connections: u16) {
         figure("seconds"),
         figure("rate"),
     ));
-    let row = |service: &str| {
-        let cell = |name: String| figures.get(&name).map(|value| format!("{value:.1}")).unwrap_or_default();
-        vec![service.to_owned(), cell(format!("cpu.{service}")), cell(format!("rss.{service}"))]
+    let processes = figures.iter().filter_map(|(name, _)| name.strip_prefix("process.")?.strip_suffix(".cpu"));
+    let row = |name: &str, cpu: &str, rss: &str| {
+        let cell = |figure: &str| figures.get(figure).map(|value| format!("{value:.1}")).unwrap_or_default();
+        vec![name.to_owned(), cell(cpu), cell(rss)]
     };
-    let rows = meter::SERVICES.into_iter().chain(["total"]).map(row);
+    let rows = processes.map(|name| row(name, &format!("process.{name}.cpu"), &format!("process.{name}.rss")));
+    let rows = rows.chain([row("all", "cpu.total", "")]);
     output::rows(&["PROCESS", "CPU µs/job", "MiB"], rows);
     output::line(format_args!(
         "\nper job: {:.2} NATS messages, {:.2} Redis commands",

@@ -17,11 +17,11 @@ pub(crate) struct Replicas {}
 /// Every loop of every replica: who leads it, what it last did, why it is safe
 #[derive(Args, Debug)]
 pub(crate) struct Loops {
-    /// This loop only, with why it is safe
+    /// This loop only
     name: Option<String>,
 }
 
-/// The leaders' locks, as they stand in Redis
+/// The locks of leaders and on jobs, as they stand in Redis: who holds them, since when
 #[derive(Args, Debug)]
 pub(crate) struct Locks {}
 
@@ -35,10 +35,26 @@ impl Replicas {
                 cell(&it["version"]),
                 cell(&it["admin"]),
                 cell(&it["started_at"]),
+                cell(&it["seen_at"]),
                 words(&it["leads"]),
             ]
         };
-        output::rows(&["SERVICE", "INSTANCE", "VERSION", "ADMIN", "STARTED", "LEADS"], items.iter().map(row));
+        let headings = ["SERVICE", "INSTANCE", "VERSION", "ADMIN", "STARTED", "SEEN", "LEADS"];
+        output::rows(&headings, items.iter().map(row));
+        let held = items.iter().flat_map(|it| it["holds"].as_array().into_iter().flatten().map(move |lock| (it, lock)));
+        output::line("");
+        output::rows(
+            &["LEADS", "INSTANCE", "SINCE", "FENCE", "LOCK"],
+            held.map(|(it, lock)| {
+                vec![
+                    cell(&lock["loop"]),
+                    cell(&it["instance"]),
+                    cell(&lock["since"]),
+                    cell(&lock["fence"]),
+                    cell(&lock["lock"]),
+                ]
+            }),
+        );
         Ok(())
     }
 }
@@ -52,34 +68,42 @@ impl Loops {
                 cell(&it["instance"]),
                 cell(&it["class"]),
                 cell(&it["state"]),
-                cell(&it["fence"]),
+                cell(&it["holder"]),
                 cell(&it["since"]),
+                cell(&it["fence"]),
+                cell(&it["interval_ms"]),
                 cell(&it["last_tick_at"]),
                 [cell(&it["outcome"]), cell(&it["error"])].join(" ").trim().to_owned(),
                 counts(&it["counts"]),
                 cell(&it["next_tick_at"]),
             ]
         };
-        let asked: Vec<&Value> =
+        let mut asked: Vec<&Value> =
             items.iter().filter(|it| self.name.as_deref().is_none_or(|name| it["loop"] == name)).collect();
-        let headings =
-            ["LOOP", "INSTANCE", "CLASS", "STATE", "FENCE", "SINCE", "LAST TICK", "OUTCOME", "COUNTS", "NEXT TICK"];
+        let headings = [
+            "LOOP",
+            "INSTANCE",
+            "CLASS",
+            "STATE",
+            "HOLDER",
+            "SINCE",
+            "FENCE",
+            "INTERVAL MS",
+            "LAST TICK",
+            "OUTCOME",
+            "COUNTS",
+            "NEXT TICK",
+        ];
         output::rows(&headings, asked.iter().map(|it| row(it)));
-        match (self.name, asked.first()) {
-            (Some(name), None) => {
-                Err(Failure::new(format!("no replica has a loop {name:?}")).with_code(Code::NotFound).into())
-            }
-            (Some(_), Some(it)) => {
-                output::line("");
-                output::facts(&[
-                    ("lock", cell(&it["lock"])),
-                    ("safe, because", cell(&it["why_safe"])),
-                    ("a duplicate would cost", cell(&it["duplicate_costs"])),
-                ]);
-                Ok(())
-            }
-            (None, _) => Ok(()),
+        if let (Some(name), true) = (&self.name, asked.is_empty()) {
+            return Err(Failure::new(format!("no replica has a loop {name:?}")).with_code(Code::NotFound).into());
         }
+        output::line("");
+        // What a loop is does not differ between replicas, and they come in the order of their loops.
+        asked.dedup_by_key(|it| cell(&it["loop"]));
+        let safety = |it: &&Value| ["loop", "lock", "why_safe", "duplicate_costs"].map(|name| cell(&it[name])).to_vec();
+        output::rows(&["LOOP", "LOCK", "SAFE, BECAUSE", "A DUPLICATE WOULD COST"], asked.iter().map(safety));
+        Ok(())
     }
 }
 
@@ -88,9 +112,9 @@ impl Locks {
         let Some(items) = ask(caller, "/locks").await? else { return Ok(()) };
         let row = |it: &Value| {
             let holder = if it["held"] == true { cell(&it["owner"]) } else { "nobody".to_owned() };
-            vec![cell(&it["key"]), holder, cell(&it["fence"]), cell(&it["ttl_ms"])]
+            vec![cell(&it["key"]), holder, cell(&it["since"]), cell(&it["fence"]), cell(&it["ttl_ms"])]
         };
-        output::rows(&["KEY", "HOLDER", "FENCE", "TTL MS"], items.iter().map(row));
+        output::rows(&["KEY", "HOLDER", "SINCE", "FENCE", "TTL MS"], items.iter().map(row));
         Ok(())
     }
 }

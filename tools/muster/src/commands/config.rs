@@ -67,12 +67,15 @@ async fn effective(caller: &Caller) -> anyhow::Result<()> {
         output::line(answer.text);
         return Ok(());
     }
-    let row = |it: &Value| {
+    let row = |of: &Value, it: &Value| {
         let live = if it["live"] == true { "yes".to_owned() } else { String::new() };
-        vec![cell(&it["name"]), cell(&it["value"]), cell(&it["source"]), live, cell(&it["variable"])]
+        let replica = cell(&of["instance"]);
+        vec![cell(&it["name"]), cell(&it["value"]), cell(&it["source"]), live, cell(&it["variable"]), replica]
     };
-    let items = answer.value["items"].as_array().cloned().unwrap_or_default();
-    output::rows(&["NAME", "VALUE", "SOURCE", "RUN TIME", "VARIABLE"], items.iter().map(row));
+    let others = answer.value["others"].as_array().map_or(&[][..], Vec::as_slice);
+    let replicas = std::iter::once(&answer.value).chain(others);
+    let rows = replicas.flat_map(|of| of["items"].as_array().into_iter().flatten().map(move |it| row(of, it)));
+    output::rows(&["NAME", "VALUE", "SOURCE", "RUN TIME", "VARIABLE", "REPLICA"], rows);
     Ok(())
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Dev {
     #[arg(long)]
     cluster: bool,
 
-    /// Where data, logs and the API key are kept
+    /// Where data, logs, the API key and the state file are kept
     #[arg(long, default_value = ".muster", value_name = "DIR")]
     dir: PathBuf,
 

@@ -16,8 +16,13 @@ const PAGE: usize = 500;
 #[derive(Subcommand, Debug)]
 pub(crate) enum Dlq {
     List(List),
-    /// Count the dead letters by topic, error code and state
+    /// Count the dead letters by cause, topic, error code and state
     Summary(Filter),
+    /// Delete a dead letter: an ended job, or a message that could not be read
+    Delete {
+        /// As the list names it
+        id: String,
+    },
     /// Retry those that match: a new job from each
     Retry(Selection),
 }
@@ -63,6 +68,11 @@ impl Dlq {
                     Format::Json => output::line(answer.text),
                     Format::Table => summary(&answer.value),
                 }
+                Ok(())
+            }
+            Dlq::Delete { id } => {
+                ask(caller, &Call::delete(place_of(&id)?)).await?;
+                output::line(format_args!("{id} is gone"));
                 Ok(())
             }
             Dlq::Retry(selection) => selection.run("retry", caller).await,
@@ -124,6 +134,16 @@ async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {
     caller.api.call(call).await.map_err(Failure::from)
 }
 
+/// Where a dead letter is deleted: a job has a job's id, a message two numbers with a dash.
+fn place_of(id: &str) -> Result<String, Failure> {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match id.split_once('-') {
+        Some((at, sequence)) if number(at) && number(sequence) => Ok(format!("/dlq/messages/{id}")),
+        _ if id.parse::<muster_domain::JobId>().is_ok() => Ok(format!("/jobs/{id}")),
+        _ => Err(Failure::usage(format!("{id:?} names neither a job nor a message")).hint("muster dlq list")),
+    }
+}
+
 fn jobs(found: &[Value]) {
     let row = |job: &Value| {
         vec![
@@ -142,6 +162,13 @@ fn jobs(found: &[Value]) {
 }
 
 fn summary(answer: &Value) {
+    let causes = answer["by_cause"].as_array().cloned().unwrap_or_default();
+    let row = |cause: Value| {
+        let of = if cause["kind"] == "job" { &cause["state"] } else { &cause["subject"] };
+        vec![cell(&cause["cause"]), cell(of), cell(&cause["count"]), cell(&cause["last_seen"]), cell(&cause["reason"])]
+    };
+    output::rows(&["CAUSE", "OF", "COUNT", "LAST SEEN", "REASON"], causes.into_iter().map(row));
+    output::line("");
     let tables = [("by_topic", "topic"), ("by_error_code", "error_code"), ("by_state", "state")];
     let rows = tables.into_iter().flat_map(|(table, name)| {
         let counts = answer[table].as_array().cloned().unwrap_or_default();

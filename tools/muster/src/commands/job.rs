@@ -1,10 +1,11 @@
-//! `muster job`: submit jobs, read them, follow them to their end. `submit`, `get` and `wait` end
-//! with code 4 when they waited for a job that ended badly.
+//! `muster job`: submit jobs, read them, follow them to their end. `submit`, `wait` and `watch`
+//! end with code 4 when they waited for a job that ended badly.
 
 mod list;
 mod show;
 mod submit;
 mod wait;
+mod watch;
 
 use clap::Subcommand;
 use serde_json::json;
@@ -37,6 +38,7 @@ pub(crate) enum Job {
     },
     Retry(submit::Retry),
     Wait(wait::Wait),
+    Watch(watch::Watch),
     /// Every step a job took
     History {
         /// The job's id
@@ -79,6 +81,7 @@ impl Job {
             }
             Job::Retry(retry) => retry.run(caller).await,
             Job::Wait(wait) => wait.run(caller).await,
+            Job::Watch(watch) => watch.run(caller).await,
             Job::History { id } => {
                 let answer = ask(caller, &Call::get(format!("/jobs/{}/history", checked(&id)?))).await?;
                 match caller.format {

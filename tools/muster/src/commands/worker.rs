@@ -9,9 +9,10 @@ mod http;
 mod lease_book;
 mod list;
 mod over_nats;
+mod traces;
 mod work;
 
-use std::{io::IsTerminal, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use futures_util::future::try_join_all;
@@ -67,8 +68,8 @@ pub(crate) struct Run {
     #[command(flatten)]
     what: What,
 
-    /// For `count`: the file that gets a line per execution
-    #[arg(long, required_if_eq_any([("builtin", "count"), ("builtin", "record"), ("builtin", "drill")]), value_name = "FILE")]
+    /// For `count`: a file that gets a line per execution; without one it counts in memory
+    #[arg(long, required_if_eq_any([("builtin", "record"), ("builtin", "drill")]), value_name = "FILE")]
     count_file: Option<PathBuf>,
 
     /// So many workers in this one process, for a bench
@@ -94,6 +95,10 @@ pub(crate) struct Run {
     /// What to log
     #[arg(long, env = "MUSTER_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
+
+    /// Where traces go, by OTLP over HTTP: a span for each attempt over NATS
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otel_exporter_otlp_endpoint: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -117,7 +122,7 @@ enum Builtin {
     Sleep,
     /// Fails as the payload says: {"code": "…", "message": "…", "retryable": false}
     Fail,
-    /// Writes a line per execution and gives their number
+    /// Counts executions and gives their number
     Count,
     /// Writes down which job began when, for a bench
     #[value(hide = true)]
@@ -156,10 +161,18 @@ impl Run {
         let stop = StopSignals::listen()?;
         let filter = EnvFilter::try_new(&self.log)
             .map_err(|error| Failure::usage(format!("{:?} is no log filter: {error}", self.log)))?;
-        let ansi = std::io::stderr().is_terminal();
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr).init();
         let settings = self.settings(target)?;
-        let work = Arc::new(self.work()?);
+        let endpoint = self.otel_exporter_otlp_endpoint.as_deref().filter(|url| !url.trim().is_empty());
+        let traces = traces::begin(filter, endpoint, &settings.id)?;
+        let ended = self.take_jobs(target, settings, stop).await;
+        if let Some(traces) = traces {
+            traces.stop(traces::FLUSH).await;
+        }
+        ended
+    }
+
+    async fn take_jobs(self, target: &Target, settings: Settings, stop: StopSignals) -> anyhow::Result<()> {
+        let work = Arc::new(self.work(&settings)?);
         let nats_url = match (&self.nats_url, self.http) {
             (_, true) => None,
             (Some(url), false) => Some(url.clone()),
@@ -207,14 +220,15 @@ impl Run {
         })
     }
 
-    fn work(&self) -> anyhow::Result<Work> {
+    fn work(&self, settings: &Settings) -> anyhow::Result<Work> {
         Ok(match (&self.what.exec, self.what.builtin, &self.count_file) {
             (Some(command), ..) => Work::Exec(exec::Exec::new(command)),
             (None, Some(Builtin::Sleep), _) => Work::Sleep,
             (None, Some(Builtin::Fail), _) => Work::Fail,
             (None, Some(Builtin::Count), Some(file)) => Work::Count(builtin::Tally::open(file)?),
+            (None, Some(Builtin::Count), None) => Work::Count(builtin::Tally::in_memory()),
             (None, Some(Builtin::Record), Some(file)) => Work::Record(Recorder::open(file)?),
-            (None, Some(Builtin::Drill), Some(file)) => Work::Drill(builtin::Tally::open(file)?),
+            (None, Some(Builtin::Drill), Some(file)) => Work::Drill(builtin::Tally::open(file)?.signed(&settings.id)),
             (None, ..) => Work::Echo,
         })
     }

@@ -16,7 +16,7 @@ use muster_domain::{
     job::{Action, FailedAttempt},
 };
 use muster_flow::{End, Offering, offer_of};
-use muster_store::{Fields, Lease, Moved, QueueEntry, Record, Rescore, SlotRef, Step, StoreError};
+use muster_store::{Fields, LeaderLock, Lease, Moved, QueueEntry, Record, Rescore, SlotRef, Step, StoreError};
 use muster_telemetry::{Counter, Emit, count, events::Replayed};
 
 use super::{AFTER_A_FAULT, Faulty, Item, Moment, SOON, wait_of};
@@ -133,38 +133,31 @@ impl Done {
     }
 }
 
-/// Does it all; the lease is checked before each kind of write.
+/// Does it all; each kind of act takes the lease and asks it before it writes.
 pub(super) async fn carry_out(desk: &Desk, lease: &Lease, mut plan: Plan, read: Moment) -> anyhow::Result<Done> {
     let mut done = Done { read, rescores: Vec::new(), counts: BTreeMap::new(), moved: false, faults: 0 };
-    tell_owed(desk, &mut plan, &mut done).await;
+    tell_owed(desk, lease, &mut plan, &mut done).await?;
     let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish } = plan;
     for item in &nothing {
         done.as_planned(item);
     }
-    let held = || lease.is_held().then_some(()).ok_or_else(|| anyhow::anyhow!("the lease is lost"));
     if !resubmit.is_empty() {
-        held()?;
-        republish(desk, resubmit, &mut done).await;
+        republish(desk, lease, resubmit, &mut done).await?;
     }
     if !wake.is_empty() {
-        held()?;
-        awaken(desk, wake, &mut done).await;
+        awaken(desk, lease, wake, &mut done).await?;
     }
     if !requeue.is_empty() {
-        held()?;
-        put_back(desk, requeue, &mut done).await;
+        put_back(desk, lease, requeue, &mut done).await?;
     }
     if !reoffer.is_empty() {
-        held()?;
-        offer_again(desk, reoffer, &mut done).await;
+        offer_again(desk, lease, reoffer, &mut done).await?;
     }
     if !apply.is_empty() {
-        held()?;
-        end_attempts(desk, apply, &mut done).await;
+        end_attempts(desk, lease, apply, &mut done).await?;
     }
     if !finish.is_empty() {
-        held()?;
-        finish_ends(desk, finish, &mut done).await;
+        finish_ends(desk, lease, finish, &mut done).await?;
     }
     Ok(done)
 }
@@ -181,13 +174,14 @@ fn owed(item: &Item) -> Vec<Act> {
 }
 
 /// Tells what is owed before the jobs move on. Those for whom it cannot be told now wait.
-async fn tell_owed(desk: &Desk, plan: &mut Plan, done: &mut Done) {
+async fn tell_owed(desk: &Desk, lease: &Lease, plan: &mut Plan, done: &mut Done) -> Result<(), StoreError> {
+    lease.leads(LeaderLock::Reconciler)?;
     let Plan { resubmit, wake, reoffer, apply, finish, .. } = plan;
     let moving =
         resubmit.iter().chain(&*wake).chain(&*reoffer).chain(&*finish).chain(apply.iter().map(|(item, _)| item));
     let acts: Vec<Act> = moving.flat_map(owed).collect();
     if tell(desk, &acts).await {
-        return;
+        return Ok(());
     }
     let mut waits = |item: &Item| {
         let waits = !owed(item).is_empty();
@@ -200,6 +194,7 @@ async fn tell_owed(desk: &Desk, plan: &mut Plan, done: &mut Done) {
         items.retain(|item| !waits(item));
     }
     apply.retain(|(item, _)| !waits(item));
+    Ok(())
 }
 
 /// False if the audit log could not be written.
@@ -220,7 +215,8 @@ fn ids(items: &[Item]) -> Vec<JobId> {
 }
 
 /// Pending, and the submit must be lost: published again under a fresh id.
-async fn republish(desk: &Desk, items: Vec<Item>, done: &mut Done) {
+async fn republish(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+    lease.leads(LeaderLock::Reconciler)?;
     let records = desk.store().read(&ids(&items), Fields::PAYLOAD).await;
     let (mut todo, mut lost) = (Vec::new(), Vec::new());
     for (item, record) in items.iter().zip(records) {
@@ -240,8 +236,9 @@ async fn republish(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     let acts: Vec<Act> = lost.iter().map(help).collect();
     if !tell(desk, &acts).await {
         lost.into_iter().for_each(|item| done.fault(item));
-        return;
+        return Ok(());
     }
+    muster_flow::failpoint!("resubmit.after_audit");
     let n = todo.len() as u64;
     let unsent: Faulty = desk.flow.publish_submits(todo).await.into_iter().collect();
     for item in lost {
@@ -256,11 +253,13 @@ async fn republish(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     if sent > 0 {
         Replayed { n: sent }.emit();
     }
+    Ok(())
 }
 
 /// Scheduled or retrying, and the time has come: pending, and its submit published. One that the
 /// bus does not take is published again by the look at a pending job.
-async fn awaken(desk: &Desk, items: Vec<Item>, done: &mut Done) {
+async fn awaken(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+    lease.leads(LeaderLock::Reconciler)?;
     let steps = items.iter().map(|i| Step::new(i.record.id, Event::Wake, i.record.head.version.into())).collect();
     let all = ids(&items);
     let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&all, Fields::PAYLOAD));
@@ -284,10 +283,12 @@ async fn awaken(desk: &Desk, items: Vec<Item>, done: &mut Done) {
     }
     muster_flow::failpoint!("wake.after_audit");
     desk.flow.publish_submits(todo).await;
+    Ok(())
 }
 
 /// Queued: its entry is put back if it is gone, and its lane made known here.
-async fn put_back(desk: &Desk, items: Vec<Item>, done: &mut Done) {
+async fn put_back(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+    lease.leads(LeaderLock::Reconciler)?;
     let entries: Vec<QueueEntry> = items.iter().map(|item| QueueEntry::of(&item.record)).collect();
     let stored = desk.store().enqueue(&entries).await;
     for item in &items {
@@ -301,10 +302,12 @@ async fn put_back(desk: &Desk, items: Vec<Item>, done: &mut Done) {
         let spec = &item.record.spec;
         let _ = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
     }
+    Ok(())
 }
 
 /// Dispatched, and the offer must be lost: offered again, under a new version.
-async fn offer_again(desk: &Desk, items: Vec<Item>, done: &mut Done) {
+async fn offer_again(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+    lease.leads(LeaderLock::Reconciler)?;
     let steps = items.iter().map(|i| Step::new(i.record.id, Event::Reoffer, i.record.head.version.into())).collect();
     let all = ids(&items);
     let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&all, Fields::PAYLOAD));
@@ -328,13 +331,21 @@ async fn offer_again(desk: &Desk, items: Vec<Item>, done: &mut Done) {
             offers.push(offer_of(&record, head));
         }
     }
+    muster_flow::failpoint!("reoffer.after_audit");
     // One that the bus does not take is found again by the next look.
     desk.flow.offer(offers, Offering { many: false, again: true }).await;
     desk.published(&stand, false).await;
+    Ok(())
 }
 
 /// Out of time, or its worker fell silent.
-async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut Done) {
+async fn end_attempts(
+    desk: &Desk,
+    lease: &Lease,
+    items: Vec<(Item, FailedAttempt)>,
+    done: &mut Done,
+) -> Result<(), StoreError> {
+    lease.leads(LeaderLock::Reconciler)?;
     let step = |(item, failed): &(Item, FailedAttempt)| {
         let step = Step::new(item.record.id, failed.event, item.record.head.version.into());
         Step { wait: failed.wait, ..step }.with_error(failed.error.clone())
@@ -359,17 +370,9 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
             count(Counter::JobAttempts, &labels, 1);
         }
         if head.state().is_end() {
-            let record = &item.record;
-            ends.push(End {
-                id: record.id,
-                tenant: record.spec.tenant.clone(),
-                topic: record.spec.topic.clone(),
-                head: head.clone(),
-                error_code: Some(failed.error.code.clone()),
-                first,
-                tell: worker,
-                slots: SlotRef::of(record),
-            });
+            let record = Record { head: head.clone(), ..item.record.clone() };
+            let error_code = Some(failed.error.code.clone());
+            ends.push(End { error_code, tell: worker, ..End::of(&record, first) });
             ended.push(record.id);
             continue;
         }
@@ -392,8 +395,12 @@ async fn end_attempts(desk: &Desk, items: Vec<(Item, FailedAttempt)>, done: &mut
         }
         Err(_) => done.faults += ended.len() as u64,
     }
+    if !freed.is_empty() {
+        muster_flow::failpoint!("end.after_finish");
+    }
     slots::free(desk, freed).await;
     events::tell(desk.bus(), news).await;
+    Ok(())
 }
 
 /// What became of an attempt, as a metric says it.
@@ -405,12 +412,13 @@ fn outcome_of(event: Event) -> &'static str {
 }
 
 /// Ended, but its home is still there: whoever ended it may not have come this far.
-async fn finish_ends(desk: &Desk, items: Vec<Item>, done: &mut Done) {
+async fn finish_ends(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+    lease.leads(LeaderLock::Reconciler)?;
     let end = |item: &Item| End { tell: cut_off(&item.record.head), ..End::of(&item.record, false) };
     let finished = desk.flow.finish(items.iter().map(end).collect()).await;
     let Ok(finished) = finished else {
         items.iter().for_each(|item| done.fault(item));
-        return;
+        return Ok(());
     };
     for item in &items {
         match finished.held.iter().find(|(held, _)| *held == item.record.id) {
@@ -420,6 +428,7 @@ async fn finish_ends(desk: &Desk, items: Vec<Item>, done: &mut Done) {
         }
     }
     slots::freed(desk, &finished.freed, finished.next).await;
+    Ok(())
 }
 
 /// The worker whose attempt was ended from outside, and who may not have heard.

@@ -8,7 +8,7 @@ use std::{
 
 use muster_bus::subjects;
 use muster_domain::{
-    Line, Phase, Tenant, Time,
+    JobId, Line, Phase, Tenant, Time,
     job::{BusView, DISPATCHED_LOOK, Known, PENDING_LOOK},
 };
 use muster_store::Record;
@@ -45,7 +45,7 @@ impl<'a> View<'a> {
             Phase::Running { lease, .. } if lease.until.reached(now) => {
                 // Longer than the lease if it was extended, never shorter.
                 let span = lease.until.since(head.since);
-                view.silence_unproven_until = self.silence(lease.until, span, now).await;
+                view.silence_unproven_until = self.silence(record.id, lease.until, span, now).await;
             }
             _ => {}
         }
@@ -70,16 +70,18 @@ impl<'a> View<'a> {
         known
     }
 
-    async fn silence(&mut self, lease_end: Time, span: Duration, now: Time) -> Option<Time> {
+    async fn silence(&mut self, job: JobId, lease_end: Time, span: Duration, now: Time) -> Option<Time> {
         let silence = &self.desk.silence;
         if !self.asked_results {
             self.asked_results = true;
-            // `now` was read before the question, so whatever stood there then is in the answer.
+            // Before the question, so whatever stood there then is in the answer.
+            let here = Instant::now();
             match self.desk.bus().results_mark().await {
-                Ok(mark) => silence.results(&mark, now),
-                Err(_) => silence.failed(Instant::now()),
+                Ok(mark) => silence.results(&mark, here),
+                Err(_) => silence.bus(false, Instant::now()),
             }
         }
-        silence.unproven_until(lease_end, span, now, Instant::now())
+        let node = self.desk.store().node_of(job);
+        silence.unproven_until(node.as_ref(), lease_end, span, now, Instant::now())
     }
 }

@@ -1,8 +1,8 @@
 //! What the fleet as a whole has to do, as gauges that one replica alone shows.
 //!
 //! Knows: what each gauge is measured from. Promises: a measure costs the same however many jobs
-//! wait: lengths and heads of queues, counts of subjects, and a step of an endless count of what
-//! lives; what was shown and is no longer true, or no longer this replica's to tell, is zero, so that
+//! wait: lengths and heads of the queues of all lines, counts of subjects, and a step of an endless count
+//! of what lives; what was shown and is no longer true, or no longer this replica's to tell, is zero, so that
 //! sums over replicas are right. Leaves to others: who leads.
 
 use std::{
@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
-use muster_bus::subjects;
-use muster_domain::{State, Tenant, Time, Topic};
-use muster_store::{Census, CensusWalk, TopicCensus, WorkerSeen};
+use muster_domain::{Line, State, Tenant, Time, Topic};
+use muster_flow::Waits;
+use muster_store::{Census, CensusWalk, Lease, TopicCensus, WorkerSeen};
 use muster_telemetry::{Gauge, metrics::topic_label, set};
 
+use super::names;
 use crate::desk::Desk;
 
 /// Homes counted in one measure: with fewer jobs alive every measure is a whole count.
@@ -26,8 +26,6 @@ const LATE: Duration = Duration::from_secs(10);
 const YOUNG: Duration = Duration::from_secs(15);
 /// The least time between two measures.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Questions to the bus at one time.
-const AT_ONCE: usize = 16;
 
 /// A gauge, its topic and its state; empty where it has none.
 type Series = (Gauge, String, &'static str);
@@ -43,7 +41,7 @@ pub(super) struct FleetGauges {
 
 impl FleetGauges {
     /// Measures, and shows it.
-    pub(super) async fn measure(&mut self, desk: &Desk, workers: &[WorkerSeen]) -> anyhow::Result<()> {
+    pub(super) async fn measure(&mut self, desk: &Desk, lease: &Lease, workers: &[WorkerSeen]) -> anyhow::Result<()> {
         // Workers that come and go wake the loop at once; the rest is measured no oftener for it.
         let fresh = self.measured.is_some_and(|at| at.elapsed() < PAUSE);
         let mut now = if fresh { std::mem::take(&mut self.shown) } else { HashMap::new() };
@@ -63,12 +61,18 @@ impl FleetGauges {
         if let Some(pass) = desk.store().scrub_pass().await? {
             now.insert((Gauge::ConsistencyGap, String::new(), ""), pass.homeless as f64);
         }
-        self.topics(desk, &mut now).await?;
+        self.topics(desk, lease, workers, &mut now).await?;
         self.show(now);
         Ok(())
     }
 
-    async fn topics(&self, desk: &Desk, now: &mut HashMap<Series, f64>) -> anyhow::Result<()> {
+    async fn topics(
+        &self,
+        desk: &Desk,
+        lease: &Lease,
+        workers: &[WorkerSeen],
+        now: &mut HashMap<Series, f64>,
+    ) -> anyhow::Result<()> {
         // Before the first count is complete only some of what lives is known: nothing is better than half.
         let Some(census) = &self.census else { return Ok(()) };
         let at = desk.store().now();
@@ -77,17 +81,19 @@ impl FleetGauges {
         let known: BTreeSet<(Tenant, Topic)> =
             lanes.iter().map(|l| (l.tenant.clone(), l.topic.clone())).chain(census.topics.keys().cloned()).collect();
         let known: Vec<(Tenant, Topic)> = known.into_iter().collect();
-        let lines: Vec<_> = known.iter().map(|(tenant, topic)| (tenant.clone(), topic.into())).collect();
-        let (lengths, oldest) = tokio::try_join!(desk.store().queue_lens(&lines), desk.store().oldest_queued(&known))?;
-        let mut offers = Vec::with_capacity(known.len());
-        for some in known.chunks(AT_ONCE) {
-            let asked = some
-                .iter()
-                .map(async |(tenant, topic)| desk.bus().subject_count(&subjects::offer(tenant, topic)).await.ok());
-            offers.extend(join_all(asked).await);
-        }
+        let waiting = desk.flow.waiting(&known).await?;
+        names::drop_old(desk, lease, &known, &waiting).await?;
+        let lines: Vec<(Tenant, Line)> = known
+            .iter()
+            .zip(&waiting)
+            .flat_map(|((tenant, _), lines)| lines.iter().map(|line| (tenant.clone(), line.known.line.clone())))
+            .collect();
+        let mut oldest = desk.store().oldest_queued(&lines).await?.into_iter();
         let (none, young) = (TopicCensus::default(), at.since(census.begun) < YOUNG);
-        for (((name, queued), oldest), offers) in known.iter().zip(lengths).zip(oldest).zip(offers) {
+        for (name, lines) in known.iter().zip(&waiting) {
+            let oldest = oldest.by_ref().take(lines.len()).flatten().min();
+            let waits = Waits::of(lines);
+            let (queued, offers) = (waits.queued, waits.offered);
             let counted = census.topics.get(name).unwrap_or(&none);
             let of = |state: State| counted.states.get(&state).copied().unwrap_or(0);
             let topic = name.1.as_str();
@@ -109,6 +115,12 @@ impl FleetGauges {
             let depth = (of(State::Pending) + queued + dispatched) as f64;
             add(now, Gauge::QueueDepth, topic, "", depth);
             let told = desk.flow.settings.topic(name.0.as_str(), topic);
+            let shared = desk.flow.settings.is_shared(topic);
+            let live = workers.iter().filter(|worker| worker.serves(name.0.as_str(), shared) && worker.takes(topic));
+            let worth = Waits::worth_workers(lines, &live.collect::<Vec<_>>());
+            // What stands in lines that no live worker fits.
+            let unfit = offers.zip(worth.offered).map_or(0, |(all, some)| (all - some).min(dispatched));
+            let ready = (of(State::Pending) + worth.queued + dispatched - unfit) as f64;
             let runnable = match told.as_ref() {
                 Some(told) if told.paused.is_some() => 0.0,
                 // No more of the backlog than the rate lets through at once, or than may run beside the others.
@@ -117,9 +129,9 @@ impl FleetGauges {
                     let places = max.map(|max| u64::from(max).saturating_sub(dispatched + of(State::Running)));
                     let burst = told.settings.rate.map(|rate| u64::from(rate.burst));
                     let most = places.into_iter().chain(burst).min();
-                    depth - most.map_or(0, |most| queued.saturating_sub(most)) as f64
+                    ready - most.map_or(0, |most| worth.queued.saturating_sub(most)) as f64
                 }
-                None => depth,
+                None => ready,
             };
             add(now, Gauge::QueueRunnable, topic, "", runnable);
             let waits_since = match (queued, oldest) {

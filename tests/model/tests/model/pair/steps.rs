@@ -7,7 +7,7 @@ use super::{
         explore::Step,
         record::{Age, Record, Seen},
     },
-    BOTH, Batch, Flaw, Group, Jobs, Kind, OLDEST, Offers, Pair, Run, Stage, World,
+    BOTH, Batch, Fault, Flaw, Group, Jobs, Kind, OLDEST, Offers, Pair, Run, Stage, World,
 };
 
 pub(super) struct Steps<'a> {
@@ -20,8 +20,8 @@ impl Steps<'_> {
         self.out.push(Step::new(who, what, to.canonical()));
     }
 
-    fn fault(&mut self, who: &'static str, what: &'static str, mut to: World) {
-        if to.faults > 0 {
+    fn fault(&mut self, kind: Fault, who: &'static str, what: &'static str, mut to: World) {
+        if to.faults > 0 && self.pair.kinds.contains(&kind) {
             to.faults -= 1;
             self.out.push(Step::fault(who, what, to.canonical()));
         }
@@ -43,7 +43,7 @@ impl Steps<'_> {
             // Unacked: it comes again.
             let mut to = World { batch: None, ..w.clone() };
             mark_again(to.queue(batch.kind), batch.group);
-            self.fault("S1", "crashes", to);
+            self.fault(Fault::Crash, "S1", "crashes", to);
         }
         match batch.stage {
             Stage::Apply => self.applies(w, batch),
@@ -103,7 +103,7 @@ impl Steps<'_> {
     pub(super) fn reconciler(&mut self, w: &World) {
         if let Some(job) = w.reoffers {
             let mut to = World { reoffers: None, ..w.clone() };
-            self.fault("S2", "crashes before it offers", to.clone());
+            self.fault(Fault::Crash, "S2", "crashes before it offers", to.clone());
             let mut of = [None, None];
             of[job] = Some(offer_age(&w.records[job]));
             to.offers.push(Offers { of, age: w.ages[job] });
@@ -184,7 +184,7 @@ impl Steps<'_> {
             match w.runs[job] {
                 Run::None => continue,
                 Run::Holds if !w.records[job].running() => self.push("worker", "hears settled", to),
-                _ => self.fault("worker", "crashes", to),
+                _ => self.fault(Fault::Crash, "worker", "crashes", to),
             }
             if w.runs[job] == Run::Holds && !w.results.iter().any(|group| group.jobs[job]) && w.records[job].running() {
                 let mut to = w.clone();
@@ -211,7 +211,7 @@ impl Steps<'_> {
             let mut to = World { submits, offers, results, word: [false; 2], ..w.clone() };
             // The stream's creation time has changed: the target is void.
             to.target = None;
-            self.fault("NATS", "loses every stream", to);
+            self.fault(Fault::Wipe, "NATS", "loses every stream", to);
         }
         let mut to = World { away: !w.away, ..w.clone() };
         if self.pair.flaw != Some(Flaw::ProbeMisses) {
@@ -226,7 +226,7 @@ impl Steps<'_> {
         if w.away {
             self.push("Redis", "has the second job in reach again", to);
         } else {
-            self.fault("Redis", "has the second job out of reach", to);
+            self.fault(Fault::Away, "Redis", "has the second job out of reach", to);
         }
     }
 }

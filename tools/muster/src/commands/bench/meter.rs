@@ -12,8 +12,13 @@ const MICROS_PER_TICK: u64 = 10_000;
 /// The services whose CPU time is told apart, in the order of a job's way.
 pub(super) const SERVICES: [&str; 6] = ["gateway", "scheduler", "worker", "redis", "nats", "client"];
 
+/// So many workers are told apart; more are one row.
+const WORKERS_NAMED: usize = 8;
+
 /// Somebody whose costs are counted.
 struct Payer {
+    /// As the stack calls it.
+    name: String,
     service: String,
     pid: u32,
     before: u64,
@@ -31,30 +36,38 @@ impl Meter<'_> {
     /// Reads everybody: the stack, these workers, and the bench itself as the client.
     pub(super) async fn start<'a>(rig: &'a Rig, workers: &[u32]) -> anyhow::Result<Meter<'a>> {
         let (messages, commands) = (stores::messages(&rig.stack).await?, stores::commands(&rig.stack).await?);
-        let stack = rig.stack.processes.iter().map(|p: &Process| (p.service.as_str(), p.pid));
-        let ours = workers.iter().map(|pid| ("worker", *pid)).chain([("client", std::process::id())]);
-        let payer = |(service, pid): (&str, u32)| Payer {
+        let payer = |name: String, service: &str, pid: u32| Payer {
+            name,
             service: service.to_owned(),
             pid,
             before: cpu_us(pid).unwrap_or_default(),
         };
-        let payers = stack.chain(ours).map(payer).collect();
+        let stack = rig.stack.processes.iter().map(|p: &Process| payer(p.name.clone(), &p.service, p.pid));
+        let name = |n: usize| if workers.len() > WORKERS_NAMED { "workers".to_owned() } else { format!("worker-{n}") };
+        let crew = workers.iter().enumerate().map(|(n, pid)| payer(name(n + 1), "worker", *pid));
+        let payers = stack.chain(crew).chain([payer("bench".to_owned(), "client", std::process::id())]).collect();
         Ok(Meter { rig, payers, messages, commands })
     }
 
     /// Reads them again, and says what a job cost: `cpu.<service>`, `cpu.total` and, without
-    /// the bench itself, `cpu.stack` in microseconds;
-    /// `nats_messages` and `redis_commands`; and `rss.<service>` in MiB, the largest of its replicas.
+    /// the bench itself, `cpu.stack` in microseconds; `nats_messages` and `redis_commands`; and
+    /// `rss.<service>` in MiB, the largest of its replicas. Of each process alone: `process.<name>.cpu`
+    /// and `process.<name>.rss`.
     pub(super) async fn per_job(&self, jobs: u64) -> anyhow::Result<Figures> {
         let mut figures = Figures::default();
         let (mut spent, mut memory) = (BTreeMap::<&str, u64>::new(), BTreeMap::<&str, u64>::new());
+        let mut alone = BTreeMap::<&str, (u64, u64)>::new();
         for payer in &self.payers {
             // One that was replaced meanwhile makes the sum meaningless.
             let now = cpu_us(payer.pid).filter(|now| *now >= payer.before);
             let now = now.ok_or_else(|| anyhow::anyhow!("a process of service {} went away", payer.service))?;
+            let resident = rss_bytes(payer.pid).unwrap_or_default();
             *spent.entry(&payer.service).or_default() += now - payer.before;
             let largest = memory.entry(&payer.service).or_default();
-            *largest = (*largest).max(rss_bytes(payer.pid).unwrap_or_default());
+            *largest = (*largest).max(resident);
+            let (micros, bytes) = alone.entry(&payer.name).or_default();
+            *micros += now - payer.before;
+            *bytes += resident;
         }
         let share = |amount: u64| amount as f64 / jobs.max(1) as f64;
         for (service, micros) in &spent {
@@ -63,8 +76,13 @@ impl Meter<'_> {
         figures.put("cpu.total", share(spent.values().sum()));
         let client = spent.get("client").copied().unwrap_or_default();
         figures.put("cpu.stack", share(spent.values().sum::<u64>() - client));
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         for (service, bytes) in memory {
-            figures.put(&format!("rss.{service}"), bytes as f64 / f64::from(1 << 20));
+            figures.put(&format!("rss.{service}"), mebibytes(bytes));
+        }
+        for (name, (micros, bytes)) in alone {
+            figures.put(&format!("process.{name}.cpu"), share(micros));
+            figures.put(&format!("process.{name}.rss"), mebibytes(bytes));
         }
         let stack = &self.rig.stack;
         figures.put("nats_messages", share(stores::messages(stack).await?.saturating_sub(self.messages)));

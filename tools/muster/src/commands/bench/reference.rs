@@ -22,7 +22,7 @@ use super::{
     requests::{PAYLOAD, payload},
 };
 use crate::{
-    commands::dev::{bound_to_parent, probe, programs},
+    commands::dev::{bound_to_parent, probe, programs, redis},
     outcome::Failure,
 };
 
@@ -71,7 +71,8 @@ impl Reference {
     pub(super) async fn start(peers: Option<&Path>) -> anyhow::Result<Reference> {
         let dir = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let config = format!("bind 127.0.0.1\nport {port}\nappendonly yes\nappendfsync everysec\nsave \"\"\n");
+        let log = "appendonly yes\nappendfsync everysec\nsave \"\"\n";
+        let config = format!("bind 127.0.0.1\nport {port}\n{log}{}", redis::LATE_REWRITE);
         std::fs::write(dir.path().join("redis.conf"), config)?;
         let program = programs::server("redis-server", "redis-server")?;
         let mut command = bound_to_parent(programs::find("setpriv").as_deref(), &program);

@@ -123,7 +123,11 @@ impl Fleet {
 
     /// From now on this process stays down when it dies.
     pub(crate) fn hold(&mut self, name: &str) {
-        self.members.iter_mut().filter(|m| m.recipe.shown.name == name).for_each(|m| m.held = true);
+        for member in self.members.iter_mut().filter(|m| m.recipe.shown.name == name) {
+            member.held = true;
+            // It may be dead already: its death and this order come by different ways.
+            member.restart_at = None;
+        }
     }
 
     /// Starts it again if it died meanwhile, and from now on whenever it dies.
@@ -327,6 +331,25 @@ mod tests {
         assert_eq!(said, format!("a runs again, pid {after}"));
         fleet.stop(std::future::pending()).await;
         assert!(fleet.processes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_that_is_held_stays_down_though_it_died_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fleet = Fleet::new(dir.path().to_owned());
+        fleet.start(recipe("a", Wave::Service, "exec sleep 1000", dir.path())).unwrap();
+        fleet.proven();
+        kill(Pid::from_raw(i32::try_from(fleet.processes()[0].pid).unwrap()), Signal::SIGKILL).unwrap();
+        while !fleet.processes().is_empty() {
+            let _ = tokio::time::timeout(FIRST_WAIT / 10, fleet.next_replaced()).await;
+        }
+        assert!(fleet.members[0].restart_at.is_some(), "nobody had held it when it died");
+        fleet.hold("a");
+        assert!(fleet.members[0].restart_at.is_none());
+        fleet.let_go("a");
+        fleet.next_replaced().await.unwrap();
+        assert_eq!(fleet.processes().len(), 1);
+        fleet.stop(std::future::pending()).await;
     }
 
     #[tokio::test]

@@ -18,6 +18,9 @@ use super::{
 };
 use crate::{outcome::Failure, stack::Process};
 
+/// A log on disk is written anew from this size on. By default it is from 64 MB on, which thousands of
+/// jobs a second fill in seconds: each time a child of Redis takes a core to write down every job there is.
+pub(crate) const LATE_REWRITE: &str = "auto-aof-rewrite-min-size 512mb\n";
 /// Primaries and as many replicas.
 const CLUSTER_NODES: usize = 6;
 
@@ -43,7 +46,7 @@ impl Node {
         let mut text = format!(
             "# Written by `muster dev`; changes are lost.\n\
              bind 127.0.0.1\nport {}\ndaemonize no\nappendonly yes\nappendfsync everysec\nsave \"\"\n\
-             maxmemory-policy noeviction\nhash-max-listpack-value 512\n",
+             maxmemory-policy noeviction\nhash-max-listpack-value 512\n{LATE_REWRITE}",
             self.port
         );
         if clustered {

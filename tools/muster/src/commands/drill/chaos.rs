@@ -3,6 +3,7 @@
 
 use std::{cell::RefCell, path::PathBuf, time::Duration};
 
+use anyhow::Context;
 use clap::Args;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::ProgressBar;
@@ -186,30 +187,30 @@ async fn inject(
         loop {
             tokio::select! {
                 () = sleep_until(at) => break,
-                Some(result) = under.next(), if !under.is_empty() => report(bar, result),
+                Some(result) = under.next(), if !under.is_empty() => report(bar, done, result),
             }
         }
         tell(bar, format_args!("{:6.1} s  {}", step.at_ms as f64 / 1_000.0, step.fault));
-        done.borrow_mut().push(step.clone());
-        under.push(commit(hands, &step.fault, ledger));
+        under.push(async move { (step, commit(hands, &step.fault, ledger).await) });
     }
     let end = begun + lasts;
     loop {
         tokio::select! {
             () = sleep_until(end) => break,
-            Some(result) = under.next(), if !under.is_empty() => report(bar, result),
+            Some(result) = under.next(), if !under.is_empty() => report(bar, done, result),
         }
     }
     while let Some(result) = under.next().await {
-        report(bar, result);
+        report(bar, done, result);
     }
     Ok(())
 }
 
-/// A fault that could not be carried out is told, and changes nothing about the verdict.
-fn report(bar: &ProgressBar, result: anyhow::Result<()>) {
-    if let Err(error) = result {
-        tell(bar, format_args!("          that fault did not go as planned: {error:#}"));
+/// A fault counts once it was carried out. One that could not be is told, and is no part of the verdict.
+fn report(bar: &ProgressBar, done: &RefCell<Vec<Step>>, (step, result): (&Step, anyhow::Result<()>)) {
+    match result {
+        Ok(()) => done.borrow_mut().push(step.clone()),
+        Err(error) => tell(bar, format_args!("          not carried out: {}: {error:#}", step.fault)),
     }
 }
 
@@ -220,11 +221,16 @@ async fn commit(hands: &Hands, fault: &Fault, ledger: &RefCell<Ledger>) -> anyho
         sleep(Duration::from_millis(ms)).await;
         hands.line(process, store, Line::Open);
     };
+    // One that is down just now is waited for: jobs that kill their worker do it all the time.
+    let signal = async |process: &str, signal| {
+        hands.replaced(process, None).await?;
+        hands.signal(process, signal).with_context(|| format!("no {process} runs"))
+    };
     match fault {
-        Fault::Kill { process } => drop(hands.signal(process, Signal::SIGKILL)),
-        Fault::Leave { process } => drop(hands.signal(process, Signal::SIGTERM)),
+        Fault::Kill { process } => drop(signal(process, Signal::SIGKILL).await?),
+        Fault::Leave { process } => drop(signal(process, Signal::SIGTERM).await?),
         Fault::Pause { process, ms } => {
-            hands.signal(process, Signal::SIGSTOP);
+            signal(process, Signal::SIGSTOP).await?;
             sleep(Duration::from_millis(*ms)).await;
             hands.signal(process, Signal::SIGCONT);
         }

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Longest history that is kept whole: beyond it the middle is left out after the first entry.
-const WHOLE_HISTORY: usize = 64;
+pub(super) const WHOLE_HISTORY: usize = 64;
 /// How long before its death a primary's writes may not have reached its replica.
 const FORGOTTEN: Duration = Duration::from_secs(3);
 
@@ -39,10 +39,16 @@ pub(super) enum Crime {
     EffectMissing,
     /// A dead letter too many, or listed twice.
     EffectDoubled,
-    /// It has ended and is still looked at.
+    /// A loop moved it, and the audit log does not say so.
+    ActUntold,
+    /// The audit log says that a loop moved it, and it was not, or says so twice.
+    ActNotDone,
+    /// It has ended and is still looked at; or the scrub found living jobs that nobody looked at.
     HomeLeft,
     /// One idempotency key, two jobs.
     KeySplit,
+    /// The chain of the audit log does not hold.
+    AuditBreaks,
 }
 
 impl Crime {
@@ -55,8 +61,11 @@ impl Crime {
         (Crime::RunWithoutStart, "runs without a start"),
         (Crime::EffectMissing, "effects missing"),
         (Crime::EffectDoubled, "effects doubled"),
+        (Crime::ActUntold, "acts of loops untold"),
+        (Crime::ActNotDone, "acts told and not done"),
         (Crime::HomeLeft, "consistency gap"),
         (Crime::KeySplit, "idempotency keys split"),
+        (Crime::AuditBreaks, "audit log breaks"),
     ];
 }
 
@@ -91,6 +100,12 @@ pub(super) fn judge(ledger: &Ledger, told: &Told) -> Findings {
     for (one, other) in &ledger.split {
         let why = format!("{other} was made under the same idempotency key");
         findings.charges.push(Charge { job: one.clone(), crime: Crime::KeySplit, why });
+    }
+    if let Some(why) = told.audit_break.clone() {
+        findings.charges.push(Charge { job: "the audit log".into(), crime: Crime::AuditBreaks, why });
+    }
+    if let Some(why) = told.gap.clone() {
+        findings.charges.push(Charge { job: "the scrub".into(), crime: Crime::HomeLeft, why });
     }
     findings
 }
@@ -127,6 +142,7 @@ impl Case<'_> {
         self.story(tells);
         self.starts(tells);
         self.fence(tells);
+        self.acts(tells, told);
         if tells.state.is_end() {
             self.effects(tells, told);
         }
@@ -213,6 +229,29 @@ impl Case<'_> {
         }
     }
 
+    /// What loops did to it, by its own history and by the audit log: the same, each once.
+    fn acts(&mut self, tells: &TellsOf, told: &Told) {
+        if tells.history.len() >= WHOLE_HISTORY {
+            return;
+        }
+        let done = tells.acts(self.id);
+        for act in done.iter().filter(|act| !told.acts.contains_key(*act)) {
+            self.charge(Crime::ActUntold, format!("{act} is not in the audit log"));
+        }
+        // `job:<id>:<version>` is a transition; with one more word it is help that moved nothing.
+        let own = format!("job:{}:", self.id);
+        for (act, times) in told.acts.range(own.clone()..).take_while(|(act, _)| act.starts_with(&own)) {
+            if act[own.len()..].contains(':') {
+                continue;
+            }
+            if !done.contains(act) {
+                self.charge(Crime::ActNotDone, format!("{act} is in the audit log and not in its history"));
+            } else if *times > 1 {
+                self.charge(Crime::ActNotDone, format!("{act} is in the audit log {times} times"));
+            }
+        }
+    }
+
     fn effects(&mut self, tells: &TellsOf, told: &Told) {
         let times = |of: &BTreeMap<String, u64>| of.get(self.id).copied().unwrap_or_default();
         let (letters, listed) = (times(&told.letters), times(&told.listed));
@@ -233,8 +272,8 @@ impl Case<'_> {
         }
     }
 
-    /// A primary that was killed may have forgotten its last moments: a start, an end, and a job
-    /// whose answer did not say that a replica had it. Nothing else is forgiven, and nothing of a
+    /// A primary that was killed may have forgotten its last moments: a start, an end, what loops did
+    /// and the telling of it, and a job whose answer did not say that a replica had it. Nothing else is forgiven, and nothing of a
     /// job that was over before.
     fn is_forgiven(&self, crime: Crime) -> bool {
         let alive_at = |death: &muster_domain::Time| {
@@ -250,9 +289,12 @@ impl Case<'_> {
         let deaths = &self.ledger.forgetful;
         match crime {
             Crime::Lost => self.tells.is_none() && deaths.iter().any(just_accepted),
-            Crime::EndedTwice | Crime::OldFence | Crime::StartsAboveMax | Crime::RunWithoutStart => {
-                deaths.iter().any(alive_at)
-            }
+            Crime::EndedTwice
+            | Crime::OldFence
+            | Crime::StartsAboveMax
+            | Crime::RunWithoutStart
+            | Crime::ActUntold
+            | Crime::ActNotDone => deaths.iter().any(alive_at),
             _ => false,
         }
     }

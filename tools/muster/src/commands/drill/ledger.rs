@@ -37,6 +37,8 @@ pub(super) struct Ledger {
     pub(super) accepted: BTreeMap<String, Accepted>,
     pub(super) ends: BTreeMap<String, SeenEnd>,
     pub(super) executions: BTreeMap<String, Vec<Execution>>,
+    /// How many of them each worker had.
+    pub(super) shares: BTreeMap<String, u64>,
     /// Jobs that share an idempotency key with another job.
     pub(super) split: Vec<(String, String)>,
     /// Submits whose answer never came: the job may exist or not.
@@ -56,13 +58,14 @@ impl Ledger {
         };
         for line in text.lines() {
             let mut words = line.split(' ');
-            let (Some(job), Some(attempt), Some(fence), None) =
-                (words.next(), words.next(), words.next(), words.next())
+            let (Some(job), Some(attempt), Some(fence), Some(worker), None) =
+                (words.next(), words.next(), words.next(), words.next(), words.next())
             else {
                 continue;
             };
             if let (Ok(attempt), Ok(fence)) = (attempt.parse(), fence.parse()) {
                 self.executions.entry(job.to_owned()).or_default().push(Execution { attempt, fence });
+                *self.shares.entry(worker.to_owned()).or_default() += 1;
             }
         }
         Ok(())
@@ -89,10 +92,11 @@ mod tests {
         let file = dir.path().join("executions");
         let mut ledger = Ledger::default();
         ledger.read_executions(&file).unwrap();
-        fs::write(&file, "a 1 10\nb 1 11\na 2 12\na 3").unwrap();
+        fs::write(&file, "a 1 10 w1\nb 1 11 w2\na 2 12 w2\na 3").unwrap();
         ledger.read_executions(&file).unwrap();
         let of = |attempt, fence| Execution { attempt, fence };
         assert_eq!(ledger.executions["a"], [of(1, 10), of(2, 12)]);
         assert_eq!(ledger.executions["b"], [of(1, 11)]);
+        assert_eq!(ledger.shares, BTreeMap::from([("w1".to_owned(), 1), ("w2".to_owned(), 2)]));
     }
 }

@@ -1,5 +1,5 @@
 //! The load of a drill: short, long, failing, deadly and cancelled jobs, some with one attempt only,
-//! some with deadlines, time-outs, delays and idempotency keys, alone and in batches, to every
+//! some with deadlines, time-outs, delays, idempotency and concurrency keys, alone and in batches, to every
 //! gateway. Notes every answer in the ledger, and follows every accepted job until it sees its end.
 
 use std::{cell::RefCell, collections::BTreeSet, future::Future, pin::Pin, time::Duration};
@@ -30,6 +30,11 @@ const ROUND_JOBS: usize = 200;
 const QUIET: Duration = Duration::from_secs(15);
 /// Questions under way at once.
 const AT_ONCE: usize = 8;
+
+/// Concurrency keys under which some of the short jobs run, one at a time.
+const KEYS: [&str; 3] = ["drill-a", "drill-b", "drill-c"];
+/// One of so many jobs has such a key.
+const KEYED: u64 = 10;
 
 /// What kinds of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +112,10 @@ impl Author {
             5 => body["priority"] = ["critical", "high", "low"][rng.usize(..3)].into(),
             _ => (),
         }
+        if topic == "drill.short" && self.made.is_multiple_of(KEYED) {
+            let turn = usize::try_from(self.made / KEYED).unwrap_or_default();
+            body["concurrency_key"] = KEYS[turn % KEYS.len()].into();
+        }
         if self.replicated {
             body["durability"] = "replicated".into();
         }
@@ -174,6 +183,14 @@ impl Load<'_> {
         let call = Call::post("/jobs", body.to_string()).idempotency_key(key);
         let answer = self.apis[0].call(&call).await.map_err(Failure::from)?;
         self.noted(Ok(answer.value)).context("the answer names no job")
+    }
+
+    /// One more job under each concurrency key: a slot that was left behind would keep it from ever ending.
+    pub(super) async fn use_every_slot(&self) -> anyhow::Result<()> {
+        for key in KEYS {
+            self.submit(json!({ "topic": "drill.short", "payload": Part::default(), "concurrency_key": key })).await?;
+        }
+        Ok(())
     }
 
     async fn one(&self, api: usize, plot: Plot) {

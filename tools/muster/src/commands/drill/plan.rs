@@ -1,7 +1,7 @@
 //! Which faults a chaos run injects, and when. A pure function of the seed and the shape of the
 //! stack, so that a seed that found something finds it again. Leaves to others: doing it (`faults`).
 
-use std::{fmt, time::Duration};
+use std::{fmt, mem::discriminant, time::Duration};
 
 use fastrand::Rng;
 use serde::Serialize;
@@ -120,7 +120,7 @@ pub(super) struct Step {
     pub(super) fault: Fault,
 }
 
-/// The kinds of faults, as cards of a deck: each comes before any comes again as often.
+/// The kinds of faults, as cards of a deck: each kind comes once before any comes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Card {
     Kill,
@@ -158,10 +158,18 @@ pub(super) fn plan(seed: u64, stage: &Stage) -> Vec<Step> {
     let end = u64::try_from(stage.lasts.as_millis()).unwrap_or(u64::MAX).saturating_sub(EDGE_MS);
     let (mut steps, mut deck, mut late) = (Vec::new(), Vec::new(), Vec::new());
     let (mut at_ms, mut store_from) = (EDGE_MS, 0);
+    // On a cluster a failover comes first, and a replica of another shard is asked as soon as it may be,
+    // so that no run is without them, however short.
+    if stage.cluster && at_ms < end {
+        let shard = rng.u64(..3);
+        steps.push(Step { at_ms, fault: Fault::KillPrimary { shard } });
+        late.push(Fault::HandOver { shard: (shard + rng.u64(1..=2)) % 3 });
+        store_from = at_ms + STORE_GAP_MS;
+        at_ms += rng.u64(GAP_MS);
+    }
     while at_ms < end {
         if deck.is_empty() {
-            deck = DECK.to_vec();
-            rng.shuffle(&mut deck);
+            deck = shuffled(&mut rng, stage);
         }
         // A store's fault that would come too soon waits for its turn.
         let ripe = late.iter().position(|_| at_ms >= store_from);
@@ -185,6 +193,23 @@ pub(super) fn plan(seed: u64, stage: &Stage) -> Vec<Step> {
     steps
 }
 
+/// A deck, to be dealt from its end. Each kind comes before any comes again, and those of the stores
+/// first: they must wait for each other, so they need the longest to be done.
+fn shuffled(rng: &mut Rng, stage: &Stage) -> Vec<Card> {
+    let mut cards = DECK.to_vec();
+    // On a cluster every node tells its own address, so only NATS has lines that can be cut.
+    cards.retain(|card| !stage.cluster || !matches!(card, Card::Cut(Store::Redis) | Card::Stall(Store::Redis)));
+    rng.shuffle(&mut cards);
+    let (mut once, mut again) = (Vec::new(), Vec::new());
+    for card in cards {
+        let kind = discriminant(&card);
+        let known = once.iter().any(|other| discriminant(other) == kind);
+        if known { again.push(card) } else { once.push(card) }
+    }
+    once.sort_by_key(|card| matches!(card, Card::DropStreams | Card::WipeNats | Card::KillNats | Card::Redis));
+    again.into_iter().chain(once).collect()
+}
+
 /// Turns a card into a fault of this stage; `None` where the stage has no such thing.
 fn deal(rng: &mut Rng, card: Card, stage: &Stage, left: u64) -> Option<Fault> {
     let mut process = |services_only: bool| {
@@ -202,8 +227,6 @@ fn deal(rng: &mut Rng, card: Card, stage: &Stage, left: u64) -> Option<Fault> {
             let span = spans[rng.usize(..spans.len())].clone();
             Fault::Pause { process, ms: rng.u64(span).min(left) }
         }
-        // On a cluster every node tells its own address, so only NATS has lines that can be cut.
-        Card::Cut(Store::Redis) | Card::Stall(Store::Redis) if stage.cluster => return None,
         Card::Cut(store) => {
             let process = process(store == Store::Redis)?;
             Fault::Cut { process, store, ms: rng.u64(500..=12_000).min(left) }
@@ -247,24 +270,38 @@ mod tests {
         assert_eq!(
             first,
             [
-                "4000 pause http-worker-1 for 18.9 s",
-                "9806 let nothing through between gateway-2 and NATS for 10.6 s",
-                "14075 restart NATS with an empty store",
+                "4000 restart NATS with an empty store",
+                "9636 let nothing through between scheduler-1 and Redis for 11.4 s",
+                "12621 pause http-worker-1 for 7.0 s",
             ]
         );
     }
 
     #[test]
-    fn a_minute_has_every_kind_of_fault_and_ends_in_time() {
-        for (cluster, kinds) in [(false, 9), (true, 8)] {
-            for seed in 0..50 {
-                let steps = plan(seed, &stage(2, cluster));
+    fn a_minute_and_a_bit_has_every_kind_of_fault_and_ends_in_time() {
+        let everywhere = ["cut", "drop_streams", "kill", "kill_nats", "leave", "pause", "stall", "wipe_nats"];
+        let stages = [(false, 72, vec!["restart_redis"]), (true, 100, vec!["hand_over", "kill_primary"])];
+        for (cluster, seconds, own) in stages {
+            let lasts = Duration::from_secs(seconds);
+            let mut kinds: Vec<&str> = everywhere.into_iter().chain(own).collect();
+            kinds.sort_unstable();
+            for seed in 0..500 {
+                let steps = plan(seed, &Stage { lasts, ..stage(1, cluster) });
                 let mut seen: Vec<&str> = steps.iter().map(|s| s.fault.kind()).collect();
                 seen.sort_unstable();
                 seen.dedup();
-                assert!(seen.len() >= kinds, "seed {seed}: {seen:?}");
-                assert!(steps.iter().all(|s| (EDGE_MS..120_000 - EDGE_MS).contains(&s.at_ms)));
+                assert_eq!(seen, kinds, "seed {seed}");
+                assert!(steps.iter().all(|s| (EDGE_MS..seconds * 1_000 - EDGE_MS).contains(&s.at_ms)));
             }
+        }
+    }
+
+    #[test]
+    fn no_run_on_a_cluster_is_without_a_failover_and_a_hand_over() {
+        for seed in 0..50 {
+            let steps = plan(seed, &Stage { lasts: Duration::from_secs(24), ..stage(1, true) });
+            assert!(matches!(steps[0].fault, Fault::KillPrimary { .. }), "seed {seed}: {steps:?}");
+            assert!(steps.iter().any(|s| matches!(s.fault, Fault::HandOver { .. })), "seed {seed}: {steps:?}");
         }
     }
 

@@ -1,12 +1,13 @@
 //! What the stack tells about its jobs, read through the API: every record, its history, whether
-//! it still has a home, the list of jobs and the dead letters. Leaves judging to `judge`.
+//! it still has a home, the list of jobs, the dead letters, the acts that the audit log tells, and whether
+//! it holds. Leaves judging to `judge`.
 
 use std::{collections::BTreeMap, fmt};
 
 use anyhow::Context;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use muster_domain::{Event, State, Time};
+use muster_domain::{Event, State, Time, audit};
 use serde_json::Value;
 
 use crate::{
@@ -65,6 +66,12 @@ pub(super) struct Told {
     pub(super) letters: BTreeMap<String, u64>,
     /// Messages that nobody could read.
     pub(super) unreadable: u64,
+    /// How often each act, by its id, is in the audit log.
+    pub(super) acts: BTreeMap<String, u64>,
+    /// Where the chain of the audit log does not hold.
+    pub(super) audit_break: Option<String>,
+    /// What is wrong with the gauge of jobs that nobody looks after; read last.
+    pub(super) gap: Option<String>,
 }
 
 impl Told {
@@ -78,6 +85,9 @@ impl Told {
             listed: pages(api, "/jobs", "job").await?,
             letters: pages(api, "/dlq", "job").await?,
             unreadable: pages(api, "/dlq", "message").await?.values().sum(),
+            acts: pages(api, "/audit", "").await?,
+            audit_break: audit_break(api).await?,
+            gap: None,
             jobs: BTreeMap::new(),
         };
         let mut all: Vec<String> = ids.into_iter().chain(told.listed.keys().cloned()).collect();
@@ -96,6 +106,15 @@ impl Told {
 }
 
 impl TellsOf {
+    /// The acts of loops that its history has, by the ids that the audit log gives them.
+    pub(super) fn acts(&self, id: &str) -> Vec<String> {
+        let steps = self.history.windows(2).zip(2..);
+        let act = |(pair, version): (&[Step], u32)| {
+            audit::action_of(pair[1].event?, pair[0].to).map(|_| format!("job:{id}:{version}"))
+        };
+        steps.filter_map(act).collect()
+    }
+
     /// Reads one job; `None` if there is no record of it.
     async fn read(api: &Api, id: &str) -> anyhow::Result<Option<TellsOf>> {
         let (job, history, explained) = tokio::try_join!(
@@ -155,6 +174,21 @@ pub(super) async fn get(api: &Api, path: String) -> anyhow::Result<Option<Value>
         Ok(answer) => Ok(Some(answer.value)),
         Err(CallError::Refused(problem)) if problem.status == 404 => Ok(None),
         Err(error) => Err(Failure::from(error).into()),
+    }
+}
+
+/// Walks the chain of the audit log to its end; where it breaks, if it does.
+async fn audit_break(api: &Api) -> anyhow::Result<Option<String>> {
+    let mut call = Call::get("/audit/verify");
+    loop {
+        let found = api.call(&call).await.map_err(Failure::from)?.value;
+        if found["valid"] != true {
+            return Ok(Some(found["broken"].to_string()));
+        }
+        match found["next_cursor"].as_str() {
+            Some(cursor) => call = Call::get("/audit/verify").query("cursor", cursor),
+            None => return Ok(None),
+        }
     }
 }
 

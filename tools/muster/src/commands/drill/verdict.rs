@@ -1,7 +1,7 @@
 //! What a chaos run came to: the counts as a table and as JSON, and for every charge the job and
 //! its history. All zeros is a pass.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use muster_domain::State;
 use serde_json::{Map, Value, json};
@@ -66,6 +66,7 @@ impl Verdict<'_> {
         body.insert("unreadable_messages".into(), self.checked.told.unreadable.into());
         body.insert("forgiven".into(), json!(self.checked.findings.forgiven));
         body.insert("executions".into(), self.executions().into());
+        body.insert("executed_by".into(), json!(self.checked.ledger.shares));
         body.insert("ends".into(), json!(self.ends()));
         body.insert("unanswered".into(), self.checked.ledger.unanswered.into());
         body.insert("refused".into(), json!(self.checked.ledger.refused));
@@ -94,19 +95,14 @@ impl Verdict<'_> {
         if offenders.len() > SHOWN {
             output::line(format_args!("\n… and {} jobs more; -o json has them all", offenders.len() - SHOWN));
         }
-        let joined = |counts: &BTreeMap<&'static str, u64>| {
-            counts.iter().map(|(name, n)| format!("{n} {name}")).collect::<Vec<_>>().join(", ")
-        };
         output::line("");
         output::facts(&[
             ("faults", joined(&self.kinds())),
             ("ends", joined(&self.ends())),
             ("executions", self.executions().to_string()),
+            ("executed by", joined(&self.checked.ledger.shares)),
             ("unanswered", self.checked.ledger.unanswered.to_string()),
-            (
-                "refused",
-                self.checked.ledger.refused.iter().map(|(c, n)| format!("{n} {c}")).collect::<Vec<_>>().join(", "),
-            ),
+            ("refused", joined(&self.checked.ledger.refused)),
         ]);
         output::line("");
         let counted = |words: &str, n: usize| vec![words.to_owned(), n.to_string()];
@@ -151,6 +147,10 @@ impl Verdict<'_> {
             .collect();
         json!({ "id": id, "charges": charges, "history": history, "executions": runs })
     }
+}
+
+fn joined(counts: &BTreeMap<impl fmt::Display, u64>) -> String {
+    counts.iter().map(|(name, n)| format!("{n} {name}")).collect::<Vec<_>>().join(", ")
 }
 
 fn count(charges: &[Charge], crime: Crime) -> usize {

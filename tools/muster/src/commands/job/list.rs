@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Caller, ask, show};
 use crate::{
     api::Call,
-    output::{self, Format},
+    output::{self, Format, cell},
 };
 
 /// Most jobs of one page.
@@ -58,7 +58,7 @@ pub(crate) struct List {
 
 impl List {
     pub(super) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
-        let mut jobs: Vec<Value> = Vec::new();
+        let (mut jobs, mut unreadable): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
         let mut cursor: Option<String> = None;
         while jobs.len() < self.limit {
             let mut call = self.call().query("limit", (self.limit - jobs.len()).min(PAGE).to_string());
@@ -69,6 +69,9 @@ impl List {
             if let Some(items) = page["items"].as_array_mut() {
                 jobs.append(items);
             }
+            if let Some(ids) = page["unreadable"].as_array_mut() {
+                unreadable.append(ids);
+            }
             // A short page is not the last one; only a missing cursor says so.
             cursor = page["next_cursor"].as_str().map(str::to_owned);
             if cursor.is_none() {
@@ -76,8 +79,19 @@ impl List {
             }
         }
         match caller.format {
-            Format::Json => output::json(&json!({"items": jobs, "next_cursor": cursor})),
-            Format::Table => show::jobs(&jobs),
+            Format::Json => {
+                let mut shown = json!({"items": jobs, "next_cursor": cursor});
+                if !unreadable.is_empty() {
+                    shown["unreadable"] = unreadable.into();
+                }
+                output::json(&shown);
+            }
+            Format::Table => {
+                show::jobs(&jobs);
+                for id in &unreadable {
+                    output::line(format_args!("job {} cannot be read: see docs/errors/job_unreadable.md", cell(id)));
+                }
+            }
         }
         Ok(())
     }

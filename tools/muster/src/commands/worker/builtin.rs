@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::Context;
 use bytes::Bytes;
+use muster_domain::WorkerId;
 use muster_sdk::HandlerError;
 use serde::Deserialize;
 
@@ -58,13 +59,21 @@ pub(super) fn fail(payload: &[u8]) -> HandlerError {
     }
 }
 
-/// A file with one line per execution: job, attempt, fence. Each line is one write in append
-/// mode, so workers may share it and a kill loses or doubles none.
+/// How many executions there were, and a file with a line for each if there is to be one: job,
+/// attempt, fence. Each line is one write in append mode, so workers may share it and a kill loses
+/// or doubles none.
 pub(super) struct Tally {
-    open: Mutex<(File, u64)>,
+    open: Mutex<(Option<File>, u64)>,
+    /// The worker's name, for the end of each line.
+    by: Option<WorkerId>,
 }
 
 impl Tally {
+    /// Counts this worker's own executions, from one.
+    pub(super) fn in_memory() -> Tally {
+        Tally { open: Mutex::new((None, 0)), by: None }
+    }
+
     /// Goes on where the file ends.
     pub(super) fn open(path: &Path) -> anyhow::Result<Tally> {
         let file = OpenOptions::new()
@@ -74,14 +83,22 @@ impl Tally {
             .open(path)
             .with_context(|| format!("cannot open {}", path.display()))?;
         let lines = BufReader::new(&file).lines().count() as u64;
-        Ok(Tally { open: Mutex::new((file, lines)) })
+        Ok(Tally { open: Mutex::new((Some(file), lines)), by: None })
+    }
+
+    /// Each line also says who wrote it.
+    pub(super) fn signed(self, by: &WorkerId) -> Tally {
+        Tally { by: Some(by.clone()), ..self }
     }
 
     /// Counts this execution; the result is how many there were.
     pub(super) fn count(&self, task: &Task) -> Result<Bytes, HandlerError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = format!("{} {} {}\n", task.job_id, task.attempt, task.fence);
-        open.0.write_all(line.as_bytes())?;
+        if let Some(file) = &mut open.0 {
+            let by = self.by.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
+            let line = format!("{} {} {}{by}\n", task.job_id, task.attempt, task.fence);
+            file.write_all(line.as_bytes())?;
+        }
         open.1 += 1;
         Ok(open.1.to_string().into())
     }
@@ -105,6 +122,14 @@ mod tests {
         assert_eq!(Tally::open(&file).unwrap().count(&task("")).unwrap(), "1");
         assert_eq!(Tally::open(&file).unwrap().count(&task("")).unwrap(), "2");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "j 2 9\nj 2 9\n");
+        Tally::open(&file).unwrap().signed(&WorkerId::parse("w1").unwrap()).count(&task("")).unwrap();
+        assert!(std::fs::read_to_string(&file).unwrap().ends_with("\nj 2 9 w1\n"));
+    }
+
+    #[test]
+    fn count_needs_no_file() {
+        let tally = Tally::in_memory();
+        assert_eq!([tally.count(&task("")).unwrap(), tally.count(&task("")).unwrap()], ["1", "2"]);
     }
 
     #[test]

@@ -68,6 +68,8 @@ fn sound() -> (Ledger, Told) {
         told.jobs.insert(id.into(), tells);
     }
     told.letters.insert("bad".into(), 1);
+    // The rescue and the retry after it.
+    told.acts.extend(["job:good:4", "job:good:5", "job:good:5:resubmit", "key:k1"].map(|act| (act.to_owned(), 1)));
     let run = |attempt, fence| Execution { attempt, fence };
     ledger.executions.insert("good".into(), vec![run(1, 10), run(2, 20)]);
     ledger.executions.insert("bad".into(), vec![run(1, 30)]);
@@ -150,6 +152,7 @@ fn a_result_of_an_earlier_attempt_is_a_write_under_an_old_fence() {
 #[test]
 fn a_step_that_the_table_has_not_is_illegal() {
     let jumped = forged(|_, told| {
+        told.acts.remove("job:good:5");
         let _ = good(told).history.remove(4);
     });
     assert!(!jumped.is_empty() && jumped.iter().all(|c| c.1 == Crime::IllegalTransition), "{jumped:?}");
@@ -168,6 +171,8 @@ fn more_starts_than_allowed_are_charged_and_those_given_back_are_not() {
     let above = forged(|_, told| good(told).max_attempts = 1);
     assert_eq!(above, [("good".into(), Crime::StartsAboveMax), ("good".into(), Crime::StartsAboveMax)]);
     let given_back = forged(|_, told| {
+        // Nor is it help to wake a job that only waited for its time.
+        told.acts.clear();
         let tells = good(told);
         (tells.max_attempts, tells.attempt) = (1, 1);
         tells.stamp = Some(Stamp { attempt: 1, fence: 20 });
@@ -218,6 +223,16 @@ fn effects_are_there_once() {
 }
 
 #[test]
+fn the_log_tells_what_loops_did_and_nothing_else() {
+    let untold = forged(|_, told| assert_eq!(told.acts.remove("job:good:4"), Some(1)));
+    assert_eq!(untold, [("good".into(), Crime::ActUntold)]);
+    let invented = forged(|_, told| assert_eq!(told.acts.insert("job:bad:4".into(), 1), None));
+    assert_eq!(invented, [("bad".into(), Crime::ActNotDone)]);
+    let twice = forged(|_, told| assert_eq!(told.acts.insert("job:good:5".into(), 2), Some(1)));
+    assert_eq!(twice, [("good".into(), Crime::ActNotDone)]);
+}
+
+#[test]
 fn a_home_that_stays_is_a_gap() {
     assert_eq!(forged(|_, told| good(told).home = true), [("good".into(), Crime::HomeLeft)]);
 }
@@ -250,4 +265,16 @@ fn a_killed_primary_excuses_what_it_forgot_and_nothing_else() {
     assert_eq!(judged(5, &gone_from_memory), (1, 0), "there was time to pass it on");
     let home = |_: &mut Ledger, told: &mut Told| told.jobs.get_mut("good").unwrap().home = true;
     assert_eq!(judged(10, &home), (1, 0), "a home can be repaired");
+}
+
+#[test]
+fn an_audit_log_that_breaks_is_charged() {
+    let broken = forged(|_, told| told.audit_break = Some("at number 7".into()));
+    assert_eq!(broken, [("the audit log".into(), Crime::AuditBreaks)]);
+}
+
+#[test]
+fn a_gap_that_the_gauge_tells_of_is_charged() {
+    let left = forged(|_, told| told.gap = Some("muster_consistency_gap is 1".into()));
+    assert_eq!(left, [("the scrub".into(), Crime::HomeLeft)]);
 }

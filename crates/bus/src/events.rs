@@ -1,0 +1,127 @@
+//! Places on the stream of events, and reading it between two of them.
+//!
+//! Promises: a [`Mark`] names the same message wherever it is asked for, and none of another stream
+//! that was made after it; what was read is of the stream that the answer names. It only reads, but
+//! for a stream that is missing, which is made again. Leaves to others: following what comes
+//! (`pull/follow`), and what to do about a place that is gone.
+
+use futures_util::future::join_all;
+use muster_domain::Time;
+use muster_wire::{Body, v1::JobEvent};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{Bus, BusError, Stream};
+
+/// One message of the stream of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// When the stream was made: sequences of another one mean nothing.
+    pub epoch: Time,
+    /// The message's sequence; 0 stands before the first.
+    pub seq: u64,
+}
+
+/// What the stream holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it was made.
+    pub epoch: Time,
+    /// The oldest message that is kept; one past the last if there is none.
+    pub first: u64,
+    /// The last that it took; 0 before the first.
+    pub last: u64,
+}
+
+impl Span {
+    /// Whether all that came after this message is still there.
+    pub fn goes_on_from(self, seq: u64) -> bool {
+        seq <= self.last && self.first <= seq + 1
+    }
+
+    /// Where somebody goes on who has come to `at`, or begins: as near to it as can be.
+    pub(crate) fn start(self, at: Option<Mark>) -> Mark {
+        let seq = match at {
+            None => self.last,
+            Some(at) if at.epoch == self.epoch && self.goes_on_from(at.seq) => at.seq,
+            // A server that forgot the last messages gives their numbers to others.
+            Some(at) if at.epoch == self.epoch && at.seq > self.last => self.last,
+            // An older stream was brought back: what it holds was told long ago.
+            Some(at) if at.epoch > self.epoch => self.last,
+            Some(_) => self.first.saturating_sub(1),
+        };
+        Mark { epoch: self.epoch, seq }
+    }
+}
+
+/// One message's events.
+#[derive(Debug)]
+pub struct Events {
+    /// Where they stand.
+    pub mark: Mark,
+    /// In their order.
+    pub items: Vec<JobEvent>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    created: String,
+    state: Held,
+}
+
+#[derive(Deserialize)]
+struct Held {
+    first_seq: u64,
+    last_seq: u64,
+}
+
+impl Bus {
+    /// What the stream of events holds. One question.
+    pub async fn events_span(&self) -> Result<Span, BusError> {
+        let info: Info = self.about(&format!("STREAM.INFO.{}", Stream::Events.name()), &Value::Null).await?;
+        let unreadable = || BusError::Unreadable(format!("created = {}", info.created));
+        let epoch = Time::parse_rfc3339(&info.created).ok_or_else(unreadable)?;
+        Ok(Span { epoch, first: info.state.first_seq, last: info.state.last_seq })
+    }
+
+    /// The messages from `from` to `to` that are there, and what the stream held after they were read:
+    /// those of an epoch that it still names are of that epoch. One question each, all at once, so ask for
+    /// few; what cannot be read is left out.
+    pub async fn events_between(&self, from: u64, to: u64) -> Result<(Span, Vec<Events>), BusError> {
+        let reads = (from..=to).map(|seq| self.stored(Stream::Events, json!({ "seq": seq })));
+        let mut found = Vec::new();
+        for read in join_all(reads).await {
+            found.extend(read?);
+        }
+        let span = self.events_span().await?;
+        let events = found.into_iter().filter_map(|message| match message.read()? {
+            (_, Body::Event(group)) => {
+                Some(Events { mark: Mark { epoch: span.epoch, seq: message.seq }, items: group.items })
+            }
+            _ => None,
+        });
+        Ok((span, events.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_back_goes_on_where_it_was_or_as_near_as_can_be() {
+        let (epoch, before) = (Time(2), Time(1));
+        let span = Span { epoch, first: 10, last: 20 };
+        let start = |at: Option<(Time, u64)>| span.start(at.map(|(epoch, seq)| Mark { epoch, seq })).seq;
+        assert_eq!(start(None), 20, "who is new begins with what comes");
+        assert_eq!(start(Some((epoch, 15))), 15);
+        assert_eq!((start(Some((epoch, 20))), start(Some((epoch, 9)))), (20, 9), "nothing is missing yet");
+        assert_eq!(start(Some((epoch, 8))), 9, "all that is left");
+        assert_eq!(start(Some((epoch, 21))), 20, "numbers that were given again");
+        assert_eq!(start(Some((before, 15))), 9, "all of the new stream");
+        assert_eq!(start(Some((Time(3), 15))), 20, "nothing of an older one that came back");
+        let fresh = Span { epoch, first: 0, last: 0 };
+        assert_eq!(fresh.start(Some(Mark { epoch: before, seq: 15 })).seq, 0);
+        assert!(fresh.goes_on_from(0));
+    }
+}

@@ -1,0 +1,191 @@
+//! Following the stream of events, from now on.
+//!
+//! Promises: every message after the first [`Told::From`] is told once and in order, with its place,
+//! through breaks of the connection, a consumer that is gone and one that never delivers. After each of
+//! these `From` says where it goes on: that is where it was, unless the stream was made anew or has
+//! forgotten something meanwhile. It never gives up. The consumer is nobody else's, is acked by nobody,
+//! and the server removes it soon after its follower has died. Leaves to others: what was before, and
+//! what it means that something is missing.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use muster_telemetry::events::{BusAway, Emit, Undecodable};
+use muster_wire::{Body, decode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::sleep_until;
+
+use super::{
+    delivery::Place,
+    inbox::{Arrived, Ask, Inbox},
+    proof::Proof,
+};
+use crate::{
+    Bus, BusError, Stream,
+    events::{Events, Mark},
+    jetstream::{compare, nanos},
+    subjects,
+};
+
+/// Messages that may be under way.
+const AHEAD: usize = 256;
+/// How long the server keeps the consumer when nobody asks.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// What a follower hears.
+#[derive(Debug)]
+pub enum Told {
+    /// What follows comes after this place.
+    From(Mark),
+    /// The next message.
+    Events(Events),
+}
+
+/// Somebody who follows.
+pub struct Follower {
+    bus: Bus,
+    /// How far it has come.
+    at: Option<Mark>,
+    open: Option<Open>,
+    tries: u32,
+}
+
+struct Open {
+    inbox: Inbox,
+    /// The consumer: stream and name.
+    place: String,
+    /// None once it has delivered something.
+    proof: Option<Proof>,
+    delivered: u64,
+}
+
+#[derive(Deserialize)]
+struct Made {
+    name: String,
+    config: Value,
+}
+
+impl Bus {
+    /// Follows the stream of events from now on: from when [`Follower::next`] first answers.
+    pub fn follow_events(&self) -> Follower {
+        Follower { bus: self.clone(), at: None, open: None, tries: 0 }
+    }
+}
+
+impl Follower {
+    /// What comes next, however long it takes. Nothing is lost when the future is dropped, but an attempt
+    /// to connect begins anew.
+    pub async fn next(&mut self) -> Told {
+        loop {
+            match self.turn().await {
+                Ok(told) => return told,
+                Err(fault) => {
+                    BusAway { detail: &format!("events: {fault}") }.emit();
+                    self.leave().await;
+                    Bus::rest(self.tries).await;
+                    self.tries = self.tries.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Ends it, so that the server need not wait to see that nobody is there.
+    pub async fn close(mut self) {
+        self.leave().await;
+    }
+
+    async fn leave(&mut self) {
+        if let Some(Open { place, .. }) = self.open.take() {
+            // Unheard, it goes by itself.
+            let _ = self.bus.tell(format!("$JS.API.CONSUMER.DELETE.{place}").into(), Default::default()).await;
+        }
+    }
+
+    async fn turn(&mut self) -> Result<Told, BusError> {
+        let (Some(open), Some(at)) = (self.open.as_mut(), self.at.as_mut()) else {
+            return self.open().await.map(Told::From);
+        };
+        loop {
+            if open.inbox.left <= AHEAD / 2 {
+                open.inbox.ask(&self.bus, &open.place, Ask::Standing(AHEAD - open.inbox.left)).await?;
+            }
+            let Some((place, payload)) = open.heard(&self.bus).await? else { continue };
+            self.tries = 0;
+            at.seq = place.sequence;
+            match decode(payload) {
+                Ok((_, Body::Event(group))) => return Ok(Told::Events(Events { mark: *at, items: group.items })),
+                Ok(_) => {}
+                Err(fault) => {
+                    Undecodable { subject: subjects::event().as_str(), detail: &fault.to_string() }.emit();
+                }
+            }
+        }
+    }
+
+    /// A consumer of its own that begins where this one has come to.
+    async fn open(&mut self) -> Result<Mark, BusError> {
+        let (bus, stream) = (&self.bus, Stream::Events);
+        bus.connected().await;
+        let span = bus.events_span().await?;
+        let from = span.start(self.at);
+        bus.set_up(stream).await?;
+        let inbox = Inbox::open(bus).await?;
+        let config = json!({
+            "filter_subject": subjects::event().as_str(),
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": from.seq + 1,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "inactive_threshold": nanos(IDLE),
+            "mem_storage": true,
+            "num_replicas": 1,
+        });
+        let asked = json!({ "stream_name": stream.name(), "config": config });
+        let made: Made = bus.api(&format!("CONSUMER.CREATE.{}", stream.name()), &asked).await?;
+        compare("the consumer of events", &config, &made.config)?;
+        // One that was made on another stream would give its messages for those of this one.
+        if bus.events_span().await?.epoch != span.epoch {
+            return Err(BusError::away("the stream of events was made anew"));
+        }
+        let place = format!("{}.{}", stream.name(), made.name);
+        self.open = Some(Open { inbox, place, proof: Some(Proof::default()), delivered: 0 });
+        self.at = Some(from);
+        Ok(from)
+    }
+}
+
+impl Open {
+    /// The next message, if that is what came. An error means that there must be another consumer.
+    async fn heard(&mut self, bus: &Bus) -> Result<Option<(Place, bytes::Bytes)>, BusError> {
+        let silent_at = self.inbox.heard + self.inbox.patience();
+        let look_at = self.proof.as_ref().map_or(silent_at, Proof::due_at);
+        let (mut breaks, before) = (bus.breaks(), self.inbox.breaks);
+        let message = tokio::select! {
+            biased;
+            message = self.inbox.source.next() => Some(message.ok_or_else(|| BusError::away("the subscription ended"))?),
+            _ = breaks.wait_for(|now| *now != before) => return Err(BusError::away("the connection broke")),
+            () = sleep_until(silent_at) => {
+                let what = format!("no heartbeat from {}", self.place);
+                return Err(BusError::Timeout { what, after: self.inbox.patience() });
+            }
+            () = sleep_until(look_at), if self.proof.is_some() => None,
+        };
+        let Some(message) = message else {
+            if let Some(proof) = &mut self.proof
+                && proof.look(bus, &self.place).await?
+            {
+                self.proof = None;
+            }
+            return Ok(None);
+        };
+        let Arrived::Message = self.inbox.arrived(&message)? else { return Ok(None) };
+        let Some(place) = message.reply.as_deref().and_then(Place::parse) else { return Ok(None) };
+        self.proof = None;
+        self.delivered += 1;
+        if place.nth != self.delivered {
+            return Err(BusError::away("a message was lost on its way"));
+        }
+        Ok(Some((place, message.payload)))
+    }
+}

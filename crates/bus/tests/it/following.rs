@@ -1,0 +1,133 @@
+//! The stream of events: followed as it grows, and read between two places.
+
+use muster_bus::{Bus, Follower, Mark, Told, subjects};
+use muster_testkit::{NatsServer, until};
+use muster_wire::{
+    Body,
+    v1::{EventGroup, JobEvent},
+};
+use serde_json::Value;
+
+use crate::fixture::{SOON, bus, js, loose_bus, plain, stream_messages};
+
+/// Tells of events whose numbers can be read back; again until NATS takes it.
+async fn tell(bus: &Bus, versions: &[u32]) {
+    let items = versions.iter().map(|version| JobEvent { version: *version, ..Default::default() }).collect();
+    let body = Body::Event(EventGroup { items });
+    until(SOON, "the bus", async || bus.broadcast(&subjects::event(), body.clone()).await.ok()).await;
+}
+
+fn versions(items: &[JobEvent]) -> Vec<u32> {
+    items.iter().map(|event| event.version).collect()
+}
+
+/// Where it goes on.
+async fn from(follower: &mut Follower) -> Mark {
+    match tokio::time::timeout(SOON, follower.next()).await.expect("in time") {
+        Told::From(mark) => mark,
+        Told::Events(events) => panic!("{events:?}"),
+    }
+}
+
+/// The next message: where it stands, and what it says.
+async fn told(follower: &mut Follower) -> (Mark, Vec<u32>) {
+    loop {
+        match tokio::time::timeout(SOON, follower.next()).await.expect("in time") {
+            Told::From(_) => {}
+            Told::Events(events) => return (events.mark, versions(&events.items)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_follower_begins_with_what_comes_and_everybody_gives_it_the_same_place() {
+    let server = NatsServer::start().await;
+    let (one, other) = (bus(&server).await, loose_bus(&server.url()).await);
+    tell(&one, &[1]).await;
+    until(SOON, "it to be kept", async || (one.events_span().await.ok()?.last == 1).then_some(())).await;
+    let (mut first, mut second) = (one.follow_events(), other.follow_events());
+    let began = from(&mut first).await;
+    assert_eq!((began.seq, from(&mut second).await), (1, began));
+    tell(&one, &[2, 3]).await;
+    let place = Mark { seq: 2, ..began };
+    assert_eq!(told(&mut first).await, (place, vec![2, 3]));
+    assert_eq!(told(&mut second).await, (place, vec![2, 3]));
+
+    // Read from the stream it is the same.
+    let (span, read) = other.events_between(1, 9).await.unwrap();
+    assert_eq!((span.epoch, span.first, span.last), (began.epoch, 1, 2));
+    let read: Vec<_> = read.iter().map(|events| (events.mark.seq, versions(&events.items))).collect();
+    assert_eq!(read, [(1, vec![1]), (2, vec![2, 3])]);
+
+    // Who has left leaves nothing behind.
+    first.close().await;
+    second.close().await;
+    let client = plain(&server).await;
+    until(SOON, "the consumers to go", async || {
+        let info = js(&client, "STREAM.INFO.MUSTER_EVENTS", Value::Null).await;
+        (info["state"]["consumer_count"] == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_missed_or_told_twice_when_nats_is_killed() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let mut follower = bus.follow_events();
+    let began = from(&mut follower).await;
+    for round in 0..3 {
+        let (mut heard, base) = (Vec::new(), round * 200);
+        for n in 0..100 {
+            tell(&bus, &[base + n]).await;
+        }
+        let client = plain(&server).await;
+        let kept = u64::from(base + 100);
+        until(SOON, "all to be kept", async || (stream_messages(&client, "MUSTER_EVENTS").await == kept).then_some(()))
+            .await;
+        // Half are heard before, the others and what comes then after.
+        while heard.len() < 50 {
+            heard.push(told(&mut follower).await.1[0]);
+        }
+        server.kill9();
+        server.restart().await;
+        until(SOON, "NATS to answer", async || bus.events_span().await.ok()).await;
+        for n in 100..200 {
+            tell(&bus, &[base + n]).await;
+        }
+        while heard.len() < 200 {
+            heard.push(told(&mut follower).await.1[0]);
+        }
+        assert_eq!(heard, (base..base + 200).collect::<Vec<_>>());
+    }
+    // A consumer that is taken away is made again where it was.
+    let client = plain(&server).await;
+    let names = js(&client, "CONSUMER.NAMES.MUSTER_EVENTS", Value::Null).await;
+    for name in names["consumers"].as_array().expect("names") {
+        js(&client, &format!("CONSUMER.DELETE.MUSTER_EVENTS.{}", name.as_str().expect("a name")), Value::Null).await;
+    }
+    assert_eq!(from(&mut follower).await, Mark { seq: 600, ..began });
+}
+
+#[tokio::test]
+async fn a_stream_that_is_made_anew_is_another_one() {
+    let server = NatsServer::start().await;
+    let (bus, client) = (bus(&server).await, plain(&server).await);
+    let mut follower = bus.follow_events();
+    let began = from(&mut follower).await;
+    tell(&bus, &[1]).await;
+    assert_eq!(told(&mut follower).await.1, [1]);
+    js(&client, "STREAM.DELETE.MUSTER_EVENTS", Value::Null).await;
+    let anew = from(&mut follower).await;
+    assert!(anew.epoch > began.epoch && anew.seq == 0, "{began:?} {anew:?}");
+    tell(&bus, &[2]).await;
+    assert_eq!(told(&mut follower).await, (Mark { seq: 1, ..anew }, vec![2]));
+
+    // All of one that was purged is gone, and nothing that came after.
+    js(&client, "STREAM.PURGE.MUSTER_EVENTS", Value::Null).await;
+    let span = bus.events_span().await.unwrap();
+    assert_eq!((span.first, span.last), (2, 1));
+    assert!(span.goes_on_from(1) && !span.goes_on_from(0));
+    tell(&bus, &[3]).await;
+    assert_eq!(told(&mut follower).await, (Mark { seq: 2, ..anew }, vec![3]));
+}

@@ -1,0 +1,254 @@
+//! What a reader of the bus needs, who makes again what Redis has forgotten.
+//!
+//! Knows: which life of each primary it is, and which was met when all was last seen whole. A failover, a
+//! restart and a replica that was promoted each begin another life, and may have lost the last writes of
+//! the one before. Promises: a job that is made again is as old as it was, under its own id, with its home
+//! and its place before its record; one whose record is there, or whose stub says that it was deleted, is
+//! left alone. Leaves to others: what the bus kept (`bus`), and when to look (`loops/reread`).
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use muster_domain::{JobId, Tenant, Time};
+use redis::Value;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LeaderLock, Lease, NewJob, Store, StoreError, Submitted, keys,
+    router::{Command, NodeAddr},
+    script::{bytes, number},
+    scripts,
+};
+
+/// The primaries as they answer now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lives {
+    /// Which life each is in.
+    lives: BTreeMap<String, String>,
+    /// Those that should be there and do not answer as primaries.
+    silent: Vec<String>,
+}
+
+/// What was known when all was last seen whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RereadMark {
+    lives: BTreeMap<String, String>,
+    /// The stream's time of its last message then, in microseconds; 0 = never.
+    whole_at: u64,
+}
+
+/// The same as Redis has it, to be compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownMark {
+    /// What it says.
+    pub mark: RereadMark,
+    raw: Vec<u8>,
+}
+
+impl RereadMark {
+    /// The moment on the stream's clock after which something may have been forgotten; none = any.
+    pub fn whole_at(&self) -> Option<Time> {
+        Time(self.whole_at).some()
+    }
+
+    /// What is known after a look that met these lives, when the stream ended at `end`, and that made good
+    /// whatever was forgotten. As long as somebody is silent nothing later than before counts as whole.
+    #[must_use]
+    pub fn after(&self, met: &Lives, end: Time) -> RereadMark {
+        let mut lives = met.lives.clone();
+        let stays = met.silent.iter().filter_map(|node| Some((node.clone(), self.lives.get(node)?.clone())));
+        lives.extend(stays);
+        RereadMark { lives, whole_at: if met.silent.is_empty() { end.0 } else { self.whole_at } }
+    }
+}
+
+impl Lives {
+    /// Whether somebody is in another life than was known, and may have lost something between the two.
+    pub fn may_have_forgotten(&self, known: &RereadMark) -> bool {
+        self.lives.iter().any(|(node, life)| known.lives.get(node) != Some(life))
+    }
+
+    fn of(answers: Vec<(NodeAddr, Option<String>)>) -> Lives {
+        let mut met = Lives::default();
+        for (node, info) in answers {
+            match info.as_deref().map(life) {
+                Some(Some(life)) => _ = met.lives.insert(node.to_string(), life),
+                _ => met.silent.push(node.to_string()),
+            }
+        }
+        met
+    }
+}
+
+/// What a node says of itself, as one word; none if it is no primary. One that tells nothing has one life.
+fn life(info: &str) -> Option<String> {
+    let said = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default();
+    // A restart changes the first, a promotion the second.
+    (said("role:") != "slave").then(|| format!("{}/{}", said("run_id:"), said("master_replid:")))
+}
+
+impl Store {
+    /// Which life of each primary it is. Fails only if it is not known who they are.
+    pub async fn lives(&self) -> Result<Lives, StoreError> {
+        let mut info = redis::cmd("INFO");
+        info.arg("server").arg("replication");
+        let info = &info;
+        let ask = async |node: NodeAddr| {
+            let said = match self.router().call_node(&node, info).await {
+                Ok(reply) => bytes(reply).ok().map(|text| String::from_utf8_lossy(&text).into_owned()),
+                Err(fault) if fault.is_retryable() => None,
+                // It is there, and will not say.
+                Err(_) => Some(String::new()),
+            };
+            (node, said)
+        };
+        Ok(Lives::of(join_all(self.router().primaries().await?.into_iter().map(ask)).await))
+    }
+
+    /// What was known when all was last seen whole: nothing, if nobody has looked yet, or Redis forgot that too.
+    pub async fn reread_mark(&self) -> Result<KnownMark, StoreError> {
+        let key = keys::reread_mark();
+        let mut cmd = redis::cmd("GET");
+        cmd.arg(key.as_bytes());
+        let raw = match self.router().call(Command::plain(cmd)).await? {
+            Value::Nil => Vec::new(),
+            value => bytes(value)?,
+        };
+        // One that cannot be read is as good as none.
+        Ok(KnownMark { mark: serde_json::from_slice(&raw).unwrap_or_default(), raw })
+    }
+
+    /// Leaves word for the next look, by whoever leads then. False, and nothing is left, if the mark is no longer
+    /// the one that was read: then somebody else has looked, or wants all to be read again.
+    ///
+    /// A leader's alone:
+    /// ```
+    /// # use muster_store::{KnownMark, Lease, RereadMark, Store};
+    /// async fn tick(store: &Store, lease: &Lease, known: &KnownMark, mark: &RereadMark) {
+    ///     store.move_reread_mark(lease, known, mark).await;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0061
+    /// # use muster_store::{KnownMark, RereadMark, Store};
+    /// async fn tick(store: &Store, known: &KnownMark, mark: &RereadMark) {
+    ///     store.move_reread_mark(known, mark).await;
+    /// }
+    /// ```
+    pub async fn move_reread_mark(
+        &self,
+        lease: &Lease,
+        known: &KnownMark,
+        mark: &RereadMark,
+    ) -> Result<bool, StoreError> {
+        lease.leads(LeaderLock::Reread)?;
+        let text = serde_json::to_vec(mark).map_err(|e| StoreError::Decode(e.to_string()))?;
+        let call = scripts::reread::Mark { key: keys::reread_mark(), read: known.raw.clone(), mark: text };
+        Ok(self.run(call).await?.moved == 1)
+    }
+
+    /// Whether there is nothing of these jobs, not even a stub.
+    pub async fn are_gone(&self, ids: &[JobId]) -> Vec<Result<bool, StoreError>> {
+        let ask = |id: &JobId| {
+            let key = keys::job(*id);
+            let mut cmd = redis::cmd("EXISTS");
+            cmd.arg(key.as_bytes());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(ids.iter().map(ask).collect()).await;
+        replies.into_iter().map(|reply| Ok(number::<u64>(&reply?)? == 0)).collect()
+    }
+
+    /// Makes jobs again, each accepted at its time: homes, due after `look`, and places first, then the
+    /// records. Each for itself; one that is there is only told. Repeating is harmless.
+    pub async fn recreate(&self, jobs: &mut [(NewJob, Time)], look: Duration) -> Vec<Result<Submitted, StoreError>> {
+        let ids: Vec<JobId> = jobs.iter().map(|(job, _)| job.id).collect();
+        let (homes, placed) = tokio::join!(self.set_each_home(&ids, look), self.place_again(jobs));
+        let mut refused: HashMap<JobId, StoreError> = HashMap::new();
+        let mut ready = Vec::with_capacity(jobs.len());
+        for (((job, accepted), home), place) in jobs.iter_mut().zip(homes).zip(placed) {
+            match home.and(place) {
+                Ok(place) => {
+                    job.place = Some(place);
+                    ready.push((job.clone(), *accepted));
+                }
+                Err(fault) => _ = refused.insert(job.id, fault),
+            }
+        }
+        let mut made = self.submit_again(&ready).await.into_iter();
+        let lost = || Err(StoreError::Decode("no answer".into()));
+        ids.iter().map(|id| refused.remove(id).map_or_else(|| made.next().unwrap_or_else(lost), Err)).collect()
+    }
+
+    /// Lists jobs among those of their own time, each tenant for itself.
+    async fn place_again(&self, jobs: &[(NewJob, Time)]) -> Vec<Result<crate::Place, StoreError>> {
+        let mut tenants: BTreeMap<&Tenant, Vec<usize>> = BTreeMap::new();
+        for (n, (job, _)) in jobs.iter().enumerate() {
+            tenants.entry(&job.spec.tenant).or_default().push(n);
+        }
+        let mut places: Vec<_> = jobs.iter().map(|_| Err(StoreError::Decode("no place".into()))).collect();
+        for (tenant, members) in tenants {
+            let entries: Vec<_> = members.iter().map(|n| (jobs[*n].0.id, jobs[*n].1)).collect();
+            match self.index_jobs(tenant, &entries).await {
+                Ok(placed) => members.into_iter().zip(placed).for_each(|(n, place)| places[n] = Ok(place)),
+                Err(fault) => members.into_iter().for_each(|n| places[n] = Err(fault.clone())),
+            }
+        }
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THEN: Time = Time(100);
+    const NOW: Time = Time(900);
+
+    fn said(run: &str, replication: &str) -> Option<String> {
+        Some(format!("# Server\r\nrun_id:{run}\r\n# Replication\r\nrole:master\r\nmaster_replid:{replication}\r\n"))
+    }
+
+    fn lives(answers: &[(&str, Option<String>)]) -> Lives {
+        Lives::of(answers.iter().map(|(host, info)| (NodeAddr::new(host, 1), info.clone())).collect())
+    }
+
+    #[test]
+    fn a_restart_a_promotion_and_a_newcomer_may_have_forgotten_something() {
+        let met = lives(&[("a", said("1", "x")), ("b", said("2", "y"))]);
+        assert!(met.may_have_forgotten(&RereadMark::default()), "nobody has looked yet");
+        let known = RereadMark::default().after(&met, THEN);
+        assert!(!met.may_have_forgotten(&known));
+        assert_eq!(known.whole_at(), Some(THEN));
+        let b = || ("b", said("2", "y"));
+        assert!(lives(&[("a", said("9", "x")), b()]).may_have_forgotten(&known), "started again");
+        assert!(lives(&[("a", said("1", "z")), b()]).may_have_forgotten(&known), "followed another, and leads again");
+        assert!(lives(&[("c", said("1", "x")), b()]).may_have_forgotten(&known), "another in its place");
+        assert!(!lives(&[b()]).may_have_forgotten(&known), "one that has no slots any more");
+    }
+
+    #[test]
+    fn while_somebody_is_silent_nothing_later_counts_as_whole() {
+        let known = RereadMark::default().after(&lives(&[("a", said("1", "x")), ("b", said("2", "y"))]), THEN);
+        let follower = Some("run_id:1\r\nrole:slave\r\nmaster_replid:x\r\n".to_owned());
+        for silent in [None, follower] {
+            let met = lives(&[("a", silent), ("b", said("2", "y"))]);
+            assert!(!met.may_have_forgotten(&known), "who says nothing has not lost anything yet");
+            let mark = known.after(&met, NOW);
+            assert_eq!(mark, known);
+            assert!(lives(&[("a", said("7", "x")), ("b", said("2", "y"))]).may_have_forgotten(&mark));
+        }
+        assert_eq!(RereadMark::default().after(&lives(&[("a", None)]), NOW).whole_at(), None);
+    }
+
+    #[test]
+    fn one_that_will_not_say_is_known_by_its_address() {
+        let met = lives(&[("a", Some(String::new()))]);
+        let known = RereadMark::default().after(&met, THEN);
+        assert!(!lives(&[("a", Some(String::new()))]).may_have_forgotten(&known));
+        assert!(lives(&[("b", Some(String::new()))]).may_have_forgotten(&known));
+    }
+}

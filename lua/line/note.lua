@@ -1,0 +1,10 @@
+-- line/note: enters names of a topic's lines, with the moment. A set that nobody notes in vanishes.
+-- @key lines                the topic's lines
+-- @arg ttl_ms: u64          how long the set is kept
+-- @arg members: list<bytes> what their jobs require
+-- @ret now: u64
+local t = redis.call('TIME')
+local stamp = string.format('%.0f', t[1] * 1000000 + t[2])
+for i = 2, #ARGV do redis.call('ZADD', KEYS[1], stamp, ARGV[i]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return stamp

@@ -1,0 +1,147 @@
+//! How far the schedulers are behind with what was submitted, and when that is too far.
+//!
+//! Knows: how old the oldest submit is that no scheduler has handled, as this gateway last heard, and
+//! the limit. Promises: a submit pays one look at a number; past the limit it is refused before
+//! anything is stored, and told when to come back. An outage is no lag: while Redis or NATS does not
+//! answer nobody is refused, and after it, as after this gateway's start, the schedulers have the
+//! whole limit to catch up. Leaves to others: handling submits and publishing lost ones again (the
+//! scheduler).
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use muster_domain::{ProblemCode, job::Known};
+use muster_flow::Flow;
+use muster_telemetry::{Gauge, set};
+
+use crate::problem::Problem;
+
+/// Between two readings.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long one may take.
+const ANSWER: Duration = Duration::from_secs(2);
+/// When somebody who was refused should come back.
+const COME_BACK: Duration = Duration::from_secs(5);
+
+/// The lag as this gateway knows it.
+#[derive(Debug)]
+pub(crate) struct Lag {
+    /// None: however far behind, submits are taken.
+    limit: Option<Duration>,
+    /// How far behind the schedulers are, in milliseconds.
+    behind: AtomicU64,
+}
+
+impl Lag {
+    /// Nothing is known yet, so nobody is refused. A limit of zero is none.
+    pub(crate) fn new(limit: Duration) -> Lag {
+        Lag { limit: Some(limit).filter(|limit| !limit.is_zero()), behind: AtomicU64::new(0) }
+    }
+
+    /// Lets a submit in, unless the schedulers are too far behind with those before it.
+    pub(crate) fn admit(&self) -> Result<(), Problem> {
+        if !self.is_over() {
+            return Ok(());
+        }
+        let seconds = self.behind.load(Ordering::Relaxed) / 1_000;
+        let why = format!("the schedulers are {seconds} s behind with what was submitted; nothing was stored");
+        Err(Problem { retry_after: Some(COME_BACK), ..Problem::new(ProblemCode::Overloaded, why) })
+    }
+
+    fn is_over(&self) -> bool {
+        self.limit.is_some_and(|limit| Duration::from_millis(self.behind.load(Ordering::Relaxed)) > limit)
+    }
+
+    /// Measures again and again, for as long as this runs.
+    pub(crate) async fn watch(&self, flow: &Flow) {
+        let mut undisturbed = None;
+        loop {
+            let age = tokio::time::timeout(ANSWER, oldest_age(flow)).await.ok().flatten();
+            if let Some(age) = age {
+                set(Gauge::SubmitLag, &[], age.as_secs_f64());
+            }
+            self.note(counted(age, &mut undisturbed, Instant::now()));
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    fn note(&self, behind: Duration) {
+        let before = self.is_over();
+        self.behind.store(u64::try_from(behind.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        match (before, self.is_over()) {
+            (false, true) => tracing::warn!(event = "submits_refused", ?behind, "the schedulers are too far behind"),
+            (true, false) => tracing::info!(event = "submits_taken", ?behind, "the schedulers have caught up"),
+            _ => {}
+        }
+    }
+}
+
+/// How old the oldest submit is that nobody has handled; none if a store does not say.
+async fn oldest_age(flow: &Flow) -> Option<Duration> {
+    let (redis, oldest) = tokio::join!(flow.store.ping(), flow.bus.oldest_unhandled_submit());
+    redis.ok()?;
+    match oldest {
+        Known::Unknown => None,
+        Known::Empty => Some(Duration::ZERO),
+        // One that carries no time tells nothing about its age.
+        Known::Oldest(sent_at) => Some(sent_at.some().map_or(Duration::ZERO, |at| flow.store.now().since(at))),
+    }
+}
+
+/// How much of an age counts: no more than the time since which both stores have answered every
+/// question, because before that nobody could handle anything.
+fn counted(age: Option<Duration>, undisturbed: &mut Option<Instant>, now: Instant) -> Duration {
+    match age {
+        Some(age) => age.min(now.duration_since(*undisturbed.get_or_insert(now))),
+        None => {
+            *undisturbed = None;
+            Duration::ZERO
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn what_is_past_the_limit_is_told_when_to_come_back() {
+        let lag = Lag::new(LIMIT);
+        lag.note(LIMIT);
+        assert_eq!(lag.admit(), Ok(()));
+        lag.note(LIMIT + secs(1));
+        let refused = lag.admit().unwrap_err();
+        assert_eq!((refused.code, refused.retry_after), (ProblemCode::Overloaded, Some(COME_BACK)));
+        assert!(refused.detail.contains("61 s behind"), "{}", refused.detail);
+        lag.note(Duration::ZERO);
+        assert_eq!(lag.admit(), Ok(()));
+    }
+
+    #[test]
+    fn without_a_limit_nobody_is_refused() {
+        let lag = Lag::new(Duration::ZERO);
+        lag.note(secs(3600));
+        assert_eq!(lag.admit(), Ok(()));
+    }
+
+    #[test]
+    fn an_outage_is_no_lag() {
+        let (began, mut undisturbed) = (Instant::now(), None);
+        let mut after = |n: u64, age: Option<u64>| counted(age.map(secs), &mut undisturbed, began + secs(n));
+        assert_eq!(after(0, Some(600)), secs(0), "from the start on");
+        assert_eq!(after(50, Some(650)), secs(50));
+        assert_eq!(after(90, Some(5)), secs(5), "never more than it is");
+        assert_eq!(after(91, None), secs(0), "a store is away");
+        assert_eq!(after(200, Some(115)), secs(0), "and is back");
+        assert_eq!(after(230, Some(145)), secs(30));
+        assert_eq!(after(400, Some(0)), secs(0), "nobody submits");
+    }
+}

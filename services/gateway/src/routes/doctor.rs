@@ -1,0 +1,48 @@
+//! Whether the stores are such that the promises can be kept on them.
+
+use axum::{extract::State, response::Response};
+use http::StatusCode;
+
+use super::json;
+use crate::{
+    Gateway,
+    auth::Caller,
+    doctor::{self, Finding},
+    json::Faults,
+    problem::Problem,
+    query::Params,
+    schema,
+    view::{self, Json},
+};
+
+/// Look at Redis and NATS, node by node: what is set so that jobs may be lost, what is too old, what
+/// is missing; and what mends it. For keys for all tenants.
+#[utoipa::path(
+    get, path = "/api/v1/doctor", tag = "operations",
+    responses((status = 200, description = "What was found, the worst first", body = schema::Diagnosis))
+)]
+pub(super) async fn examine(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    params: Params,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    gateway.take_read(&caller).await?;
+    let findings = doctor::examine(&gateway.flow).await;
+    let body = view::document(|json| {
+        json.text("level", doctor::worst(&findings).as_str());
+        json.text("instance", &gateway.instance);
+        json.list("items", |json| findings.iter().for_each(|it| json.object(None, |json| write(json, it))));
+    });
+    Ok(json(StatusCode::OK, body))
+}
+
+fn write(json: &mut Json, finding: &Finding) {
+    json.text("level", finding.level.as_str());
+    json.text("check", finding.check);
+    json.text("place", &finding.place);
+    json.text("found", &finding.found);
+    if let Some(mend) = finding.mend {
+        json.text("mend", mend);
+    }
+}

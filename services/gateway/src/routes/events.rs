@@ -1,0 +1,82 @@
+//! What happens, as it happens.
+
+use std::convert::Infallible;
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response, Sse},
+};
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue};
+use muster_domain::{JobId, ProblemCode, Topic};
+
+use crate::{
+    Gateway,
+    auth::Caller,
+    events::{Filter, Kind, Point, Watcher},
+    json::Faults,
+    problem::Problem,
+    query::Params,
+    schema,
+};
+
+/// Watch events as they happen, by server-sent events. Each carries an id from which any gateway goes on.
+#[utoipa::path(
+    get, path = "/api/v1/events", tag = "events",
+    params(
+        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was seen: go on after it"),
+        ("last_event_id" = Option<String>, Query, description = "The same, for clients that cannot set headers"),
+        ("topic" = Option<String>, Query, description = "This topic"),
+        ("job_id" = Option<String>, Query, description = "This job"),
+        ("type" = Option<String>, Query, description = "One or more types with commas: `muster.job.<state>`, `muster.job.progress`, `muster.gap`"),
+    ),
+    responses(
+        (status = 200, description = "Events until the client leaves or the gateway stops", body = schema::CloudEvent, content_type = "text/event-stream"),
+        (status = 422, description = "A parameter is wrong", body = schema::Problem),
+        (status = 503, description = "Too many watch here, in all or for this tenant, or the bus is away", body = schema::Problem),
+    )
+)]
+pub(super) async fn watch(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    headers: HeaderMap,
+    params: Params,
+) -> Result<Response, Problem> {
+    let (filter, since) = read(caller, &headers, params)?;
+    gateway.take_read(&filter.caller).await?;
+    let watcher = Watcher::join(gateway, filter, headers, since).await?;
+    let events = stream::unfold(watcher, async |mut watcher| {
+        let event = watcher.next().await?;
+        Some((Ok::<_, Infallible>(event), watcher))
+    });
+    let mut response = Sse::new(events).into_response();
+    // A proxy that keeps an answer until it is whole would keep this one for ever.
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// What is to be watched, and since when.
+fn read(caller: Caller, headers: &HeaderMap, mut params: Params) -> Result<(Filter, Option<Point>), Problem> {
+    let f = &mut Faults::default();
+    let topic = params.read("topic", f, Topic::parse);
+    let job = params.read("job_id", f, str::parse::<JobId>);
+    let kinds = params.read("type", f, read_kinds).unwrap_or_default();
+    let asked = params.take("last_event_id");
+    if params.take("run_id").is_some() {
+        f.add(ProblemCode::UnsupportedField, "/query", "run_id", "is not honoured by this version");
+    }
+    params.finish(std::mem::take(f))?;
+    if let Some(topic) = &topic {
+        caller.may_touch(topic)?;
+    }
+    let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
+    let since = header.or(asked).filter(|text| !text.trim().is_empty());
+    // What is no id of ours is a point that is gone: a client that is refused might never come back.
+    let since = since.map(|text| Point::parse(&text).unwrap_or(Point::NOWHERE));
+    Ok((Filter { caller, topic, job, kinds }, since))
+}
+
+fn read_kinds(given: &str) -> Result<Vec<Kind>, String> {
+    let word = |word: &str| Kind::parse(word).ok_or_else(|| format!("`{word}` is not a type of event"));
+    given.split(',').filter(|text| !text.is_empty()).map(word).collect()
+}

@@ -1,0 +1,284 @@
+//! Reads again what the bus kept, when Redis may have forgotten it.
+//!
+//! A primary in another life than the last (a failover, a restart) may have lost its last writes. Then all
+//! submits, cancels and results from a minute before the nodes were last seen whole are read again: a job of
+//! which nothing is there is made again, a cancel that was lost is applied, and so is a result whose attempt
+//! still runs by its record. Whatever was not lost is passed over after one look. Cancels come before results,
+//! because a cancel that was answered stood before any later word of its worker.
+//!
+//! Promises: nothing that was deleted comes back; a pass may be repeated at any time, and a leader that dies
+//! during one is followed by another that begins it anew, because the mark of what was seen whole moves only
+//! behind a pass. Works half of the time only. Leaves to others: indexes (`scrub`), what a job then needs
+//! (`dispatch`, `settle`, `reconciler`).
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use muster_bus::{RereadFrom, Subject, subjects};
+use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_domain::{JobId, Phase, Tenant, Time};
+use muster_store::{Fields, KnownMark, LeaderLock, Lease, Record, RereadMark};
+use muster_telemetry::{Counter, count};
+use muster_wire::{
+    Body, job_id,
+    v1::{Cancel, Result as Report, Submit},
+};
+
+use crate::{desk::Desk, intake::Work, settle::Settle};
+
+/// How far before the last moment at which all was whole something may have been lost.
+const BEFORE: Duration = Duration::from_secs(60);
+/// Messages read at once; each may carry hundreds of jobs.
+const MESSAGES: usize = 16;
+/// Jobs looked at in one pipeline.
+const BATCH: usize = 500;
+/// When a pass is made again in which something was out of reach.
+const AFTER_A_FAULT: Duration = Duration::from_secs(2);
+
+/// What is read, in this order.
+const STAGES: [fn() -> Subject; 3] = [subjects::submit, subjects::cancel, subjects::result];
+
+/// The loop.
+pub(super) struct Reread {
+    desk: Arc<Desk>,
+    pass: Option<Pass>,
+}
+
+/// A pass under way.
+struct Pass {
+    /// What was known when it began, and what is once it is over.
+    known: KnownMark,
+    mark: RereadMark,
+    /// Where each stage begins, and the sequence it ends at.
+    from: RereadFrom,
+    until: u64,
+    stage: usize,
+    /// Where this stage goes on.
+    next: RereadFrom,
+    reader: Option<muster_bus::Reread>,
+    /// Something could not be looked at.
+    faulty: bool,
+}
+
+impl Pass {
+    fn new(known: KnownMark, mark: RereadMark, until: u64) -> Pass {
+        let from = beginning(&known.mark);
+        Pass { known, mark, from, until, stage: 0, next: from, reader: None, faulty: false }
+    }
+}
+
+/// A minute before all was last seen whole, by the stream's own clock.
+fn beginning(known: &RereadMark) -> RereadFrom {
+    known.whole_at().map_or(RereadFrom::Start, |at| RereadFrom::Time(at.before(BEFORE)))
+}
+
+impl Reread {
+    pub(super) fn new(desk: Arc<Desk>) -> Reread {
+        Reread { desk, pass: None }
+    }
+
+    /// A pass, if somebody may have forgotten something since the last look. Otherwise all is whole up to now.
+    async fn look(&self, lease: &Lease) -> anyhow::Result<Option<Pass>> {
+        let store = self.desk.store();
+        let known = store.reread_mark().await?;
+        let met = store.lives().await?;
+        // After the nodes: whatever came before somebody's new life is read.
+        let end = self.desk.bus().sys_end().await?;
+        let mark = known.mark.after(&met, end.at);
+        if met.may_have_forgotten(&known.mark) {
+            let pass = Pass::new(known, mark, end.sequence);
+            tracing::info!(
+                event = "reread",
+                from = ?pass.from,
+                until = end.sequence,
+                "a primary began another life: the bus is read again"
+            );
+            return Ok(Some(pass));
+        }
+        if mark != known.mark {
+            store.move_reread_mark(lease, &known, &mark).await?;
+        }
+        Ok(None)
+    }
+
+    /// The next messages of a pass, and what follows from them. False when there are no more.
+    async fn step(&mut self, counts: &mut Counts) -> anyhow::Result<bool> {
+        let Some(pass) = &mut self.pass else { return Ok(false) };
+        let Some(subject) = STAGES.get(pass.stage) else { return Ok(false) };
+        let mut reader = match pass.reader.take() {
+            Some(reader) => reader,
+            None => self.desk.bus().reread(&subject(), pass.next, pass.until).await?,
+        };
+        let messages = reader.next(MESSAGES).await?;
+        let Some((last, _)) = messages.last() else {
+            reader.close().await;
+            (pass.stage, pass.next) = (pass.stage + 1, pass.from);
+            return Ok(true);
+        };
+        let next = RereadFrom::Sequence(last + 1);
+        let mut items = Items::default();
+        messages.into_iter().for_each(|(_, body)| items.add(body));
+        pass.faulty |= !items.handle(&self.desk, counts).await;
+        (pass.next, pass.reader) = (next, Some(reader));
+        Ok(true)
+    }
+
+    /// The pass is over: what it saw is whole. One that missed something begins anew.
+    async fn end(&mut self, lease: &Lease, counts: &mut Counts) -> anyhow::Result<()> {
+        let Some(pass) = self.pass.take() else { return Ok(()) };
+        if pass.faulty {
+            counts.add("faults", 1);
+            counts.due_in(AFTER_A_FAULT);
+            return Ok(());
+        }
+        counts.add("passes", 1);
+        if !self.desk.store().move_reread_mark(lease, &pass.known, &pass.mark).await? {
+            // Somebody did something to the mark meanwhile: what that means is seen at once.
+            counts.due_in(Duration::ZERO);
+        }
+        Ok(())
+    }
+}
+
+impl Loop for Reread {
+    const NAME: &'static str = "reread";
+    const SAFE: Safety = Safety::Leader {
+        lock: LeaderLock::Reread.as_str(),
+        why: "a job is made again by the script that refuses one that is there; cancels and results are applied as \
+              those that come twice",
+        duplicate_costs: "the last minutes of the bus read twice",
+    };
+    type Lease = Lease;
+
+    async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
+        let mut counts = Counts::none();
+        if self.pass.is_none() {
+            self.pass = self.look(lease).await?;
+        }
+        while self.pass.is_some() {
+            lease.leads(LeaderLock::Reread)?;
+            let began = Instant::now();
+            if !self.step(&mut counts).await? {
+                self.end(lease, &mut counts).await?;
+                return Ok(counts);
+            }
+            if budget.spent() {
+                counts.due_in(Duration::ZERO);
+                return Ok(counts);
+            }
+            tokio::time::sleep(began.elapsed()).await;
+        }
+        Ok(counts)
+    }
+}
+
+/// What messages carry.
+#[derive(Default)]
+struct Items {
+    submits: Vec<Submit>,
+    cancels: Vec<Cancel>,
+    results: Vec<Report>,
+}
+
+impl Items {
+    fn add(&mut self, body: Body) {
+        match body {
+            Body::Submit(group) => self.submits.extend(group.items),
+            Body::Cancel(group) => self.cancels.extend(group.items),
+            Body::Result(group) => self.results.extend(group.items),
+            _ => {}
+        }
+    }
+
+    /// False if something was out of reach.
+    async fn handle(self, desk: &Desk, counts: &mut Counts) -> bool {
+        let read = self.submits.len() + self.cancels.len() + self.results.len();
+        counts.add("read", read as u64);
+        let mut whole = true;
+        for chunk in self.submits.chunks(BATCH) {
+            let done = desk.flow.recreate(chunk).await;
+            tell("reread_submit", done.made, counts);
+            whole &= done.fault.is_none();
+        }
+        for chunk in self.cancels.chunks(BATCH) {
+            whole &= cancel_again(desk, chunk, counts).await;
+        }
+        for chunk in self.results.chunks(BATCH) {
+            whole &= settle_again(desk, chunk, counts).await;
+        }
+        whole
+    }
+}
+
+fn tell(action: &'static str, n: u64, counts: &mut Counts) {
+    counts.add(action, n);
+    if n > 0 {
+        count(Counter::Reconciled, &[("action", action)], n);
+        tracing::warn!(event = "reread", action, n, "what redis did not have is made good from the bus");
+    }
+}
+
+/// The records of these items as far as they are there, and whether any was out of reach.
+async fn records<'a, T>(desk: &Desk, items: &'a [T], id: impl Fn(&T) -> &[u8]) -> (Vec<(&'a T, Record)>, bool) {
+    let read = items.iter().filter_map(|item| Some((item, job_id(id(item)).ok()?)));
+    let (items, ids): (Vec<&T>, Vec<JobId>) = read.unzip();
+    let (mut found, mut whole) = (Vec::new(), true);
+    for (item, record) in items.into_iter().zip(desk.store().read(&ids, Fields::NONE).await) {
+        match record {
+            Ok(Some(record)) if !record.deleted => found.push((item, record)),
+            Ok(_) => {}
+            // One that cannot be read stays so however often it is looked at.
+            Err(fault) => whole &= fault.is_unreadable(),
+        }
+    }
+    (found, whole)
+}
+
+/// Cancels that were answered, of jobs that live all the same.
+async fn cancel_again(desk: &Desk, items: &[Cancel], counts: &mut Counts) -> bool {
+    let (found, mut whole) = records(desk, items, |item: &Cancel| &item.job_id).await;
+    let lost = |item: &Cancel, record: &Record| {
+        // Another job may have the id by now.
+        !record.head.state().is_end() && Time(item.created_at) == record.head.created_at
+    };
+    let lost: Vec<_> = found.into_iter().filter(|(item, record)| lost(item, record)).collect();
+    let cancels = lost.iter().filter_map(|(item, record)| {
+        let tenant = Tenant::parse(&item.tenant).ok()?;
+        Some(async move { desk.flow.cancel(&tenant, record.id, &item.reason).await })
+    });
+    let done = join_all(cancels).await;
+    tell("reread_cancel", done.iter().filter(|done| done.is_ok()).count() as u64, counts);
+    whole &= done.iter().all(|done| done.as_ref().map_or_else(|fault| fault.is_unreadable(), |_| true));
+    whole
+}
+
+/// Results of attempts that still run, by their records.
+async fn settle_again(desk: &Desk, items: &[Report], counts: &mut Counts) -> bool {
+    let (found, whole) = records(desk, items, |item: &Report| &item.job_id).await;
+    let runs = |item: &Report, record: &Record| {
+        matches!(record.head.phase, Phase::Running { .. }) && record.head.fence == item.fence
+    };
+    let lost: Vec<Report> = found.into_iter().filter(|(item, r)| runs(item, r)).map(|(item, _)| item.clone()).collect();
+    if lost.is_empty() {
+        return whole;
+    }
+    let n = lost.len();
+    let failed = Settle::handle(desk, lost, true).await;
+    tell("reread_result", n.saturating_sub(failed.len()) as u64, counts);
+    whole && failed.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_begins_a_minute_before_all_was_last_whole_or_with_all_that_there_is() {
+        assert_eq!(beginning(&RereadMark::default()), RereadFrom::Start);
+        let whole = RereadMark::default().after(&muster_store::Lives::default(), Time(100_000_000));
+        assert_eq!(beginning(&whole), RereadFrom::Time(Time(40_000_000)));
+    }
+}

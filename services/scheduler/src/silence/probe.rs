@@ -1,0 +1,69 @@
+//! Asks both stores, again and again, whether they are there, and tells silence and readiness.
+//!
+//! Promises: what one of them says is heard at its own time, however long the others take; a probe ends
+//! soon enough that nobody who answers seems late by it. Leaves to others: what follows from it (`silence`).
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use muster_bus::{ConsumerSpec, subjects};
+use muster_chassis::Part;
+use muster_store::{NodeAddr, Said, StoreError};
+use muster_telemetry::{Gauge, set};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::desk::Desk;
+
+/// How often the stores are probed.
+const PROBE: Duration = Duration::from_secs(1);
+/// A node that does not say its time within this is away: the others are not kept waiting for it.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Probes both stores until stopped, on every replica, leader or not, and tells readiness.
+pub(crate) async fn probe(desk: &Desk, redis: &Part, nats: &Part, stop: &CancellationToken) {
+    let mut clock = tokio::time::interval(PROBE);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let consumers = [subjects::submit(), subjects::result(), subjects::cancel()].map(ConsumerSpec::scheduler);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = clock.tick() => {}
+        }
+        let states = join_all(consumers.iter().map(|spec| desk.bus().consumer_state(spec)));
+        let format = async {
+            let late =
+                || StoreError::Unavailable { detail: format!("the data's format was not told within {ANSWER:?}") };
+            tokio::time::timeout(ANSWER, desk.store().check_format()).await.unwrap_or_else(|_| Err(late()))
+        };
+        let (times, states, format) = tokio::join!(desk.store().times(ANSWER), states, format);
+        let mut away = None;
+        for (spec, state) in consumers.iter().zip(states) {
+            match state {
+                Ok(state) => set(Gauge::BusConsumerPending, &[("consumer", &spec.name)], state.pending as f64),
+                Err(fault) => away = Some(fault),
+            }
+        }
+        let connections = desk.store().router().connections();
+        for (state, n) in [("shared", connections.shared), ("busy", connections.busy), ("idle", connections.idle)] {
+            set(Gauge::RedisConnections, &[("state", state)], n as f64);
+        }
+        tell(nats, away.as_ref());
+        let silent = |times: &Vec<(NodeAddr, Said)>| times.iter().find_map(|(_, said)| said.as_ref().err().cloned());
+        tell(redis, times.as_ref().map_or_else(|fault| Some(fault.clone()), silent).or(format.err()).as_ref());
+        let now = Instant::now();
+        desk.silence.bus(away.is_none(), now);
+        // With no node known at all, whoever is asked about is overdue before long.
+        if let Ok(times) = times {
+            let said: Vec<_> = times.into_iter().map(|(addr, said)| (addr, said.ok())).collect();
+            desk.silence.nodes(&said, now);
+        }
+    }
+}
+
+fn tell(part: &Part, fault: Option<&impl ToString>) {
+    match fault {
+        None => part.ready(),
+        Some(fault) => part.not_ready(fault.to_string()),
+    }
+}

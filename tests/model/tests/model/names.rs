@@ -1,0 +1,157 @@
+//! Which function each step of the models stands for. Whoever renames or removes one of these functions,
+//! or names a step after none, is told here.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// How the words of a step begin, and who does that: a file, and a function in it. The longest wins.
+const DEEDS: &[(&str, &str, &str)] = &[
+    ("acks the delivery", "services/scheduler/src/intake.rs", "see_through"),
+    ("acks the offer and begins", "sdk/rust/src/worker/turn.rs", "begin"),
+    ("acks the submit", "services/scheduler/src/intake.rs", "see_through"),
+    ("admit_anew", "services/scheduler/src/slots.rs", "admit_anew"),
+    ("announce", "crates/flow/src/submit.rs", "announce"),
+    ("answers", "crates/flow/src/submit.rs", "submit"),
+    ("applies what is in reach", "services/scheduler/src/dispatch.rs", "apply"),
+    ("apply", "crates/store/src/jobs.rs", "apply"),
+    ("apply(dispatch)", "services/scheduler/src/dispatch.rs", "apply"),
+    ("apply(hold)", "services/scheduler/src/dispatch.rs", "hold"),
+    ("apply(reoffer)", "services/scheduler/src/loops/reconciler/acts.rs", "offer_again"),
+    ("apply(recall)", "services/scheduler/src/recall.rs", "take_back"),
+    ("apply(report)", "services/scheduler/src/settle.rs", "apply"),
+    ("apply(rescue, abandon, poison)", "services/scheduler/src/loops/reconciler/acts.rs", "end_attempts"),
+    ("apply(start)", "services/scheduler/src/start.rs", "answer"),
+    ("apply(wake)", "services/scheduler/src/loops/reconciler/acts.rs", "awaken"),
+    ("cancel", "crates/flow/src/cancel.rs", "cancel"),
+    ("claim_queued", "crates/store/src/queues.rs", "claim_queued"),
+    ("decides to offer it as it is", "services/scheduler/src/dispatch.rs", "offer_as_it_is"),
+    ("drains: releases", "sdk/rust/src/worker/turn.rs", "release"),
+    ("drop_orphan_home", "crates/store/src/homes.rs", "drop_orphan_home"),
+    ("drops the home", "crates/store/src/homes.rs", "drop_homes"),
+    ("ends the job, finish", "crates/flow/src/effects.rs", "finish"),
+    ("enqueue", "crates/store/src/queues.rs", "enqueue"),
+    ("extend", "crates/store/src/jobs.rs", "extend"),
+    ("extends, is told to stop", "sdk/rust/src/worker/turn.rs", "extended"),
+    ("finish", "crates/flow/src/effects.rs", "finish"),
+    ("finish: drop_homes", "crates/store/src/homes.rs", "drop_homes"),
+    ("forward_homes", "crates/store/src/homes.rs", "forward_homes"),
+    ("free_slot", "crates/store/src/slots.rs", "free_slot"),
+    ("gives the delivery back", "services/scheduler/src/intake.rs", "see_through"),
+    ("hand_over", "services/scheduler/src/slots.rs", "hand_over"),
+    ("hears gone", "sdk/rust/src/worker/starts.rs", "decided"),
+    ("hears settled", "sdk/rust/src/worker/results.rs", "confirm"),
+    ("look", "crates/domain/src/job/look.rs", "look"),
+    ("look: put_back", "services/scheduler/src/loops/reconciler/acts.rs", "put_back"),
+    ("offer", "crates/flow/src/offer.rs", "offer"),
+    ("offer (again)", "services/scheduler/src/loops/reconciler/acts.rs", "offer_again"),
+    ("offer (as it is)", "services/scheduler/src/dispatch.rs", "offer_as_it_is"),
+    ("prepare", "crates/store/src/jobs.rs", "prepare"),
+    ("publish_submits", "crates/flow/src/submit.rs", "publish_submits"),
+    ("publishes what failed", "services/scheduler/src/intake.rs", "one_by_one"),
+    ("pulls an offer", "sdk/rust/src/worker/turn.rs", "pulled"),
+    ("puts the home back", "crates/store/src/scrub/entries.rs", "put_entries_back"),
+    ("reads that it stands as it was", "services/scheduler/src/loops/reconciler/acts.rs", "as_planned"),
+    ("reclaim", "services/scheduler/src/slots.rs", "reclaim"),
+    ("remove_queued", "crates/store/src/queues.rs", "remove_queued"),
+    ("reports", "sdk/rust/src/worker/turn.rs", "report"),
+    ("rescore_homes", "crates/store/src/homes.rs", "rescore_homes"),
+    ("results_mark", "crates/bus/src/inspect.rs", "results_mark"),
+    ("scrub", "crates/store/src/scrub.rs", "scrub"),
+    ("stands in line", "services/scheduler/src/dispatch.rs", "may_stay_pending"),
+    ("submit", "crates/store/src/jobs.rs", "submit"),
+    ("takes a result", "services/scheduler/src/intake.rs", "batches"),
+    ("takes a submit", "services/scheduler/src/intake.rs", "batches"),
+    ("take_keys", "services/scheduler/src/slots.rs", "take_keys"),
+    ("take_slots", "crates/store/src/slots.rs", "take_slots"),
+    ("tells settled", "services/scheduler/src/settle.rs", "notify"),
+];
+
+/// What nobody does: it happens.
+const WORLD: &[&str] = &[
+    "a claim lapses",
+    "applies, no answer",
+    "begins, its ack is lost",
+    "crashes",
+    "ends the job, crashes before finish",
+    "fails over",
+    "fails, the job is pending again",
+    "has the second job",
+    "hears no answer",
+    "hears the client again",
+    "home set",
+    "is fast enough",
+    "jumps ahead",
+    "loses every",
+    "passes",
+    "succeeds",
+    "the wait is over",
+];
+
+/// Files of the models that take no steps.
+const NO_STEPS: &[&str] = &["explore.rs", "names.rs", "record.rs"];
+
+/// Who does something, in the models.
+const ACTORS: &[&str] =
+    &["NATS", "Redis", "S1", "S2", "a dead gateway's", "caller", "gateway", "reader", "scheduler", "time", "worker"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The words of every step that a model takes, as its source has them: the texts that these calls are given.
+fn steps() -> BTreeSet<String> {
+    fn walk(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if !NO_STEPS.iter().any(|file| path.ends_with(file)) {
+                let text = fs::read_to_string(&path).expect("a file");
+                for call in ["push(", "fault(", "unless(", "moves("] {
+                    for rest in text.split(call).skip(1) {
+                        let words = rest.split(';').next().unwrap_or_default().split('"').skip(1).step_by(2);
+                        found.extend(words.map(str::to_owned));
+                    }
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model"), &mut found);
+    found.retain(|words| !ACTORS.contains(&words.as_str()));
+    found
+}
+
+fn deed_of(step: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
+    DEEDS.iter().filter(|(begin, _, _)| step.starts_with(begin)).max_by_key(|(begin, _, _)| begin.len())
+}
+
+#[test]
+fn every_step_is_named_after_what_the_code_does_or_happens_by_itself() {
+    let steps = steps();
+    assert!(steps.len() > 80, "they could be read: {steps:?}");
+    let nameless = |step: &&String| {
+        let happens = WORLD.iter().any(|begin| step.starts_with(begin));
+        !happens && deed_of(step).is_none()
+    };
+    let nameless: Vec<&String> = steps.iter().filter(nameless).collect();
+    assert!(nameless.is_empty(), "no function is named for {nameless:?}");
+    let idle: Vec<&str> = DEEDS
+        .iter()
+        .map(|deed| deed.0)
+        .filter(|begin| !steps.iter().any(|step| deed_of(step).is_some_and(|deed| deed.0 == *begin)))
+        .collect();
+    assert!(idle.is_empty(), "no step is named {idle:?}");
+}
+
+#[test]
+fn every_function_that_a_step_stands_for_is_there() {
+    for (step, file, function) in DEEDS {
+        let text = fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{step}: {file}: {error}"));
+        let there = [format!("fn {function}("), format!("fn {function}<")].iter().any(|head| text.contains(head));
+        assert!(there, "{step}: {file} has no fn {function}");
+    }
+}

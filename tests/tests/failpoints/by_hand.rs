@@ -1,0 +1,208 @@
+//! Loads that need a hand: a worker over HTTP, what people do to jobs, keys and workers, messages, homes and
+//! a job that were lost, jobs of long ago.
+
+use std::time::{Duration, Instant};
+
+use muster_bus::{Bus, subjects};
+use muster_domain::{Event, JobId, JobSpec, Tenant, Time, Topic};
+use muster_store::{NewJob, Step};
+use muster_testkit::until;
+use muster_tests::by_hand::{HandWorker, bus_of};
+use muster_wire::{Body, v1::Wake};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    Ground, SOON,
+    loads::{WORK, once},
+};
+
+/// Longer than any ended job is kept.
+const LONG_AGO: Duration = Duration::from_secs(60 * 24 * 3600);
+/// Longer than a message is waited for before it is taken for lost.
+const A_WHILE_AGO: Duration = Duration::from_secs(60);
+/// Writes into a packed head when its job entered its state.
+const BACKDATE: &str = "local s = redis.call('HGET', KEYS[1], 's')
+    return redis.call('HSET', KEYS[1], 's', s:sub(1, 26) .. struct.pack('>I8', ARGV[1]) .. s:sub(35))";
+
+impl Ground {
+    /// A worker that repeats each of its requests until it is answered.
+    pub(crate) async fn over_http(&mut self, row: &str, topic: &str) {
+        let ids = self.submit_many(3, &once(topic, "succeed")).await;
+        let (mut request, mut done, began) = (0, 0, Instant::now());
+        while done < ids.len() {
+            assert!(began.elapsed() < SOON, "{row}: {done} of {ids:?} could be completed");
+            let ask = json!({
+                "worker_id": topic, "request_id": format!("r{request}"), "topics": [topic], "max": 2, "wait_ms": 5_000,
+            });
+            let leased = self.insist((Method::POST, "/api/v1/worker/lease", &[], &ask.to_string()), 200).await;
+            // Whatever the answer, it was one: only a request without any is repeated under its id. Of one that
+            // was given offers which had been made anew meanwhile, nothing but an empty answer is left.
+            request += 1;
+            let held = leased.body["items"].as_array().expect("items");
+            if held.is_empty() {
+                continue;
+            }
+            let result = |job: &Value| json!({"job_id": job["job_id"], "fence": job["fence"], "result": {"ok": true}});
+            let items: Vec<Value> = held.iter().map(result).collect();
+            let results = json!({"worker_id": topic, "items": items}).to_string();
+            let heard = self.insist((Method::POST, "/api/v1/worker/complete", &[], &results), 200).await;
+            let heard = heard.body["items"].as_array().expect("items").clone();
+            assert!(heard.iter().all(|item| item["status"] == "ok"), "{row}: {heard:?}");
+            done += heard.len();
+        }
+        self.topics.push(topic.to_owned());
+        self.expect(row, ids, "succeeded", 1, 0);
+    }
+
+    /// A job that ended badly, tried again by a person who clicks until it is answered.
+    pub(crate) async fn retried(&mut self, row: &str) {
+        let old = self.submit(&once(WORK, "refuse")).await;
+        self.gateways[0].ended(&old, SOON).await;
+        let better = json!({"payload": {"do": "succeed"}}).to_string();
+        let new = self.insist((Method::POST, &format!("/api/v1/jobs/{old}/retry"), &[], &better), 202).await.id();
+        self.retried.push((old.clone(), new.clone()));
+        self.expect(row, vec![old], "failed", 1, 1);
+        self.expect(row, vec![new], "succeeded", 1, 1);
+    }
+
+    /// A job that ended badly, deleted by a person who clicks until it is gone.
+    pub(crate) async fn deleted(&mut self, row: &str) {
+        let id = self.submit(&once(WORK, "refuse")).await;
+        self.gateways[0].ended(&id, SOON).await;
+        let (path, mut turn) = (format!("/api/v1/jobs/{id}"), 0);
+        until(SOON, &format!("{row}: the delete of {id}"), async || {
+            turn += 1;
+            let answer = self.gateways[turn % 2].send(Method::DELETE, &path, &[], None).await.ok()?;
+            assert!([204, 404, 503].contains(&answer.status.as_u16()), "{row}: {}", answer.text);
+            (answer.status != 503).then_some(())
+        })
+        .await;
+        self.deleted.push(id);
+    }
+
+    /// A key that is made, and rotated.
+    pub(crate) async fn keys(&mut self, name: &str) {
+        let asked = json!({"name": name, "tenant": "default", "scopes": ["read"]}).to_string();
+        let made = self.insist((Method::POST, "/api/v1/keys", &[], &asked), 201).await;
+        let path = format!("/api/v1/keys/{}/rotate", made.id());
+        let rotated = self.insist((Method::POST, &path, &[], "{}"), 200).await;
+        self.keys.push((name.to_owned(), rotated.field("key").as_str().expect("a secret").to_owned()));
+    }
+
+    /// A worker that is told to leave, and does.
+    pub(crate) async fn drained(&mut self, row: &str, name: &str) {
+        let mut worker = self.runs.echo(&self.stack, name, name);
+        until(SOON, &format!("{row}: {name} to be seen"), async || {
+            let seen = self.gateways[0].get("/workers").await.body;
+            seen["items"].as_array()?.iter().any(|seen| seen["id"] == name).then_some(())
+        })
+        .await;
+        self.insist((Method::POST, &format!("/api/v1/workers/{name}/drain"), &[], "{}"), 202).await;
+        worker.left(SOON).await;
+    }
+
+    /// Offers that are taken off the bus without a start, as if it had lost them. Whoever dies of making them
+    /// again leaves some unmade, which are not missed before those beside them have been taken: from then on
+    /// somebody takes them.
+    pub(crate) async fn lost_offers(&mut self, row: &str, topic: &str, point: &str) {
+        let ids = self.submit_many(3, &once(topic, "succeed")).await;
+        let thief = HandWorker::on(&self.stack, &format!("thief-{topic}"), topic).await;
+        for _ in &ids {
+            thief.offered().await.1.ack().await;
+        }
+        self.look_at(&thief.bus, &ids.iter().map(|id| id.parse().expect("an id")).collect::<Vec<_>>()).await;
+        self.points.has_acted(point).await;
+        let worker = self.worker(&format!("w-{topic}"), topic);
+        self.workers.push(worker);
+        self.expect(row, ids, "succeeded", 1, 1);
+    }
+
+    /// Jobs of a gateway that died before it could publish them.
+    pub(crate) async fn lost_submits(&mut self, row: &str) {
+        let (store, bus) = (self.stack.store().await, bus_of(&self.stack, "loser").await);
+        let mut spec = JobSpec::new(Tenant::default(), Topic::parse(WORK).expect("a topic"));
+        spec.retry.max_attempts = 1;
+        let payload = json!({"do": "succeed"}).to_string();
+        let new = |n| NewJob {
+            id: JobId::mint(n),
+            spec: spec.clone(),
+            payload: payload.clone().into(),
+            body_hash: None,
+            place: None,
+        };
+        let mut jobs: Vec<NewJob> = (0..3).map(new).collect();
+        assert!(store.prepare(&mut jobs, SOON).await.iter().all(Result::is_ok));
+        assert!(store.submit(&jobs).await.iter().all(Result::is_ok));
+        let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+        self.look_at(&bus, &ids).await;
+        self.expect(row, ids.iter().map(JobId::to_string).collect(), "succeeded", 1, 1);
+    }
+
+    /// Has these jobs looked at as if they had stood there for longer than any message takes.
+    async fn look_at(&self, bus: &Bus, ids: &[JobId]) {
+        let store = self.stack.store().await;
+        let at = store.now().before(A_WHILE_AGO);
+        ids.iter().for_each(|id| self.backdate(*id, at));
+        let due: Vec<_> = ids.iter().map(|id| (*id, Duration::ZERO)).collect();
+        store.forward_homes(&due).await.expect("redis answers");
+        let hint = Body::Wake(Wake { r#loop: "reconciler".into(), in_us: 0 });
+        bus.broadcast(&subjects::wake(), hint).await.expect("nats answers");
+    }
+
+    fn backdate(&self, id: JobId, at: Time) {
+        self.redis(&["EVAL", BACKDATE, "1", &format!("muster:job:{id}"), &at.0.to_string()]);
+    }
+
+    /// A job that waits for its time, and whose home is gone before that: nobody but the scrub finds it.
+    pub(crate) async fn homeless(&mut self, row: &str) -> String {
+        let mut job = once(WORK, "succeed");
+        job["delay_ms"] = json!(10_000);
+        let id = self.submit(&job).await;
+        self.gateways[0].reaches(&id, "scheduled", SOON).await;
+        let lost = id.parse::<JobId>().expect("an id");
+        self.stack.store().await.drop_homes(&[lost]).await.expect("redis answers");
+        self.expect(row, vec![id.clone()], "succeeded", 1, 1);
+        id
+    }
+
+    /// A job that waits for its time and is gone before that, with its home. Nobody knows what was last seen
+    /// whole, as where Redis came back without its last writes: so all that the bus kept is read again.
+    pub(crate) async fn forgotten(&mut self, row: &str) {
+        let id = self.homeless(row).await;
+        self.redis(&["DEL", &format!("muster:job:{id}")]);
+        self.redis(&["SET", "muster:scheduler:reread:mark", &format!("lost with {id}")]);
+    }
+
+    /// Jobs of a tenant of their own that ended well and badly, longer ago than anything is kept.
+    pub(crate) async fn long_ago(&mut self, name: &str) {
+        let (store, tenant) = (self.stack.store().await, Tenant::parse(name).expect("a tenant"));
+        let (at, topic) = (store.now().before(LONG_AGO), Topic::parse("old").expect("a topic"));
+        let spec = JobSpec::new(tenant.clone(), topic);
+        let new =
+            |n| NewJob { id: JobId::mint(n), spec: spec.clone(), payload: "1".into(), body_hash: None, place: None };
+        let mut jobs: Vec<NewJob> = (0..4).map(new).collect();
+        let entries: Vec<_> = jobs.iter().map(|job| (job.id, at)).collect();
+        // With its home, so that it is not yet to be deleted.
+        let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+        store.set_homes(&ids, 2 * LONG_AGO).await.expect("redis answers");
+        let places = store.index_jobs(&tenant, &entries).await.expect("redis answers");
+        // Nor looked at: who is met alive is left alone for as long as things are kept.
+        self.redis(&["SREM", "muster:idx:tenants", name]);
+        jobs.iter_mut().zip(places).for_each(|(job, place)| job.place = Some(place));
+        assert!(store.submit(&jobs).await.iter().all(Result::is_ok));
+        let end = |(n, id): (usize, &JobId)| match n % 2 {
+            0 => Step::new(*id, Event::Cancel, 0),
+            _ => Step::new(*id, Event::Deny, 1),
+        };
+        let ended = store.apply(ids.iter().enumerate().map(end).collect()).await;
+        assert!(ended.iter().all(|moved| moved.as_ref().is_ok_and(|moved| moved.done().is_some())), "{ended:?}");
+        let letters: Vec<_> = ids.iter().skip(1).step_by(2).map(|id| (tenant.clone(), *id, at)).collect();
+        store.add_dead_letters(&letters).await.expect("redis answers");
+        ids.iter().for_each(|id| self.backdate(*id, at));
+        store.drop_homes(&ids).await.expect("redis answers");
+        self.redis(&["DEL", &format!("muster:idx:{name}:kept")]);
+        self.redis(&["SADD", "muster:idx:tenants", name]);
+        self.removed.push((tenant, ids));
+    }
+}

@@ -1,0 +1,43 @@
+//! Many small jobs through two replicas of everything, as `muster bench submit` puts them. The same with
+//! 200,000: `muster bench submit --own`.
+
+use std::{process::Stdio, time::Duration};
+
+use muster_testkit::bin;
+use muster_tests::{Options, Stack};
+use serde_json::Value;
+use tokio::{process::Command, time::timeout};
+
+const LONG: Duration = Duration::from_secs(240);
+const JOBS: u64 = 20_000;
+
+async fn bench(stack: &Stack, args: &[&str]) -> Value {
+    let bench = Command::new(bin("muster"))
+        .arg("--state-file")
+        .arg(stack.folder().join("stack.json"))
+        .args(["--output", "json", "bench", "submit", "--jobs", &JOBS.to_string()])
+        .args(args)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let bench = timeout(LONG, bench).await.expect("in time").expect("a bench");
+    let (said, complaint) = (String::from_utf8_lossy(&bench.stdout), String::from_utf8_lossy(&bench.stderr));
+    assert!(bench.status.success(), "{complaint}\n{said}");
+    serde_json::from_str(&said).unwrap_or_else(|fault| panic!("{fault}: {said}"))
+}
+
+#[tokio::test]
+async fn twenty_thousand_jobs_succeed_each_started_once_and_every_process_is_charged() {
+    let stack = Stack::with(Options::two()).await;
+    let one_by_one = bench(&stack, &[]).await;
+    let in_bulk = bench(&stack, &["--batch", "100", "--connections", "16"]).await;
+    for told in [one_by_one, in_bulk] {
+        assert_eq!(told["exact"], true, "each executed once, each succeeded: {told:#}");
+        let figures = &told["figures"];
+        assert!(figures["rate"].as_f64() > Some(0.0), "{figures:#}");
+        for name in ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2", "worker-1", "redis-1", "nats-1", "bench"] {
+            let cpu = figures[format!("process.{name}.cpu")].as_f64();
+            assert!(cpu.is_some_and(|micros| micros > 0.0), "{name} paid for its part: {figures:#}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Watching events as they happen, on any gateway: a connection that is lost is made again where it was.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::{Caller, ask, checked, wait::judged};
+use crate::{
+    api::Call,
+    outcome::Failure,
+    output::{self, Format},
+    signals::StopSignals,
+    sse::Reader,
+};
+
+/// A gateway says something every 15 s; one that does not is left.
+const SILENCE: Duration = Duration::from_secs(40);
+
+/// Watch events as they happen; of one job until its end, with exit code 4 if it ended badly
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// Only this job, until it has ended
+    id: Option<String>,
+
+    /// Only this topic
+    #[arg(long, conflicts_with = "id")]
+    topic: Option<String>,
+
+    /// Only these types, such as `muster.job.failed`; commas between them
+    #[arg(long = "type", value_name = "TYPES", conflicts_with = "id")]
+    types: Option<String>,
+}
+
+impl Watch {
+    pub(super) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        if let Some(id) = &self.id {
+            checked(id)?;
+        }
+        let mut signals = StopSignals::listen()?;
+        tokio::select! {
+            watched = self.watch(caller) => watched,
+            () = signals.next() => Ok(()),
+        }
+    }
+
+    async fn watch(&self, caller: &Caller) -> anyhow::Result<()> {
+        let mut reader = Reader::default();
+        loop {
+            let call = self.call(reader.last_id());
+            let mut response = caller.api.open(&call).await.map_err(Failure::from)?;
+            reader.begin();
+            // What ended before the connection stood is not told by it.
+            if let Some(end) = self.ended(caller).await? {
+                return Ok(judged(&end)?);
+            }
+            while let Ok(Ok(Some(bytes))) = timeout(SILENCE, response.chunk()).await {
+                for event in reader.take(&bytes) {
+                    let event: Value = serde_json::from_str(&event)?;
+                    if show(caller.format, &event).is_err() {
+                        return Ok(());
+                    }
+                    let missed = event["type"] == "muster.gap";
+                    if (missed || event["data"]["done"] == true)
+                        && let Some(end) = self.ended(caller).await?
+                    {
+                        return Ok(judged(&end)?);
+                    }
+                }
+            }
+            caller.api.turn_away();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn call(&self, after: Option<&str>) -> Call {
+        let asked = [("job_id", &self.id), ("topic", &self.topic), ("type", &self.types)];
+        let given = asked.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        given.fold(Call::follow("/events", after), |call, (name, value)| call.query(name, value))
+    }
+
+    /// The job that is watched, if there is one and it has ended.
+    async fn ended(&self, caller: &Caller) -> Result<Option<Value>, Failure> {
+        let Some(id) = &self.id else { return Ok(None) };
+        let job = ask(caller, &Call::get(format!("/jobs/{id}"))).await?.value;
+        Ok(Some(job).filter(|job| job["done"] == true))
+    }
+}
+
+fn show(format: Format, event: &Value) -> std::io::Result<()> {
+    match format {
+        Format::Json => output::try_line(event),
+        Format::Table => output::try_line(line(event)),
+    }
+}
+
+/// One event as people read it.
+fn line(event: &Value) -> String {
+    let (text, data) = (|value: &Value| output::cell(value), &event["data"]);
+    let kind = text(&event["type"]);
+    let kind = kind.strip_prefix("muster.").unwrap_or(&kind);
+    let kind = kind.strip_prefix("job.").unwrap_or(kind);
+    let more = match kind {
+        "progress" => text(&data["progress"]),
+        "gap" => text(&data["detail"]),
+        _ => match data["attempt"].as_u64() {
+            Some(n @ 1..) => format!("attempt {n}  {}", text(&data["error_code"])),
+            _ => String::new(),
+        },
+    };
+    let (time, job, topic) = (text(&event["time"]), text(&event["subject"]), text(&data["topic"]));
+    format!("{time:<24}  {kind:<11}  {job}  {topic}  {more}").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn people_read_one_line_an_event() {
+        let failed = json!({"time": "2026-11-16T08:00:00.250Z", "type": "muster.job.failed", "subject": "id-1",
+            "data": {"topic": "mail", "attempt": 2, "error_code": "boom", "done": true}});
+        assert_eq!(line(&failed), "2026-11-16T08:00:00.250Z  failed       id-1  mail  attempt 2  boom");
+        let pending = json!({"time": "t", "type": "muster.job.pending", "subject": "id-1",
+            "data": {"topic": "mail", "attempt": 0}});
+        assert_eq!(line(&pending), format!("{:<24}  pending      id-1  mail", "t"));
+    }
+}
