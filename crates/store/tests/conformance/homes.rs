@@ -1,5 +1,5 @@
 //! Homes: set by whoever submits, re-scored by readers who compare, forwarded by everybody else.
-//! Each test has a shard to itself.
+//! Each test has one of the shards 1 to 5 to itself.
 
 use std::time::Duration;
 
