@@ -97,19 +97,12 @@ if lives then
   local next = look(to, true, NOW, due, lease, deadline, start_by, started)
   if next < before then forward = math.max(next - NOW, 0) + 1 end
 end
--- The history keeps its first line and the last 63.
-local count = string.byte(raw, after) * 256 + string.byte(raw, after + 1)
-local lines
-if count < 64 then
-  count = count + 1
-  lines = string.sub(raw, after + 2)
-else
-  local second = after + 3 + string.byte(raw, after + 2)
-  lines = string.sub(raw, after + 2, second - 1) .. string.sub(raw, second + 1 + string.byte(raw, second))
-end
+-- The history keeps the last 63 lines.
+local count, first = string.byte(raw, after) * 256 + string.byte(raw, after + 1), after + 2
+if count < 63 then count = count + 1 else first = first + 1 + string.byte(raw, first) end
 local top = struct.pack(TOP, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
   lease, deadline, start_by, started, created, start_id, #worker, worker, count)
-local packed = top .. lines .. struct.pack(LINE, 12 + #note, event, to, NOW, attempt) .. note
+local packed = top .. string.sub(raw, first) .. struct.pack(LINE, 12 + #note, event, to, NOW, attempt) .. note
 local result, error = ARGV[3] or '', ARGV[4] or ''
 if result == '' and error == '' then
   redis.call('HSET', KEYS[1], 's', packed)

@@ -6,8 +6,8 @@
 local HEAD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0'
 local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
--- Behind the head: how many lines of history follow. A line is what happened, where it led,
--- when, which attempt, and a note of at most 240 bytes.
+-- Behind the head: how many lines of history follow the one that is not written, of the moment it was
+-- created. A line is what happened, where it led, when, which attempt, and a note of at most 240 bytes.
 local TOP = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2'
 local LINE = '>BBBI8I2'
 -- What a caller hears before the head: outcome, whether and how far ahead the home must be forwarded

@@ -24,14 +24,19 @@ if raw then
   return struct.pack(ANSWER, outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
 end
 local max, timeout, run_at, start_by, deadline, created = struct.unpack(BOUNDS, ARGV[1])
-local note = ''
-if created == 0 then created = NOW else note = 'forgotten, and made again from its submit' end
+local lines = '\0\0'
+if created == 0 then
+  created = NOW
+else
+  local note = 'forgotten, and made again from its submit'
+  lines = '\0\1' .. struct.pack(LINE, 12 + #note, 0, PENDING, NOW, 0) .. note
+end
 if run_at < 0 then run_at = created - run_at end
 if start_by < 0 then start_by = created - start_by end
 if deadline < 0 then deadline = created - deadline end
 local head = struct.pack(HEAD, PENDING, 1, 0, max, 0, 0, 0, 0, timeout,
   0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. '\0\1' .. struct.pack(LINE, 12 + #note, 0, PENDING, NOW, 0) .. note
+local packed = head .. lines
 if payload ~= '' and body_hash == '' and place ~= '' then
   -- The usual one, without the detour by a table.
   redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)

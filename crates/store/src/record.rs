@@ -177,12 +177,14 @@ pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
     })
 }
 
-fn read_history(mut raw: &[u8]) -> Result<Vec<Transition>, StoreError> {
+/// Every story begins when its job was created: that line is not stored, the head has it all.
+fn read_history(mut raw: &[u8], created_at: Time) -> Result<Vec<Transition>, StoreError> {
     if raw.len() < 2 {
         return Err(wrong("history cut short"));
     }
     let count = usize::from(raw.get_u16());
-    let mut lines = Vec::with_capacity(count.min(64));
+    let mut lines = Vec::with_capacity(1 + count.min(63));
+    lines.push(Transition { event: None, to: State::Pending, at: created_at, attempt: 0, note: String::new() });
     while raw.has_remaining() {
         let length = usize::from(raw.get_u8());
         if length < 12 || raw.len() < length {
@@ -198,7 +200,7 @@ fn read_history(mut raw: &[u8]) -> Result<Vec<Transition>, StoreError> {
             note: String::from_utf8_lossy(line).into_owned(),
         });
     }
-    if lines.len() != count {
+    if lines.len() != 1 + count {
         return Err(wrong("lines of history are missing"));
     }
     Ok(lines)
@@ -234,7 +236,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };
     Ok(Some(Record {
         id,
-        history: read_history(raw)?,
+        history: read_history(raw, head.created_at)?,
         head,
         spec: v1::Spec::from_bytes(&spec).map_err(wire)?,
         payload,

@@ -575,18 +575,11 @@ if lives then
   local next = look(to, true, NOW, due, lease, deadline, start_by, started)
   if next < before then forward = math.max(next - NOW, 0) + 1 end
 end
-local count = string.byte(raw, after) * 256 + string.byte(raw, after + 1)
-local lines
-if count < 64 then
-  count = count + 1
-  lines = string.sub(raw, after + 2)
-else
-  local second = after + 3 + string.byte(raw, after + 2)
-  lines = string.sub(raw, after + 2, second - 1) .. string.sub(raw, second + 1 + string.byte(raw, second))
-end
+local count, first = string.byte(raw, after) * 256 + string.byte(raw, after + 1), after + 2
+if count < 63 then count = count + 1 else first = first + 1 + string.byte(raw, first) end
 local top = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2', to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
   lease, deadline, start_by, started, created, start_id, #worker, worker, count)
-local packed = top .. lines .. struct.pack('>BBBI8I2', 12 + #note, event, to, NOW, attempt) .. note
+local packed = top .. string.sub(raw, first) .. struct.pack('>BBBI8I2', 12 + #note, event, to, NOW, attempt) .. note
 local result, error = ARGV[3] or '', ARGV[4] or ''
 if result == '' and error == '' then
   redis.call('HSET', KEYS[1], 's', packed)
@@ -882,14 +875,19 @@ if raw then
   return struct.pack('>BI8I8', outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
 end
 local max, timeout, run_at, start_by, deadline, created = struct.unpack('>I2I4i8i8i8I8', ARGV[1])
-local note = ''
-if created == 0 then created = NOW else note = 'forgotten, and made again from its submit' end
+local lines = '\0\0'
+if created == 0 then
+  created = NOW
+else
+  local note = 'forgotten, and made again from its submit'
+  lines = '\0\1' .. struct.pack('>BBBI8I2', 12 + #note, 0, 1, NOW, 0) .. note
+end
 if run_at < 0 then run_at = created - run_at end
 if start_by < 0 then start_by = created - start_by end
 if deadline < 0 then deadline = created - deadline end
 local head = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', 1, 1, 0, max, 0, 0, 0, 0, timeout,
   0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. '\0\1' .. struct.pack('>BBBI8I2', 12 + #note, 0, 1, NOW, 0) .. note
+local packed = head .. lines
 if payload ~= '' and body_hash == '' and place ~= '' then
   redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
   return struct.pack('>BI8I8', 1, 0, NOW) .. head

@@ -44,8 +44,9 @@ pub(crate) async fn a_forgotten_job_is_made_again_as_old_as_it_was(bench: &Bench
         (record.spec, record.payload, record.body_hash),
         (job.spec.clone(), Some(job.payload.clone()), job.body_hash)
     );
-    assert_eq!((record.place, record.history.len()), (job.place, 1));
-    assert!(record.history[0].note.contains("forgotten"), "{:?}", record.history);
+    assert_eq!((record.place, record.history.len()), (job.place, 2));
+    assert_eq!(record.history[0].at, accepted);
+    assert!(record.history[1].note.contains("forgotten"), "{:?}", record.history);
     assert!(bench.store.home_of(job.id).await.unwrap().is_some());
     // Its key is its own again, and it goes its way as any other.
     let same = bench.store.submit(std::slice::from_ref(&job)).await.remove(0).unwrap();

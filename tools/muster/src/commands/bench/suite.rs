@@ -74,7 +74,7 @@ impl Suite {
             notes.push(note.to_owned());
         }
         let mut report = Report {
-            command: std::env::args().skip(1).fold("muster".to_owned(), |line, word| line + " " + &word),
+            command: self.command(),
             rounds: self.rounds,
             seconds: 0,
             machine: machine(),
@@ -91,6 +91,23 @@ impl Suite {
             Format::Table => report.show(),
         }
         measured
+    }
+
+    /// What measures the same again: all that was asked for but the names of files, which are this machine's own.
+    fn command(&self) -> String {
+        let mut line = match self.set {
+            Set::Standard => "muster bench".to_owned(),
+            Set::Full => "muster bench --set full".to_owned(),
+        };
+        if !self.only.is_empty() {
+            let names: Vec<_> = self.only.iter().map(|scenario| scenario.name()).collect();
+            line += &format!(" --only {}", names.join(","));
+        }
+        line += &format!(" --rounds {}", self.rounds);
+        if self.scale != 1.0 {
+            line += &format!(" --scale {}", self.scale);
+        }
+        line
     }
 
     async fn measure(&self, scenarios: &[Scenario], report: &mut Report) -> anyhow::Result<()> {
