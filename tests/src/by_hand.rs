@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muster_bus::{Bus, BusSettings, Consumer, ConsumerSpec, Delivery, Subscription, subjects};
+use muster_bus::{Bus, BusSettings, Consumer, ConsumerSpec, Delivery, Subject, Subscription, subjects};
 use muster_domain::{JobId, StartId, Tenant, Topic, WorkerId};
 use muster_testkit::until;
 use muster_wire::{
@@ -90,7 +90,7 @@ impl HandWorker {
         (group.items[0].clone(), delivery)
     }
 
-    /// Asks once whether it may start this offer.
+    /// Asks whether it may start this offer.
     pub async fn ask(&self, offer: &Offer, start_id: StartId) -> StartAnswer {
         ask(&self.bus, self.id.as_str(), offer, start_id, self.lease_ms).await
     }
@@ -116,7 +116,7 @@ impl HandWorker {
             topic: attempt.offer.topic.clone(),
         };
         let body = Body::Extend(ExtendRequest { worker: self.id.to_string(), items: vec![item] });
-        let answer = self.bus.request(&subjects::extend(), body, ANSWER).await.expect("an answer");
+        let answer = answered(&self.bus, &subjects::extend(), body).await;
         let Body::Extended(reply) = answer else { panic!("not an answer to an extension") };
         reply.items.into_iter().next().expect("one answer")
     }
@@ -173,7 +173,13 @@ impl HandWorker {
     }
 }
 
-/// Asks once, as any worker, whether it may start this offer.
+/// Asks until there is an answer, as workers do: a scheduler that is ready, or back on the bus, listens to
+/// them a moment later.
+async fn answered(bus: &Bus, subject: &Subject, body: Body) -> Body {
+    until(ANSWER, "an answer", async || bus.request(subject, body.clone(), Duration::from_secs(10)).await.ok()).await
+}
+
+/// Asks, as any worker, whether it may start this offer.
 pub async fn ask(bus: &Bus, worker: &str, offer: &Offer, start_id: StartId, lease_ms: u32) -> StartAnswer {
     let item = StartAsk {
         job_id: offer.job_id.clone(),
@@ -187,7 +193,7 @@ pub async fn ask(bus: &Bus, worker: &str, offer: &Offer, start_id: StartId, leas
         pool: offer.pool.clone(),
     };
     let body = Body::Start(StartRequest { worker: worker.to_owned(), items: vec![item] });
-    let answer = bus.request(&subjects::start(), body, ANSWER).await.expect("an answer");
+    let answer = answered(bus, &subjects::start(), body).await;
     let Body::Started(reply) = answer else { panic!("not an answer to a start") };
     reply.items.into_iter().next().expect("one answer")
 }

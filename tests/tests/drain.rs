@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 async fn seen(gateway: &Probe, worker: &str) -> Option<Value> {
     let list = gateway.get("/workers").await.body;

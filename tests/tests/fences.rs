@@ -130,7 +130,8 @@ async fn an_offer_that_comes_again_is_not_started_twice() {
     let runs = Executions::default();
     let gate = Arc::new(Semaphore::new(0));
     let mut setup = Setup::new("same", "twice");
-    setup.lease = Duration::from_secs(3);
+    // No busy machine keeps it from extending for so long.
+    setup.lease = Duration::from_secs(6);
     let handler = {
         let gate = gate.clone();
         move |_, _| {
@@ -217,7 +218,7 @@ async fn the_late_result_of_a_worker_that_was_paused_changes_nothing() {
     let stack = Stack::with(impatient()).await;
     let gateway = stack.gateway(1);
     let args =
-        ["--topic", "pause", "--lease", "2s", "--id", "paused", "--exec", "sleep 1; echo \"\\\"$MUSTER_FENCE\\\"\""];
+        ["--topic", "pause", "--lease", "2s", "--id", "paused", "--exec", "sleep 3; echo \"\\\"$MUSTER_FENCE\\\"\""];
     let paused = WorkerProcess::start(&stack, &args);
     let id = gateway.submit(json!({"topic": "pause"})).await;
     gateway.reaches(&id, "running", SOON).await;
@@ -349,7 +350,7 @@ async fn a_job_that_moved_on_meanwhile_is_not_started_by_its_old_offer() {
     delivery.ack().await;
 
     for limit in ["start_within_ms", "expire_in_ms"] {
-        let expired = gateway.submit(json!({"topic": "moved", limit: 1500})).await;
+        let expired = gateway.submit(json!({"topic": "moved", limit: 3000})).await;
         let (offer, delivery) = worker.offered().await;
         gateway.reaches(&expired, "expired", SOON).await;
         let answer = worker.ask(&offer, StartId::random()).await;

@@ -63,7 +63,7 @@ async fn a_failed_request_is_found_by_its_id_and_a_stop_is_quick_and_clean() {
     let began = Instant::now();
     let old = stack.signal("gateway-1", Signal::SIGTERM);
     line(&stack, "\"event\":\"stopped\"", "muster-gateway").await;
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     stack.replaced("gateway-1", old).await;
     let log = stack.log("gateway-1");
     assert!(!log.contains("task_late") && !log.contains("stop_stage_late"), "{log}");
@@ -92,6 +92,6 @@ async fn a_request_that_outlasts_the_stop_is_cut_off_and_named() {
     let late = line(&stack, "task_late", "http").await;
     assert!(late.to_string().contains("\"WARN\""), "{late}");
     line(&stack, "\"event\":\"stopped\"", "muster-gateway").await;
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     assert_eq!(held.read(&mut said).await.unwrap_or(0), 0, "its connection is closed");
 }

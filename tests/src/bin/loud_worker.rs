@@ -14,7 +14,7 @@ async fn main() -> anyhow::Result<()> {
     let [url, id, topic] = args.as_slice() else { anyhow::bail!("usage: loud_worker NATS_URL ID TOPIC") };
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let worker =
-        Worker::builder(url).id(id).concurrency(8).lease(Duration::from_secs(3)).handle(topic, work).build()?;
+        Worker::builder(url).id(id).concurrency(8).lease(Duration::from_secs(6)).handle(topic, work).build()?;
     worker.run().await?;
     Ok(())
 }

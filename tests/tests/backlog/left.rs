@@ -6,7 +6,7 @@ use muster_testkit::until;
 use muster_tests::{Options, Stack};
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 #[tokio::test]
 async fn what_ends_in_the_backlog_leaves_it_at_once() {
@@ -20,7 +20,8 @@ async fn what_ends_in_the_backlog_leaves_it_at_once() {
         .await;
     };
     let plain = gateway.submit_many(6, &json!({"topic": "held"})).await;
-    gateway.submit_many(2, &json!({"topic": "held", "start_within_ms": 4_000, "priority": "high"})).await;
+    // Time enough to see them wait, and to cancel others.
+    gateway.submit_many(2, &json!({"topic": "held", "start_within_ms": 15_000, "priority": "high"})).await;
     let limited = gateway.submit(json!({"topic": "held", "concurrency_key": "k"})).await;
     waiting(9).await;
 

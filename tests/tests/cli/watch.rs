@@ -26,7 +26,9 @@ async fn a_job_is_watched_to_its_end_though_the_gateway_dies() {
     let (said, _worker) = tokio::join!(watches, ends);
     let said = said.ends(0);
     let events: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
-    let types: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+    let mut types: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+    // That it was submitted and offered is told a moment after its answer: maybe it is watched by then.
+    types.retain(|kind| !["muster.job.pending", "muster.job.dispatched"].contains(kind));
     assert_eq!(types, ["muster.job.running", "muster.job.succeeded"], "what happened since");
     assert!(events.iter().all(|event| event["subject"] == id.as_str()));
 

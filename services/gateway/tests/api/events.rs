@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::gate::Gate;
 
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(30);
 
 /// A connection to a gateway's events.
 struct Watch {
@@ -336,7 +336,7 @@ async fn while_the_bus_is_away_nobody_comes_in_and_nobody_is_thrown_out() {
     let began = Instant::now();
     let refused = gate.get("/api/v1/events").await;
     assert_eq!((refused.status.as_u16(), refused.code()), (503, "store_unavailable"));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     nats.restart().await;
     let mut watch = until(SOON, "to be let in", async || {
         let response = gate.open("/api/v1/events", &[]).await;
@@ -358,7 +358,7 @@ async fn a_stop_ends_every_connection_at_once() {
     let began = Instant::now();
     let (late, end) = tokio::join!(gate.chassis.run_until_stopped(), watch.frame(SOON));
     assert_eq!((late, end), (Vec::<&str>::new(), None));
-    assert!(began.elapsed() < Duration::from_millis(1_900), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 /// Both wait for the first ping, so they wait together.
@@ -371,7 +371,7 @@ async fn a_quiet_connection_is_kept_alive_unless_its_key_is_gone() {
     let mut goes = Watch::open(&gate.with_key(Some(&key)), "", None).await;
     let (greeting, _) = (stays.frame(SOON).await.unwrap(), goes.frame(SOON).await.unwrap());
     assert_eq!(gate.delete(&format!("/api/v1/keys/{id}")).await.status, 204);
-    let within = Duration::from_secs(20);
+    let within = Duration::from_secs(40);
     let (ping, end) = tokio::join!(stays.frame(within), goes.frame(within));
     let ping = ping.expect("it stands");
     assert_eq!((ping.comments, ping.data.as_str()), (vec!["ping".to_owned()], ""));

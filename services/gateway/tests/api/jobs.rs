@@ -95,7 +95,7 @@ async fn a_waiting_read_hears_of_an_end_on_another_gateway() {
         other.post(&cancel, &json!({})).await
     });
     assert_eq!((&waited.json["state"], &waited.json["done"]), (&json!("cancelled"), &json!(true)));
-    assert!(began.elapsed() < Duration::from_secs(5), "woken, not timed out: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(15), "woken, not timed out: {:?}", began.elapsed());
 
     let short = one.post("/api/v1/jobs?wait_ms=200", &json!({"topic": "t"})).await;
     assert_eq!((short.status.as_u16(), &short.json["done"]), (202, &json!(false)), "nobody runs it");
@@ -105,17 +105,18 @@ async fn a_waiting_read_hears_of_an_end_on_another_gateway() {
 async fn a_stop_answers_waiting_reads_at_once() {
     let gate = Gate::start(&[]).await;
     let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
-    let wait = format!("/api/v1/jobs/{}?wait_ms=30000", made.json["id"].as_str().unwrap());
+    let path = format!("/api/v1/jobs/{}", made.json["id"].as_str().unwrap());
+    let (wait, short) = (format!("{path}?wait_ms=30000"), format!("{path}?wait_ms=500"));
     let began = Instant::now();
     let (waited, late) = tokio::join!(gate.get(&wait), async {
-        // Time for the read to be under way; who comes after the stop is not served.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // Who comes after the stop is not served: the read is under way when one that came later is through.
+        assert_eq!(gate.get(&short).await.status, 200);
         gate.chassis.stop.request();
         gate.chassis.run_until_stopped().await
     });
     assert_eq!(waited.status, 200);
     assert!(late.is_empty(), "{late:?}");
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -165,8 +166,11 @@ async fn a_job_is_deleted_only_after_the_effects_of_its_end() {
             let filter = json!({"topic": "t", "state": ["denied", "succeeded"]});
             let asked = gate.post("/api/v1/jobs/bulk", &json!({"action": "delete", "filter": filter})).await;
             assert_eq!(asked.status, 202, "{}", asked.text);
-            let gone = async || (gate.get(&format!("/api/v1/jobs/{id}")).await.status == 404).then_some(());
-            until(Duration::from_secs(20), "the deletion", gone).await;
+            // Any gateway on this Redis may carry it, also one whose test is just over: then ours goes on.
+            let path = format!("/api/v1/operations/{}", asked.json["id"].as_str().unwrap());
+            let over = async || (gate.get(&path).await.json["done"] == true).then_some(());
+            until(Duration::from_secs(60), "the deletion", over).await;
+            assert_eq!(gate.get(&format!("/api/v1/jobs/{id}")).await.status, 404);
         } else {
             assert_eq!(gate.delete(&format!("/api/v1/jobs/{id}")).await.status, 204);
         }

@@ -32,6 +32,7 @@ async fn one_gateway_leads_retention_and_another_follows_when_it_stops() {
     let late = first.chassis.loops.stop(SOON).await;
     assert!(late.is_empty(), "{late:?}");
     until(SOON, "its successor", async || (loop_of(&second).0 == "leading").then_some(())).await;
-    assert!(stopped.elapsed() < Duration::from_secs(3), "{:?}", stopped.elapsed());
+    // The lock would have stood for up to fifteen seconds.
+    assert!(stopped.elapsed() < Duration::from_secs(8), "{:?}", stopped.elapsed());
     assert!(redis.cli(&["GET", "muster:dlq:cleanup"]).await.starts_with("g2~"));
 }

@@ -6,7 +6,7 @@ use muster_bus::{Bus, BusSettings, ConsumerSpec, subjects};
 use muster_domain::{Event, JobId, StartId, WorkerId};
 use muster_flow::{Flow, Offering, offer_of};
 use muster_store::{Extension, Fields, RedisSettings, Step, Store};
-use muster_testkit::{nats, redis, until};
+use muster_testkit::{NatsServer, RedisServer, until};
 use muster_wire::{
     Body, job_id, standing_of,
     v1::{self, start_answer::Verdict},
@@ -17,23 +17,32 @@ use tokio::task::JoinSet;
 
 use crate::gate::Gate;
 
-/// Answers starts, extensions and results; dispatches when told.
+/// Answers starts, extensions and results; dispatches when told. It has servers of its own: where several
+/// share what is asked, one whose test is over may have taken another's question with it.
 struct StandIn {
+    redis: RedisServer,
+    nats: NatsServer,
     flow: Arc<Flow>,
     _tasks: JoinSet<()>,
 }
 
 impl StandIn {
     async fn start() -> StandIn {
-        let store = Store::connect(RedisSettings::new(redis().await.url())).await.unwrap();
-        let bus = Bus::connect(BusSettings::new(nats().await.url(), "stand-in")).await.unwrap();
+        let (redis, nats) = tokio::join!(RedisServer::start(), NatsServer::start());
+        let store = Store::connect(RedisSettings::new(redis.url())).await.unwrap();
+        let bus = Bus::connect(BusSettings::new(nats.url(), "stand-in")).await.unwrap();
         bus.ensure_streams().await.unwrap();
         let flow = Arc::new(Flow::new(store, bus));
         let mut tasks = JoinSet::new();
         tasks.spawn(starts(flow.clone()));
         tasks.spawn(extensions(flow.clone()));
         tasks.spawn(results(flow.clone()));
-        StandIn { flow, _tasks: tasks }
+        StandIn { redis, nats, flow, _tasks: tasks }
+    }
+
+    /// A gateway beside it.
+    async fn gate(&self) -> Gate {
+        Gate::over(&self.redis.url(), &self.nats.url(), &[]).await
     }
 
     /// Moves a pending job onto its topic.
@@ -171,7 +180,7 @@ fn ids_of(items: &Value) -> BTreeSet<String> {
 #[tokio::test]
 async fn a_worker_leases_extends_and_completes_on_different_gateways() {
     let scheduler = StandIn::start().await;
-    let (one, other) = (Gate::start(&[]).await, Gate::start(&[]).await);
+    let (one, other) = (scheduler.gate().await, scheduler.gate().await);
     let other = other.for_tenant(one.tenant());
     let ids = submit(&one, "http.work", 3).await;
     scheduler.dispatch(&ids).await;
@@ -230,7 +239,7 @@ async fn a_worker_leases_extends_and_completes_on_different_gateways() {
 #[tokio::test]
 async fn a_waiting_worker_is_given_work_as_soon_as_it_is_there() {
     let scheduler = StandIn::start().await;
-    let gate = Gate::start(&[]).await;
+    let gate = scheduler.gate().await;
     let ids = submit(&gate, "http.wait", 1).await;
     let began = tokio::time::Instant::now();
     let asked = lease("r1", "http.wait", 1, 20_000);
@@ -240,7 +249,7 @@ async fn a_waiting_worker_is_given_work_as_soon_as_it_is_there() {
         scheduler.dispatch(&ids).await;
     });
     assert_eq!(ids_of(&leased.json["items"]), BTreeSet::from([ids[0].to_string()]));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     let nothing = gate.post("/api/v1/worker/lease", &lease("r2", "http.wait", 1, 300)).await;
     assert_eq!(nothing.json, json!({"items": [], "drain": false}));
 }
@@ -248,29 +257,29 @@ async fn a_waiting_worker_is_given_work_as_soon_as_it_is_there() {
 #[tokio::test]
 async fn an_offer_whose_worker_has_gone_goes_to_the_next_at_once() {
     let scheduler = StandIn::start().await;
-    let gate = Gate::start(&[]).await;
+    let gate = scheduler.gate().await;
     let ids = submit(&gate, "http.gone", 1).await;
     let nothing = gate.post("/api/v1/worker/lease", &lease("r1", "http.gone", 1, 100)).await;
     assert_eq!(nothing.json["items"], json!([]), "its call is over, its pull may still stand");
     scheduler.dispatch(&ids).await;
     let began = tokio::time::Instant::now();
-    let given = until(Duration::from_secs(8), "the job", async || {
+    let given = until(Duration::from_secs(20), "the job", async || {
         let request = format!("r-{}", fastrand::u64(..));
         let leased = gate.post("/api/v1/worker/lease", &lease(&request, "http.gone", 1, 2_000)).await;
         Some(leased).filter(|leased| !leased.json["items"].as_array().unwrap().is_empty())
     })
     .await;
     assert_eq!(ids_of(&given.json["items"]).len(), 1);
-    assert!(began.elapsed() < Duration::from_secs(5), "not after the ack wait of ten seconds");
+    assert!(began.elapsed() < Duration::from_secs(9), "not after the ack wait of ten seconds");
 }
 
 #[tokio::test]
 async fn what_a_request_was_given_is_noted_for_as_long_as_the_topics_lease() {
     let scheduler = StandIn::start().await;
-    let gate = Gate::start(&[]).await;
+    let gate = scheduler.gate().await;
     let ids = submit(&gate, "http.long", 2).await;
     let left = async |request: &str| {
-        let redis = redis().await;
+        let redis = &scheduler.redis;
         let keys = redis.cli(&["KEYS", &format!("muster:lease:{}:*:{request}", gate.tenant())]).await;
         redis.cli(&["PTTL", keys.trim()]).await.trim().parse::<u64>().expect("a note")
     };
@@ -294,7 +303,7 @@ async fn what_a_request_was_given_is_noted_for_as_long_as_the_topics_lease() {
 #[tokio::test]
 async fn a_cancel_ends_a_waiting_extension_early() {
     let scheduler = StandIn::start().await;
-    let gate = Gate::start(&[]).await;
+    let gate = scheduler.gate().await;
     let ids = submit(&gate, "http.cancel", 1).await;
     scheduler.dispatch(&ids).await;
     let leased = gate.post("/api/v1/worker/lease", &lease("r1", "http.cancel", 1, 10_000)).await;
@@ -312,7 +321,7 @@ async fn a_cancel_ends_a_waiting_extension_early() {
         (&held.json["items"][0]["status"], &held.json["items"][0]["reason"]),
         (&json!("stale"), &json!("cancelled"))
     );
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     let late = json!({"items": [{"job_id": item["job_id"], "fence": item["fence"], "result": 1}]});
     let answer = gate.post("/api/v1/worker/complete", &late).await;
     assert_eq!(
@@ -325,7 +334,7 @@ async fn a_cancel_ends_a_waiting_extension_early() {
 #[tokio::test]
 async fn a_worker_that_takes_one_at_a_time_gets_every_job_of_a_shared_message() {
     let scheduler = StandIn::start().await;
-    let gate = Gate::start(&[]).await;
+    let gate = scheduler.gate().await;
     for topic in ["http.dispatched", "http.pending"] {
         let ids = submit(&gate, topic, 3).await;
         match topic {
@@ -347,13 +356,21 @@ async fn a_worker_that_takes_one_at_a_time_gets_every_job_of_a_shared_message() 
 #[tokio::test]
 async fn extensions_with_much_progress_are_cut_to_what_the_bus_carries() {
     let scheduler = StandIn::start().await;
-    let gate = Gate::start(&[]).await;
+    let gate = scheduler.gate().await;
     let ids = submit(&gate, "http.bulky", 24).await;
     scheduler.dispatch(&ids).await;
-    let leased = gate.post("/api/v1/worker/lease", &lease("bulky", "http.bulky", 24, 5_000)).await;
     let held = |item: &Value| json!({"job_id": item["job_id"], "fence": item["fence"], "progress": {"data": "x".repeat(60_000)}});
-    let items: Vec<Value> = leased.json["items"].as_array().unwrap().iter().map(held).collect();
-    assert!(items.len() > 20);
+    // They come in several messages, and a call may be answered before the last of them is there.
+    let mut items: Vec<Value> = Vec::new();
+    for n in 0..ids.len() {
+        let asked = lease(&format!("bulky{n}"), "http.bulky", ids.len() - items.len(), 5_000);
+        let leased = gate.post("/api/v1/worker/lease", &asked).await;
+        items.extend(leased.json["items"].as_array().unwrap().iter().map(held));
+        if items.len() == ids.len() {
+            break;
+        }
+    }
+    assert_eq!(items.len(), ids.len());
     let answer = gate.post("/api/v1/worker/extend", &json!({"worker_id": "w1", "items": items})).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     assert!(answer.json["items"].as_array().unwrap().iter().all(|i| i["status"] == "ok"));

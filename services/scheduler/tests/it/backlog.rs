@@ -100,7 +100,13 @@ async fn a_backlog_that_a_stopped_scheduler_left_is_found_when_a_worker_speaks()
         ..Default::default()
     };
     let worker = Worker::on(&stack, "w1", "t").await;
-    stack.bus().broadcast(&subjects::heartbeat(), Body::Heartbeat(beat)).await.unwrap();
+    // It speaks again and again, as workers do: a scheduler that is ready hears them a moment later.
+    let subject = subjects::offer(&Tenant::default(), Topic::parse("t").unwrap());
+    until(SOON, "the backlog to be found", async || {
+        stack.bus().broadcast(&subjects::heartbeat(), Body::Heartbeat(beat.clone())).await.unwrap();
+        matches!(stack.bus().subject_count(&subject).await, Ok(1..)).then_some(())
+    })
+    .await;
     let order = started(&worker, 5).await;
     assert_eq!(order, jobs[WINDOW..]);
 }

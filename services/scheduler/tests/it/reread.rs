@@ -137,7 +137,7 @@ async fn the_key_of_a_forgotten_job_still_leads_to_it() {
     let stack = stack().await;
     let id = JobId::derive("job", &Tenant::default(), "k");
     let mut keyed = [NewJob { id, body_hash: Some([4; 16]), ..new_job(job("t")) }];
-    stack.flow.submit(&mut keyed).await.remove(0).unwrap();
+    stack.submit_new(keyed.to_vec()).await;
     let before = stack.reaches(id, State::Dispatched, SOON).await;
     forget(&stack, id).await;
     dies_and_comes_back(&stack).await;
@@ -240,7 +240,7 @@ async fn a_cancel_that_redis_forgot_is_applied_again_and_never_to_another_job_of
     let ids = ["a", "b"].map(|name| JobId::derive("job", &tenant, name));
     let new = |id: JobId| NewJob { id, body_hash: Some([1; 16]), ..new_job(later.clone()) };
     for id in ids {
-        stack.flow.submit(&mut [new(id)]).await.remove(0).unwrap();
+        stack.submit_new(vec![new(id)]).await;
         stack.reaches(id, State::Scheduled, SOON).await;
         remember(&stack, id).await;
         let cancelled = stack.flow.cancel(&tenant, id, "not wanted").await.unwrap();
@@ -250,7 +250,7 @@ async fn a_cancel_that_redis_forgot_is_applied_again_and_never_to_another_job_of
     set_back(&stack, ids[0]).await;
     // The other one is over and done with, and somebody has used its key again.
     forget(&stack, ids[1]).await;
-    stack.flow.submit(&mut [new(ids[1])]).await.remove(0).unwrap();
+    stack.submit_new(vec![new(ids[1])]).await;
     stack.reaches(ids[1], State::Scheduled, SOON).await;
     dies_and_comes_back(&stack).await;
     let record = stack.ends(ids[0], State::Cancelled, SOON).await;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_bus::{Bus, BusSettings};
 use muster_chassis::{Chassis, Tasks, settings};
 use muster_domain::{JobId, JobSpec, State, Tenant, Topic};
-use muster_flow::Flow;
+use muster_flow::{Flow, submit_item};
 use muster_scheduler::{SERVICE, SETTINGS, run};
 use muster_store::{Fields, NewJob, Record, RedisSettings, Store};
 use muster_testkit::{NatsServer, RedisServer, until};
@@ -72,7 +72,7 @@ impl Stack {
         let loaded = settings::load(SERVICE, SETTINGS, &args, &BTreeMap::new()).unwrap();
         let chassis = Chassis::new(SERVICE, loaded.values);
         self.tasks.spawn("scheduler", run(chassis.clone()));
-        until(SOON, "the scheduler to be ready", async || {
+        until(4 * SOON, "the scheduler to be ready", async || {
             (chassis.health.readiness() == muster_chassis::health::Readiness::Ready).then_some(())
         })
         .await;
@@ -94,13 +94,27 @@ impl Stack {
 
     /// Submits a group.
     pub(crate) async fn submit_all(&self, specs: Vec<JobSpec>) -> Vec<JobId> {
-        let mut jobs: Vec<NewJob> = specs.into_iter().map(new_job).collect();
-        let ids = jobs.iter().map(|job| job.id).collect();
-        for accepted in self.flow.submit(&mut jobs).await {
+        self.submit_new(specs.into_iter().map(new_job).collect()).await
+    }
+
+    /// Submits these. What a busy bus does not confirm in time is published again, as a gateway does.
+    pub(crate) async fn submit_new(&self, mut jobs: Vec<NewJob>) -> Vec<JobId> {
+        let answers = self.flow.submit(&mut jobs).await;
+        let mut deferred = Vec::new();
+        for (job, accepted) in jobs.iter().zip(answers) {
             let accepted = accepted.unwrap();
-            assert!(!accepted.bus_deferred && !accepted.replayed);
+            assert!(!accepted.replayed);
+            if accepted.bus_deferred {
+                let (spec, payload) = ((&job.spec).into(), job.payload.clone());
+                deferred.push(submit_item(job.id, &accepted.head, spec, payload, job.body_hash));
+            }
         }
-        ids
+        until(SOON, "the bus to take every submit", async || {
+            deferred = self.flow.publish_deferred(std::mem::take(&mut deferred)).await;
+            deferred.is_empty().then_some(())
+        })
+        .await;
+        jobs.iter().map(|job| job.id).collect()
     }
 
     pub(crate) async fn record(&self, id: JobId) -> Record {

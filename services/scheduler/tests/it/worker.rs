@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, Subscription, subjects};
+use muster_bus::{Bus, BusError, Consumer, ConsumerSpec, Delivery, Subject, Subscription, subjects};
 use muster_domain::{JobId, StartId, Tenant, Topic, WorkerId};
 use muster_testkit::until;
 use muster_wire::{
@@ -54,16 +54,20 @@ impl Worker {
         Worker { bus, id, consumer, ctl, lease_ms: 30_000 }
     }
 
-    /// The next offer, within `limit`.
+    /// The next offer, within `limit`. The bus may be away for some of that time.
     pub(crate) async fn offered(&self, limit: Duration) -> Offered {
-        until(limit, "an offer", async || self.try_offered(Duration::from_millis(200)).await).await
+        until(limit, "an offer", async || self.fetched(Duration::from_millis(200)).await.unwrap_or_default()).await
     }
 
     pub(crate) async fn try_offered(&self, patience: Duration) -> Option<Offered> {
-        let delivery = self.consumer.fetch(1, patience).await.unwrap().pop()?;
+        self.fetched(patience).await.unwrap()
+    }
+
+    async fn fetched(&self, patience: Duration) -> Result<Option<Offered>, BusError> {
+        let Some(delivery) = self.consumer.fetch(1, patience).await?.pop() else { return Ok(None) };
         let Body::Offer(group) = &delivery.body else { panic!("not an offer") };
         assert_eq!(group.items.len(), 1, "a quiet topic has one offer a message");
-        Some(Offered { offer: group.items[0].clone(), delivery })
+        Ok(Some(Offered { offer: group.items[0].clone(), delivery }))
     }
 
     /// Asks once for one offer.
@@ -84,7 +88,7 @@ impl Worker {
 
     pub(crate) async fn ask_raw(&self, item: StartAsk) -> StartAnswer {
         let body = Body::Start(StartRequest { worker: self.id.to_string(), items: vec![item] });
-        let answer = self.bus.request(&subjects::start(), body, Duration::from_secs(5)).await.unwrap();
+        let answer = self.answer(&subjects::start(), body).await;
         let Body::Started(reply) = answer else { panic!("not an answer to a start") };
         reply.items.into_iter().next().unwrap()
     }
@@ -151,9 +155,16 @@ impl Worker {
             topic: attempt.offer.topic.clone(),
         };
         let body = Body::Extend(ExtendRequest { worker: self.id.to_string(), items: vec![item] });
-        let answer = self.bus.request(&subjects::extend(), body, Duration::from_secs(5)).await.unwrap();
+        let answer = self.answer(&subjects::extend(), body).await;
         let Body::Extended(reply) = answer else { panic!("not an answer to an extension") };
         reply.items[0].standing()
+    }
+
+    /// Asks again until there is an answer, as workers do: a scheduler that is ready, or back on the bus,
+    /// listens to them a moment later.
+    async fn answer(&self, subject: &Subject, body: Body) -> Body {
+        until(SOON, "an answer", async || self.bus.request(subject, body.clone(), Duration::from_secs(5)).await.ok())
+            .await
     }
 
     /// What the worker is told next about a report of its own.
