@@ -22,6 +22,9 @@ use tempfile::TempDir;
 
 use crate::Probe;
 
+/// How long it may take until every replica has polled, on a busy machine.
+const KNOWN: Duration = Duration::from_secs(60);
+
 /// What kind of stack.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -111,7 +114,7 @@ impl Stack {
         command.envs(options.env.iter().cloned());
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
         let stack = Stack { dir, dev: spawn_forever(command), cluster: options.cluster };
-        let within = Duration::from_secs(if options.cluster { 90 } else { 45 });
+        let within = Duration::from_secs(if options.cluster { 180 } else { 120 });
         until(within, "the stack to be ready", async || {
             let state = stack.read_state()?;
             let gateways = state.processes.iter().filter(|p| p.service == "gateway").count();
@@ -181,7 +184,7 @@ impl Stack {
 
     /// Waits until a process that died has a successor.
     pub async fn replaced(&self, name: &str, old: i32) {
-        until(Duration::from_secs(30), "a successor", async || {
+        until(Duration::from_secs(60), "a successor", async || {
             let state = self.read_state()?;
             state.processes.iter().any(|p| p.name == name && p.pid != old).then_some(())
         })
@@ -214,6 +217,26 @@ impl Stack {
         let text = reqwest_get(&format!("{admin}/loops")).await.unwrap_or_default();
         let rows: Vec<Value> = serde_json::from_str(&text).unwrap_or_default();
         rows.into_iter().map(|row| (row["name"].as_str().unwrap_or_default().to_owned(), row)).collect()
+    }
+
+    /// Waits until every replica has asked twice what topics were told. Whoever tells a topic something is answered
+    /// just before the other replicas hear of it. Needs a short `MUSTER_LOOP_CONFIG_INTERVAL`.
+    pub async fn settings_are_known(&self) {
+        let replicas = self.state().processes.into_iter().filter(|process| process.admin.is_some()).count();
+        let gateway = self.gateway(1);
+        let polls = async || {
+            let rows = gateway.get("/loops").await.body["items"].as_array().cloned().unwrap_or_default();
+            let watches = rows.into_iter().filter(|row| row["loop"] == "config watch");
+            let ticks = |row: Value| Some((row["instance"].as_str()?.to_owned(), row["ticks"].as_u64()?));
+            watches.filter_map(ticks).collect::<BTreeMap<_, _>>()
+        };
+        let all = async || Some(polls().await).filter(|polls| polls.len() == replicas);
+        let before = until(KNOWN, "the polls of every replica", async || all().await).await;
+        until(KNOWN, "two more polls of every replica", async || {
+            let now = all().await?;
+            before.iter().all(|(name, ticks)| now.get(name) >= Some(&(ticks + 2))).then_some(())
+        })
+        .await;
     }
 
     /// A process's log so far.

@@ -254,7 +254,7 @@ async fn an_extension_keeps_the_job_shows_progress_and_hears_of_a_cancel() {
         Instant::now()
     };
     let ((answer, at), cancelled) = tokio::join!(waits, cancel);
-    assert!(at.saturating_duration_since(cancelled) < Duration::from_secs(5), "told at once");
+    assert!(at.saturating_duration_since(cancelled) < Duration::from_secs(15), "told at once, not when its time is up");
     for item in answer.body["items"].as_array().unwrap() {
         let expected = if item["job_id"] == id { ("stale", Some("cancelled")) } else { ("ok", None) };
         assert_eq!((item["status"].as_str().unwrap(), item["reason"].as_str()), expected, "{}", answer.text);
@@ -304,14 +304,15 @@ async fn a_silent_workers_job_goes_to_another_and_its_late_word_is_refused() {
     let id = one.submit(json!({"topic": "quiet", "retry": retry})).await;
     let asked =
         json!({"worker_id": "w1", "request_id": "r1", "topics": ["quiet"], "wait_ms": 30_000, "lease_ms": 5_000});
-    let first = one.post("/worker/lease", &asked).await.body["items"][0].clone();
+    // Before it asks: its lease may begin long before it hears of it.
     let begun = Instant::now();
+    let first = one.post("/worker/lease", &asked).await.body["items"][0].clone();
     let second = until(SOON, "another worker to get it", async || {
         let request = format!("at-{}", begun.elapsed().as_millis());
         lease(&two, "w2", &request, "quiet", 1, 20_000).await.pop()
     })
     .await;
-    assert!(begun.elapsed() >= Duration::from_secs(4), "not while the lease lasts");
+    assert!(begun.elapsed() >= Duration::from_secs(5), "not while the lease lasts");
     assert_eq!((second["attempt"].as_u64(), second["job_id"].as_str()), (Some(2), Some(id.as_str())));
     for (path, name, value) in [
         ("/worker/complete", "result", json!("late")),
@@ -344,7 +345,7 @@ async fn a_waiting_call_is_answered_when_a_job_comes_and_who_leaves_loses_nothin
     };
     let ((held, at), (id, sent)) = tokio::join!(waits, arrives);
     assert_eq!(held["job_id"], json!(id));
-    assert!(at.saturating_duration_since(sent) < Duration::from_secs(5), "when it comes, not when the time is up");
+    assert!(at.saturating_duration_since(sent) < Duration::from_secs(15), "when it comes, not when the time is up");
 
     // Five leave before a job comes: the one who stays gets it, at its first attempt.
     let leaver = |n: usize| lease_one(if n.is_multiple_of(2) { &one } else { &two }, "leaver", "left", "stays");
@@ -354,7 +355,7 @@ async fn a_waiting_call_is_answered_when_a_job_comes_and_who_leaves_loses_nothin
     let sent = Instant::now();
     let held = lease_one(&two, "stayer", "r1", "stays").await;
     assert_eq!((held["job_id"].as_str(), held["attempt"].as_u64()), (Some(id.as_str()), Some(1)));
-    assert!(sent.elapsed() < Duration::from_secs(10), "soon, not after a time-out: {:?}", sent.elapsed());
+    assert!(sent.elapsed() < Duration::from_secs(20), "soon, not after a time-out: {:?}", sent.elapsed());
 
     // Some leave just as jobs come. What they were given is theirs when they ask again; the rest
     // goes to others; nothing is started twice.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use muster_tests::{Executions, Options, Setup, Stack};
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn a_job_goes_from_submit_to_succeeded_and_its_story_says_how() {
@@ -71,7 +71,9 @@ async fn jobs_over_two_gateways_and_two_schedulers_each_start_once() {
     assert!(counts.values().all(|n| *n == 1), "each started exactly once");
     // Read on the other gateway, and counted once over all replicas.
     assert_eq!(two.job(&ids[0]).await["state"], "succeeded");
-    assert_eq!(stack.metric("scheduler", "muster_jobs_total").await, 2000.0);
+    let counted = async || (stack.metric("scheduler", "muster_jobs_total").await == 2000.0).then_some(());
+    // An end is counted when its effects are done, so after it can be read.
+    muster_testkit::until(SOON, "2000 ends to be counted", counted).await;
 }
 
 #[tokio::test]
@@ -80,13 +82,13 @@ async fn a_job_longer_than_its_lease_keeps_its_one_attempt() {
     let gateway = stack.gateway(1);
     let runs = Executions::default();
     let mut setup = Setup::new("w1", "long");
-    setup.lease = Duration::from_secs(2);
+    setup.lease = Duration::from_secs(4);
     let _worker = runs.worker(&stack, setup, |_, _| async {
-        tokio::time::sleep(Duration::from_secs(7)).await;
+        tokio::time::sleep(Duration::from_secs(13)).await;
         Ok(json!("done"))
     });
     let id = gateway.submit(json!({"topic": "long"})).await;
-    let job = gateway.ended(&id, Duration::from_secs(30)).await;
+    let job = gateway.ended(&id, Duration::from_secs(60)).await;
     assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)));
     assert_eq!(runs.all().len(), 1);
 }

@@ -24,7 +24,7 @@ use muster_tests::{Probe, Stack};
 use serde_json::Value;
 
 /// How long anything may take that waits for nothing by design, on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(90);
 /// The same where many jobs, or a wait by design, lie between.
 const LONG: Duration = Duration::from_secs(150);
 

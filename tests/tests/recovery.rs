@@ -76,7 +76,8 @@ async fn what_a_gateway_answered_before_it_died_runs_once() {
         // Through the other gateway: the same key is the same job.
         let again = submit_as(&two, Some(key), &job).await.unwrap();
         assert_eq!(again.status, 202, "{}", again.text);
-        if let Some(first) = first {
+        // Its successor may have refused it while it came up.
+        if let Some(first) = first.filter(|first| first.status != 503) {
             assert_eq!((first.status.as_u16(), first.id()), (202, again.id()));
         }
         let ended = one_end(&two, &again.id(), SOON).await;
@@ -107,20 +108,20 @@ async fn a_nats_that_comes_back_empty_loses_no_job_and_repeats_none() {
     let job = |ms: u64| json!({"topic": "wiped", "payload": {"ms": ms}, "retry": {"max_attempts": 1}});
     let mut ids = one.submit_many(20, &job(4_000)).await;
     runs.reach(20, SOON).await;
-    ids.extend(two.submit_many(600, &job(30)).await);
+    ids.extend(two.submit_many(600, &job(150)).await);
     ids.extend(one.submit_many(10, &json!({"topic": "wiped", "delay_ms": 3_000})).await);
     ids.extend(one.submit_many(20, &json!({"topic": "nobody-yet", "retry": {"max_attempts": 1}})).await);
     runs.reach(150, SOON).await;
     let store = stack.folder().join("data/single/nats-1/jetstream");
     assert!(store.is_dir());
-    let died = stack.kill9("nats-1");
+    let nats = stack.take_down("nats-1");
     fs::rename(&store, stack.folder().join("what-nats-held")).unwrap();
     let begun = runs.all().len();
     assert!(begun < 600, "killed under load, not after it: {begun}");
     for n in 0..20 {
         ids.push(if n % 2 == 0 { &one } else { &two }.submit(job(10)).await);
     }
-    stack.replaced("nats-1", died).await;
+    nats.comes_back().await;
     let _late = runs.echo(&stack, "w3", "nobody-yet");
 
     for id in &ids {
@@ -135,10 +136,10 @@ async fn a_nats_that_comes_back_empty_loses_no_job_and_repeats_none() {
 
 #[tokio::test]
 async fn the_jobs_of_a_killed_worker_run_elsewhere() {
-    let lease = Duration::from_secs(3);
+    let lease = Duration::from_secs(6);
     let stack = Stack::with(Options::two().env("MUSTER_OUTAGE_WAIT", "3s")).await;
     let gateway = stack.gateway(1);
-    let args = ["--topic", "nap", "--builtin", "sleep", "--concurrency", "50", "--lease", "3s", "--id", "doomed"];
+    let args = ["--topic", "nap", "--builtin", "sleep", "--concurrency", "50", "--lease", "6s", "--id", "doomed"];
     let mut doomed = WorkerProcess::start(&stack, &args);
     let ids = gateway.submit_many(50, &json!({"topic": "nap", "payload": {"ms": 600_000}})).await;
     until(SOON, "50 running jobs", async || {
@@ -158,7 +159,7 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere() {
     }
     let last = runs.all().iter().map(|run| run.at).max().unwrap() - died;
     // One tick of the reconciler, and some room for a busy machine.
-    assert!(last < lease + Duration::from_secs(5 + 5), "the last one began {last:?} after the death");
+    assert!(last < lease + Duration::from_secs(5 + 20), "the last one began {last:?} after the death");
     assert!(runs.counts().values().all(|n| *n == 1) && runs.counts().len() == 50);
 }
 
@@ -170,12 +171,12 @@ async fn a_job_that_kills_its_worker_each_time_is_quarantined() {
     let tally = folder.path().join("tally");
     // The shell's parent is the worker.
     let command = format!("echo $MUSTER_JOB_ID >> {}; kill -9 $PPID", tally.display());
-    let args = ["--topic", "deadly", "--lease", "1s", "--exec", command.as_str()];
+    let args = ["--topic", "deadly", "--lease", "3s", "--exec", command.as_str()];
     let id = gateway.submit(json!({"topic": "deadly", "retry": {"max_attempts": 3}})).await;
     let mut worker = WorkerProcess::start(&stack, &args);
     let mut starts = 1;
     let mut ends = async |id: &str| {
-        until(SOON, "the job to end", async || {
+        until(LONG, "the job to end", async || {
             if !worker.is_alive() {
                 worker = WorkerProcess::start(&stack, &args);
                 starts += 1;

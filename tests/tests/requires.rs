@@ -9,7 +9,7 @@ use muster_testkit::until;
 use muster_tests::{Executions, Options, Probe, Setup, Stack, WorkerProcess};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 fn gpu(worker: &str) -> Setup {
     Setup {
@@ -85,7 +85,8 @@ async fn a_job_that_no_live_worker_can_run_says_so_and_runs_when_one_comes() {
     }
     assert!(runs.of(&id).is_empty());
     let _gpu = runs.worker(&stack, gpu("late"), |_, payload| async { Ok(payload) });
-    let job = gateway.ended(&id, Duration::from_secs(60)).await;
+    // A dead leader's lock, and a look that may have been put off just before.
+    let job = gateway.ended(&id, Duration::from_secs(120)).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
     assert_eq!(runs.of(&id)[0].worker, "late");
 }
@@ -97,13 +98,13 @@ async fn http_workers_are_offered_what_they_provide_for() {
     let id = one.submit(json!({"topic": "render", "requires": {"gpu": "a100"}})).await;
     assert!(lease(&one, "plain", "p1", json!({}), 2_000).await.is_empty());
     assert!(lease(&two, "other", "o1", json!({"gpu": "h100"}), 2_000).await.is_empty());
-    let held = lease(&two, "fits", "f1", json!({"gpu": "a100", "zone": "eu"}), 20_000).await;
+    let held = lease(&two, "fits", "f1", json!({"gpu": "a100", "zone": "eu"}), 30_000).await;
     assert_eq!(held.len(), 1, "{held:?}");
     assert_eq!(held[0]["job_id"], json!(id));
     let done = json!({"worker_id": "fits", "items": [{"job_id": id, "fence": held[0]["fence"], "result": 1}]});
     assert_eq!(one.post("/worker/complete", &done).await.body["items"][0]["status"], "ok");
     // One that comes while the call is open reaches it at once; one that only polls gets it too.
-    let (waiting, id) = tokio::join!(lease(&two, "fits", "f2", json!({"gpu": "a100"}), 20_000), async {
+    let (waiting, id) = tokio::join!(lease(&two, "fits", "f2", json!({"gpu": "a100"}), 30_000), async {
         until(SOON, "the worker to be seen", async || {
             let workers = one.get("/workers").await.body;
             workers["items"].as_array()?.iter().any(|w| w["id"] == "fits").then_some(())

@@ -6,7 +6,7 @@ use muster_testkit::{bin, free_port, until};
 use muster_tests::{Probe, Program};
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(40);
+const SOON: Duration = Duration::from_secs(90);
 
 fn openssl(dir: &Path, args: &str) {
     let done = Command::new("openssl").current_dir(dir).args(args.split_whitespace()).output().expect("openssl runs");
@@ -73,7 +73,7 @@ async fn both_stores_work_behind_tls_and_passwords_given_by_url() {
     })
     .await;
     let id = probe.submit(json!({"topic": "sealed", "payload": 7})).await;
-    let ask = json!({"request_id": "one", "worker_id": "w1", "topics": ["sealed"], "wait_ms": 20000});
+    let ask = json!({"request_id": "one", "worker_id": "w1", "topics": ["sealed"], "wait_ms": 30000});
     let leased = probe.post("/worker/lease", &ask).await;
     assert_eq!(leased.body["items"][0]["job_id"], json!(id), "{}", leased.text);
     let done = json!({"items": [{"job_id": id, "fence": leased.body["items"][0]["fence"], "result": 8}]});

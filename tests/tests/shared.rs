@@ -38,13 +38,16 @@ async fn a_tenant_s_first_jobs_start_next_to_the_thousands_of_another() {
     for id in &few {
         assert_eq!(guest.ended(id, SOON).await["state"], "succeeded");
     }
-    // In the order of the starts: from when the guest came until its last job, about every other one is its own.
+    // In the order of the starts: from its first job until its last, about every other one is the guest's own.
     let all = runs.all();
     let theirs: HashSet<&String> = few.iter().collect();
+    let first = all.iter().position(|run| theirs.contains(&run.job)).expect("they ran");
     let last = all.iter().rposition(|run| theirs.contains(&run.job)).expect("they ran");
-    let between = last + 1 - submitted.min(last);
-    assert!(between <= 160, "40 jobs had their turn among {between} starts, after {submitted}");
-    assert!(all.len() < 700, "long before the flood was over: {}", all.len());
+    let (before, between) = (first.saturating_sub(submitted), last + 1 - first);
+    eprintln!("{before} starts before its first, {between} until its last, {} in all", all.len());
+    assert!(between <= 140, "40 jobs had their turn among {between} starts, after {submitted}");
+    // The crew hears of the line a moment later, which is some starts more on a busy machine.
+    assert!(before <= 400 && all.len() < 900, "long before the flood was over: {before} of {}", all.len());
     // Whoever's they are, nobody else sees them.
     assert_eq!(flood.get(&format!("/jobs/{}", few[0])).await.status, 404);
     assert_eq!(guest.get(&format!("/jobs/{}", many[0])).await.status, 404);
@@ -77,9 +80,13 @@ async fn where_one_slot_is_all_there_is_tenants_take_turns() {
         guest.ended(id, SOON).await;
     }
     let all = runs.all();
+    let first = all.iter().position(|run| few.contains(&run.job)).expect("they ran");
     let last = all.iter().rposition(|run| few.contains(&run.job)).expect("they ran");
-    // Four take turns: the fifth of one is among the next twenty, and a few while the crew hears of it.
-    assert!(last + 1 - submitted <= 26, "five turns took {} starts", last + 1 - submitted);
+    let (before, between) = (first.saturating_sub(submitted), last + 1 - first);
+    eprintln!("{before} starts before its first, {between} until its last");
+    // Four take turns: from the first of one to its fifth are seventeen. The crew hears of it a few starts later, or
+    // some more on a busy machine; there are 180 of the others.
+    assert!(between <= 23 && before <= 40, "five turns took {between} starts after {before} others");
 }
 
 #[tokio::test]

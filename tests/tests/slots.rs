@@ -76,7 +76,7 @@ async fn jobs_with_the_same_key_run_one_at_a_time_and_at_once_one_after_the_othe
         ids.extend(gateway.submit_many(40, &job).await);
     }
     // Slots are handed on at once: 120 jobs of 20 ms in three lines take seconds, not claims of 5 s each.
-    runs.reach(120, Duration::from_secs(40)).await;
+    runs.reach(120, SOON).await;
     for id in &ids {
         let job = gateway.ended(id, SOON).await;
         assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
@@ -106,7 +106,7 @@ async fn never_two_at_once_though_workers_and_schedulers_are_killed() {
         lock = lock.display(),
         twice = twice.display()
     );
-    let args = |id: &'static str| ["--topic", "t", "--lease", "2s", "--id", id, "--exec"].map(str::to_owned);
+    let args = |id: &'static str| ["--topic", "t", "--lease", "6s", "--id", id, "--exec"].map(str::to_owned);
     let start = |id: &'static str| {
         let mut all = args(id).to_vec();
         all.push(command.clone());
@@ -186,7 +186,8 @@ async fn a_cancelled_job_keeps_its_slot_until_its_worker_has_stopped() {
     })
     .await;
     stop.add_permits(1);
-    let job = gateway.ended(&second, Duration::from_secs(10)).await;
+    // Long before the lease would have ended.
+    let job = gateway.ended(&second, Duration::from_secs(30)).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)));
     assert_eq!(gateway.job(&first).await["state"], "cancelled");
 }

@@ -206,11 +206,13 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
         .await;
         let log = stack.log(name);
         let lines: Vec<_> = log.lines().filter(|line| line.contains("spans_lost")).collect();
-        assert!(lines.len() == 1 && lines[0].contains(&nobody) && lines[0].contains("refused"), "{name}: {lines:?}");
+        // Said once a minute: never again and again, and twice only on a machine that took so long.
+        assert!((1..=2).contains(&lines.len()), "{name}: {lines:?}");
+        assert!(lines.iter().all(|line| line.contains(&nobody) && line.contains("refused")), "{name}: {lines:?}");
     }
     let began = Instant::now();
     let died = stack.signal("gateway-1", Signal::SIGTERM);
     stack.replaced("gateway-1", died).await;
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     assert!(stack.log("gateway-1").contains("\"event\":\"stopped\""));
 }

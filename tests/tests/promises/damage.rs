@@ -23,6 +23,12 @@ async fn listed(gateway: &Probe) -> (Vec<String>, Vec<String>) {
     (items.collect(), unreadable)
 }
 
+async fn all_are_ready(stack: &Stack) {
+    for name in EVERYBODY {
+        until(SOON, &format!("{name} to be ready"), async || stack.ready(name).await.then_some(())).await;
+    }
+}
+
 fn delete(stack: &Stack, id: &str) -> (bool, String) {
     let state = stack.folder().join("stack.json");
     let said = Command::new(bin("muster")).arg("--state-file").arg(state).args(["job", "delete", id]).output().unwrap();
@@ -79,9 +85,7 @@ async fn three_damaged_records_of_fifty_harm_nobody_and_an_operator_removes_them
     })
     .await;
     assert_eq!(operation["counts"], json!({"matched": 47, "done": 47, "skipped": 0, "failed": 0}));
-    for name in EVERYBODY {
-        assert!(stack.ready(name).await, "{name}");
-    }
+    all_are_ready(&stack).await;
 
     // One tenant's key may not, and does not even hear of it: it may be another's job.
     let key = json!({"name": "theirs", "tenant": "default", "scopes": ["control", "read", "admin"]});
@@ -115,9 +119,7 @@ async fn three_damaged_records_of_fifty_harm_nobody_and_an_operator_removes_them
     }
     assert_eq!(listed(&one).await, (vec![], vec![]));
     assert_eq!(store.count_homes().await.unwrap(), 0, "nobody is looked for any more");
-    for name in EVERYBODY {
-        assert!(stack.ready(name).await, "{name}");
-    }
+    all_are_ready(&stack).await;
     let log = stack.log("scheduler-1") + &stack.log("scheduler-2");
     assert!(log.contains("record_unreadable"), "it is told");
     assert_eq!(stack.metric("scheduler", "muster_task_panics_total").await, 0.0);

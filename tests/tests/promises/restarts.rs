@@ -27,7 +27,7 @@ async fn a_rolling_restart_under_load_costs_no_attempt_and_fails_no_request() {
         Ok(payload)
     };
     let worker = |id: &str| {
-        let setup = Setup { slots: 16, lease: Duration::from_secs(5), ..Setup::new(id, "rolling") };
+        let setup = Setup { slots: 16, lease: Duration::from_secs(8), ..Setup::new(id, "rolling") };
         runs.worker(&stack, setup, work)
     };
     let (mut first, mut second) = (worker("w1"), worker("w2"));

@@ -18,7 +18,7 @@ fn crew(name: &str) -> Setup {
 }
 
 /// Long enough that whoever pulls from a line has asked for what stands there many times.
-const UNTOUCHED: Duration = Duration::from_secs(3);
+const UNTOUCHED: Duration = Duration::from_secs(5);
 
 /// A job that nobody takes: offered, and so it stays for a while. None if somebody did.
 async fn left_alone(tenant: &Probe, job: &Value) -> Option<String> {
@@ -63,18 +63,21 @@ async fn a_topic_that_is_shared_and_no_longer_shared_under_load_loses_no_job_and
         by_crew.filter(|run| of.get(run.job.as_str()).is_some_and(|tenant| *tenant > 0)).count()
     };
     for round in 0..6 {
+        let begun = runs.all().len();
         for (n, tenant) in tenants.iter().enumerate() {
             ids.extend(tenant.submit_many(80, &plain).await.into_iter().map(|id| (n, id)));
         }
         ids.extend(tenants[2].submit_many(20, &gpu).await.into_iter().map(|id| (2, id)));
         // In the middle of it, now this way and now the other.
-        let (begun, of_others) = (runs.all().len(), of_the_crew(&ids));
         share(round % 2 == 0).await;
         if round == 3 {
             stack.kill9("scheduler-1");
         }
         runs.reach(begun + 30, SOON).await;
         if round % 2 == 0 {
+            // One more that nobody else can take: a crew that still held the line may have emptied it.
+            let of_others = of_the_crew(&ids);
+            ids.push((2, tenants[2].submit(plain.clone()).await));
             until(SOON, "the crew to take the jobs of others", async || (of_the_crew(&ids) > of_others).then_some(()))
                 .await;
         }
@@ -110,7 +113,7 @@ async fn a_topic_that_is_shared_and_no_longer_shared_under_load_loses_no_job_and
     share(true).await;
     let job = tenants[2].ended(&waits, SOON).await;
     assert!(job["worker"].as_str().is_some_and(|by| by.starts_with("crew")), "{job}");
-    assert!(shared.elapsed() < Duration::from_secs(10), "taken after {:?}", shared.elapsed());
+    assert!(shared.elapsed() < Duration::from_secs(25), "taken after {:?}", shared.elapsed());
 
     ids.extend([(2, waits), (0, crews)]);
     for (tenant, id) in &ids {
