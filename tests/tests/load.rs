@@ -29,8 +29,9 @@ async fn bench(stack: &Stack, args: &[&str]) -> Value {
 #[tokio::test]
 async fn twenty_thousand_jobs_succeed_each_started_once_and_every_process_is_charged() {
     let stack = Stack::with(Options::two()).await;
-    let one_by_one = bench(&stack, &[]).await;
-    let in_bulk = bench(&stack, &["--batch", "100", "--connections", "16"]).await;
+    // Few at a time: a submit that is not answered within two seconds on a busy machine voids the run.
+    let one_by_one = bench(&stack, &["--connections", "32"]).await;
+    let in_bulk = bench(&stack, &["--batch", "100", "--connections", "4"]).await;
     for told in [one_by_one, in_bulk] {
         assert_eq!(told["exact"], true, "each executed once, each succeeded: {told:#}");
         let figures = &told["figures"];
