@@ -1,29 +1,55 @@
 //! Free loopback ports. They lie below the range from which the kernel takes ports for outgoing
-//! connections, so that a server can come back on its own port after a kill.
+//! connections, so that a server can come back on its own port after a kill. Each is locked against
+//! other test processes, and against the stacks of `muster dev`, for as long as this one runs:
+//! otherwise they would take it while its server is down.
 
 use std::{
-    collections::{BTreeSet, hash_map::RandomState},
+    collections::{BTreeMap, hash_map::RandomState},
+    fs::{self, File},
     hash::{BuildHasher, Hasher},
     net::TcpListener,
     sync::{Mutex, PoisonError},
 };
 
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 17_000;
 
-/// A port that nobody listens on, given out once per process. Another process may still take it
-/// before it is bound: whoever starts a server on it tries again with another.
+/// A port that nobody listens on, given out once, and to this process only.
 pub fn free_port() -> u16 {
-    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    static TAKEN: Mutex<BTreeMap<u16, Option<Flock<File>>>> = Mutex::new(BTreeMap::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..10_000 {
         let candidate = FIRST + (random() % u64::from(COUNT)) as u16;
-        if TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(candidate)
+        if taken.contains_key(&candidate) {
+            continue;
+        }
+        // The lock comes first: to find out whether a port is free is to take it for a moment.
+        if let Ok(lock) = lock(candidate)
             && TcpListener::bind(("127.0.0.1", candidate)).is_ok()
         {
+            taken.insert(candidate, lock);
             return candidate;
         }
     }
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+}
+
+/// Fails if the port is another process's. Where nothing can be locked, nothing is known.
+fn lock(port: u16) -> Result<Option<Flock<File>>, Errno> {
+    // Where `muster dev` locks its own.
+    let folder = std::env::temp_dir().join("muster-ports");
+    let opened = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join(port.to_string())));
+    let Ok(file) = opened else { return Ok(None) };
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Err(Errno::EWOULDBLOCK),
+        Err(_) => Ok(None),
+    }
 }
 
 /// A random number from the only source of randomness in std.
