@@ -1,5 +1,7 @@
 //! Free loopback ports. They lie below the range from which the kernel takes ports for outgoing
-//! connections, so that a server can come back on its own port after a kill.
+//! connections, so that a server can come back on its own port after a kill. Each is locked against
+//! other test processes, and against the stacks of `muster dev`, for as long as this one runs:
+//! otherwise they would take it while its server is down.
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
@@ -17,17 +19,19 @@ use nix::{
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 17_000;
 
-/// A port that nobody listens on, given out once per process, and locked against other processes until this one
-/// ends: a server that was stopped finds its port free, whatever a test program beside this one starts meanwhile.
+/// A port that nobody listens on, given out once, and to this process only.
 pub fn free_port() -> u16 {
     static TAKEN: Mutex<BTreeMap<u16, Option<Flock<File>>>> = Mutex::new(BTreeMap::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..10_000 {
         let candidate = FIRST + (random() % u64::from(COUNT)) as u16;
-        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.contains_key(&candidate) || TcpListener::bind(("127.0.0.1", candidate)).is_err() {
+        if taken.contains_key(&candidate) {
             continue;
         }
-        if let Ok(lock) = lock(candidate) {
+        // The lock comes first: to find out whether a port is free is to take it for a moment.
+        if let Ok(lock) = lock(candidate)
+            && TcpListener::bind(("127.0.0.1", candidate)).is_ok()
+        {
             taken.insert(candidate, lock);
             return candidate;
         }
@@ -35,9 +39,9 @@ pub fn free_port() -> u16 {
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
 }
 
-/// The lock that the stacks of `muster dev` take too. None where nothing can be locked, an error where another
-/// process has it.
+/// Fails if the port is another process's. Where nothing can be locked, nothing is known.
 fn lock(port: u16) -> Result<Option<Flock<File>>, Errno> {
+    // Where `muster dev` locks its own.
     let folder = std::env::temp_dir().join("muster-ports");
     let opened = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join(port.to_string())));
     let Ok(file) = opened else { return Ok(None) };

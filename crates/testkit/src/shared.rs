@@ -15,7 +15,7 @@ pub async fn redis() -> &'static RedisServer {
 /// The Redis Cluster of six nodes that the tests of this process share.
 pub async fn cluster() -> &'static RedisCluster {
     static SHARED: OnceLock<RedisCluster> = OnceLock::new();
-    off_runtime(|| SHARED.get_or_init(RedisCluster::start_blocking)).await
+    off_runtime(|| SHARED.get_or_init(RedisCluster::start_steady_blocking)).await
 }
 
 /// The NATS server that the tests of this process share.

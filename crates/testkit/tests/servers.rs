@@ -8,6 +8,10 @@ use tokio::{
     net::TcpStream,
 };
 
+async fn answers_soon(port: u16) {
+    until(Duration::from_secs(20), "an answer", async || redis_answers(port).await.then_some(())).await;
+}
+
 async fn redis_answers(port: u16) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
@@ -39,7 +43,7 @@ async fn a_paused_redis_keeps_silent_until_it_is_resumed() {
     redis.pause();
     assert!(!redis_answers(redis.port()).await);
     redis.resume();
-    assert!(redis_answers(redis.port()).await);
+    answers_soon(redis.port()).await;
     redis.kill9();
     assert!(TcpStream::connect(("127.0.0.1", redis.port())).await.is_err());
 }
@@ -56,7 +60,7 @@ async fn a_cluster_fails_over_when_a_primary_is_killed() {
     let cluster = RedisCluster::start().await;
     let first = cluster.primary_of("some key").await;
     cluster.kill9(first);
-    let second = until(Duration::from_secs(15), "a failover", async || {
+    let second = until(Duration::from_secs(40), "a failover", async || {
         let now = cluster.primary_of("some key").await;
         (now != first).then_some(now)
     })
@@ -92,7 +96,7 @@ async fn three_nats_nodes_form_a_cluster() {
 async fn a_proxy_cuts_stalls_and_heals() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.port()).await;
-    assert!(redis_answers(proxy.url_port()).await);
+    answers_soon(proxy.url_port()).await;
 
     let mut held = TcpStream::connect(("127.0.0.1", proxy.url_port())).await.unwrap();
     held.write_all(b"PING\r\n").await.unwrap();
@@ -102,11 +106,11 @@ async fn a_proxy_cuts_stalls_and_heals() {
     assert!(TcpStream::connect(("127.0.0.1", proxy.url_port())).await.is_ok());
     assert!(!redis_answers(proxy.url_port()).await);
     proxy.heal().await;
-    assert!(redis_answers(proxy.url_port()).await);
+    answers_soon(proxy.url_port()).await;
 
     proxy.cut().await;
     assert!(TcpStream::connect(("127.0.0.1", proxy.url_port())).await.is_err());
     assert!(matches!(held.read(&mut [0; 1]).await, Ok(0) | Err(_)));
     proxy.heal().await;
-    assert!(redis_answers(proxy.url_port()).await);
+    answers_soon(proxy.url_port()).await;
 }

@@ -11,13 +11,16 @@ use crate::{
     streams::idle_ones_go,
 };
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 #[tokio::test]
 async fn the_death_of_the_streams_leader_loses_nothing_that_was_acked() {
     let cluster = NatsCluster::start().await;
     let bus = Bus::connect(BusSettings { replicas: 3, ..BusSettings::new(cluster.url(), "test") }).await.unwrap();
     bus.connected().await;
-    until(Duration::from_secs(30), "streams on three nodes", async || bus.ensure_streams().await.ok()).await;
-    let consumer = bus.consumer(ConsumerSpec::scheduler(subjects::submit())).await.unwrap();
+    until(PATIENCE, "streams on three nodes", async || bus.ensure_streams().await.ok()).await;
+    let spec = ConsumerSpec::scheduler(subjects::submit());
+    let consumer = until(PATIENCE, "a consumer on three nodes", async || bus.consumer(spec.clone()).await.ok()).await;
     let subject = subjects::submit();
     for n in 0..20 {
         bus.publish(&subject, None, None, numbered(n)).await.unwrap();
@@ -25,12 +28,13 @@ async fn the_death_of_the_streams_leader_loses_nothing_that_was_acked() {
 
     let leader = leader_of(&cluster).await;
     cluster.kill9(leader);
-    let late = (20..40).map(|n| bus.publish(&subject, None, None, numbered(n)));
+    // A busy machine may take longer to elect another than a publish usually waits.
+    let late = (20..40).map(|n| bus.publish_within(&subject, None, None, numbered(n), PATIENCE));
     let sent = futures_util::future::join_all(late).await;
     assert!(sent.iter().all(Result::is_ok), "{sent:?}");
 
     let mut came = BTreeSet::new();
-    until(Duration::from_secs(60), "all forty", async || {
+    until(PATIENCE, "all forty", async || {
         for delivery in fetched(&consumer, 100).await {
             delivery.ack().await;
             came.insert(number(&delivery.body));
@@ -43,9 +47,11 @@ async fn the_death_of_the_streams_leader_loses_nothing_that_was_acked() {
 #[tokio::test]
 async fn on_three_nodes_too_a_consumer_that_nobody_pulls_from_goes() {
     let cluster = NatsCluster::start().await;
-    let bus = Bus::connect(BusSettings { replicas: 3, ..BusSettings::new(cluster.url(), "test") }).await.unwrap();
+    let request_timeout = Duration::from_secs(10);
+    let settings = BusSettings { replicas: 3, request_timeout, ..BusSettings::new(cluster.url(), "test") };
+    let bus = Bus::connect(settings).await.unwrap();
     bus.connected().await;
-    until(Duration::from_secs(30), "streams on three nodes", async || bus.ensure_streams().await.ok()).await;
+    until(PATIENCE, "streams on three nodes", async || bus.ensure_streams().await.ok()).await;
     idle_ones_go(&bus, &plain(&cluster.nodes[0]).await).await;
 }
 

@@ -27,7 +27,7 @@ pub(crate) async fn bus(server: &NatsServer) -> Bus {
 
 /// A bus that may or may not find its server.
 pub(crate) async fn loose_bus(url: &str) -> Bus {
-    let settings = BusSettings { request_timeout: Duration::from_secs(1), ..BusSettings::new(url, "test") };
+    let settings = BusSettings { request_timeout: Duration::from_secs(5), ..BusSettings::new(url, "test") };
     Bus::connect(settings).await.expect("the address can be read")
 }
 
@@ -99,6 +99,17 @@ pub(crate) async fn take(consumer: &Consumer, n: usize) -> Vec<u64> {
     })
     .await;
     numbers
+}
+
+/// So many messages. A fetch waits only a moment for the rest of what it was asked for.
+pub(crate) async fn gathered(consumer: &Consumer, n: usize) -> Vec<Delivery> {
+    let mut got = Vec::new();
+    until(SOON, "as many as there are", async || {
+        got.extend(fetched(consumer, n - got.len()).await);
+        (got.len() == n).then_some(())
+    })
+    .await;
+    got
 }
 
 /// One fetch, where the bus may be away.

@@ -61,7 +61,7 @@ async fn a_lone_item_is_not_kept_waiting() {
     publisher.publish(item(0, 10)).await.unwrap();
     let began = Instant::now();
     publisher.publish(item(1, 10)).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn while_nats_is_away_everybody_hears_within_the_limit_and_afterwards_all_
     // Far more than may wait: those without room hear in time as well.
     let outcomes = join_all((0..2_000).map(|n| publisher.publish(item(n, 10)))).await;
     assert!(outcomes.iter().all(|o| o.as_ref().is_err_and(BusError::is_transient)), "{:?}", outcomes[0]);
-    assert!(began.elapsed() < limit + Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < limit + SOON, "{:?}", began.elapsed());
 
     server.restart().await;
     until(SOON, "a publish that succeeds", async || publisher.publish(item(7, 10)).await.ok()).await;

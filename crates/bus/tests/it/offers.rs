@@ -115,7 +115,7 @@ async fn a_message_that_nobody_can_read_has_the_jobs_rejected_that_its_header_na
     let headers = heard.next().await.unwrap().headers.unwrap();
     let named = headers.get("Muster-Jobs").expect("the header").clone();
     assert_eq!(named.as_str().split(',').count(), 2);
-    fetched(&consumer, 1).await.pop().expect("the good one").ack().await;
+    consumer.fetch(1, SOON).await.unwrap().pop().expect("the good one").ack().await;
 
     // The same jobs in a message of a later release, in one that is broken, and in one that is no offer.
     let newer = encode(&Envelope { format: FORMAT + 1, ..Default::default() });
@@ -169,7 +169,7 @@ async fn a_scheduler_that_cannot_reject_now_is_asked_again() {
     let tasks = Tasks::default();
     answering(&bus, &tasks, Verdict::Gone).await;
     let delivery = until(2 * SOON, "its neighbour", async || fetched(&consumer, 10).await.pop()).await;
-    assert_eq!(delivery.delivered, 2);
+    assert!(delivery.delivered >= 2, "not before it was asked again");
     delivery.ack().await;
     all_answered_for(&bus).await;
 }

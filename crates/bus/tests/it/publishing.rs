@@ -96,7 +96,7 @@ async fn without_nats_a_publish_fails_within_its_limit() {
     let limit = Duration::from_millis(250);
     let fault = bus.publish_within(&subjects::submit(), None, None, numbered(1), limit).await.unwrap_err();
     assert!(fault.is_transient(), "{fault:?}");
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(began.elapsed() < limit + SOON, "{:?}", began.elapsed());
     assert!(matches!(bus.broadcast(&subjects::wake(), numbered(1)).await, Err(BusError::Away { .. })));
 }
 
@@ -109,7 +109,7 @@ async fn a_server_that_stopped_answering_is_an_error_within_the_limit_and_no_mor
     let limit = Duration::from_millis(600);
     let fault = bus.publish_within(&subjects::submit(), None, None, numbered(1), limit).await.unwrap_err();
     assert!(fault.is_transient(), "{fault:?}");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < limit + SOON, "{:?}", began.elapsed());
     server.resume();
     bus.publish(&subjects::submit(), None, None, numbered(2)).await.unwrap();
 }

@@ -10,10 +10,12 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use crate::fixture::{
-    SOON, bus, fetched, is_waited_for, js, names, number, numbered, offers_of, plain, stream_messages, take,
+    SOON, bus, fetched, gathered, is_waited_for, js, names, number, numbered, offers_of, plain, stream_messages, take,
 };
 
 const LONG: Duration = Duration::from_secs(8);
+/// Long for a busy machine, and less than a fetch that has nothing waits, or a message that is out.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn offers(topic: &str) -> ConsumerSpec {
     let (tenant, topic) = names(topic);
@@ -34,7 +36,7 @@ async fn a_fetch_returns_as_soon_as_a_message_comes() {
             };
             let (got, sent) = tokio::join!(consumer.fetch(10, LONG), later);
             let got = got.unwrap();
-            assert!(sent.elapsed() < Duration::from_millis(700), "{:?} on {subject}", sent.elapsed());
+            assert!(sent.elapsed() < AT_ONCE, "{:?} on {subject}", sent.elapsed());
             assert_eq!((got.len(), number(&got[0].body)), (1, n));
             assert_eq!((got[0].subject.as_str(), got[0].delivered), (subject.as_str(), 1));
             got[0].ack().await;
@@ -52,7 +54,7 @@ async fn an_empty_fetch_ends_when_its_time_is_up() {
             let began = Instant::now();
             assert!(consumer.fetch(5, wait).await.unwrap().is_empty());
             let took = began.elapsed();
-            assert!(took + Duration::from_millis(5) >= wait && took < wait + Duration::from_millis(1_500), "{took:?}");
+            assert!(took + Duration::from_millis(5) >= wait && took < wait + AT_ONCE, "{took:?}");
         }
     }
 }
@@ -66,11 +68,16 @@ async fn a_worker_takes_only_what_it_has_room_for() {
     for n in 0..10 {
         bus.publish(&spec.filter, None, None, numbered(n)).await.unwrap();
     }
-    let got = mine.fetch(4, LONG).await.unwrap();
-    assert_eq!(got.len(), 4);
+    let _got = gathered(&mine, 4).await;
     let info = js(&client, &format!("CONSUMER.INFO.MUSTER_JOBS.{}", spec.name), Value::Null).await;
     assert_eq!((info["num_ack_pending"].as_u64(), info["num_pending"].as_u64()), (Some(4), Some(6)));
-    assert_eq!(other.fetch(100, LONG).await.unwrap().len(), 6, "the rest is there for others, at once");
+    // The rest is there for others, at once.
+    let (rest, mut total) = (Instant::now(), 0);
+    while total < 6 {
+        total += other.fetch(100, LONG).await.unwrap().len();
+    }
+    assert_eq!(total, 6);
+    assert!(rest.elapsed() < AT_ONCE, "{:?}", rest.elapsed());
 
     // After a wait, too: no request is left behind that would take one more.
     let late = async {
@@ -87,7 +94,7 @@ async fn a_worker_takes_only_what_it_has_room_for() {
         total += other.fetch(100, LONG).await.unwrap().len();
     }
     assert_eq!(total, 5);
-    assert!(rest.elapsed() < Duration::from_secs(2), "{:?}", rest.elapsed());
+    assert!(rest.elapsed() < AT_ONCE, "{:?}", rest.elapsed());
 }
 
 #[tokio::test]
@@ -97,17 +104,17 @@ async fn a_started_offer_leaves_the_stream_and_one_given_back_comes_again_after_
     let spec = offers("t");
     let consumer = bus.consumer(spec.clone()).await.unwrap();
     bus.publish(&spec.filter, None, None, numbered(1)).await.unwrap();
-    let first = fetched(&consumer, 1).await.remove(0);
-    first.nak(Duration::from_millis(600)).await;
+    let first = consumer.fetch(1, LONG).await.unwrap().remove(0);
     let given_back = Instant::now();
+    first.nak(Duration::from_millis(600)).await;
     let again = consumer.fetch(1, LONG).await.unwrap().remove(0);
     let took = given_back.elapsed();
-    assert!(took > Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
+    assert!(took > Duration::from_millis(500) && took < AT_ONCE, "{took:?}");
     assert_eq!((again.delivered, again.sequence), (2, first.sequence));
     again.nak(Duration::ZERO).await;
     let given_back = Instant::now();
     let again = consumer.fetch(1, LONG).await.unwrap().remove(0);
-    assert!(given_back.elapsed() < Duration::from_secs(2), "{:?}", given_back.elapsed());
+    assert!(given_back.elapsed() < AT_ONCE, "{:?}", given_back.elapsed());
     again.in_progress().await;
     assert_eq!(stream_messages(&client, "MUSTER_JOBS").await, 1);
     again.ack().await;
@@ -160,7 +167,7 @@ async fn a_fetch_that_is_dropped_loses_nothing() {
         let began = Instant::now();
         let got = consumer.fetch(5, LONG).await.unwrap();
         assert_eq!((got.len(), got[0].delivered), (1, 1));
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     }
 }
 
@@ -185,13 +192,13 @@ async fn a_replica_that_stops_gives_back_what_it_had_not_begun() {
             delivery.ack().await;
             numbers.insert(number(&delivery.body));
         }
-        if closed.elapsed() < Duration::from_secs(2) {
+        if closed.elapsed() < AT_ONCE {
             soon = numbers.len();
         }
         (numbers.len() == 19).then_some(())
     })
     .await;
-    assert!(soon >= 18, "{soon} of 19 came within two seconds");
+    assert!(soon >= 18, "{soon} of 19 came at once");
     assert_eq!(numbers, (1..20).collect());
 }
 

@@ -1,10 +1,10 @@
 //! What a stream has kept, read again by a reader of its own.
 
 use muster_bus::{Bus, ConsumerSpec, RereadFrom, Subject, subjects};
-use muster_testkit::NatsServer;
+use muster_testkit::{NatsServer, until};
 use serde_json::Value;
 
-use crate::fixture::{bus, js, number, numbered, plain, take};
+use crate::fixture::{SOON, bus, js, number, numbered, plain, take};
 
 async fn read(bus: &Bus, from: RereadFrom, until: u64) -> Vec<(u64, u64)> {
     let mut reader = bus.reread(&subjects::submit(), from, until).await.unwrap();
@@ -37,8 +37,13 @@ async fn what_was_handled_is_read_again_in_order_and_disturbs_nobody() {
     let spec = ConsumerSpec::scheduler(subjects::submit());
     let consumer = bus.consumer(spec.clone()).await.unwrap();
     assert_eq!(take(&consumer, 10).await.len(), 10);
-    client.publish("sys.job.submit", "noise".into()).await.unwrap();
-    client.flush().await.unwrap();
+    // They have left, so that nothing moves but by those who read again.
+    consumer.close().await;
+    until(SOON, "the acks to be heard", async || (bus.consumer_state(&spec).await.unwrap().unacked == 0).then_some(()))
+        .await;
+    // Acked, because another connection speaks next.
+    let noise = async_nats::jetstream::new(client.clone());
+    noise.publish("sys.job.submit", "noise".into()).await.unwrap().await.unwrap();
     for n in 10..13 {
         publish(subjects::submit(), n).await;
     }

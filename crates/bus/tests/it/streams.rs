@@ -8,7 +8,9 @@ use muster_bus::{Bus, BusError, ConsumerSpec, subjects};
 use muster_testkit::{NatsServer, until};
 use serde_json::{Value, json};
 
-use crate::fixture::{bus, fetched, js, loose_bus, names, number, numbered, offers_of, plain, stream_messages, take};
+use crate::fixture::{
+    SOON, bus, fetched, js, loose_bus, names, number, numbered, offers_of, plain, stream_messages, take,
+};
 
 #[tokio::test]
 async fn any_number_of_replicas_may_make_the_streams_at_once() {
@@ -154,7 +156,7 @@ async fn a_consumer_that_nobody_pulls_from_goes_and_whoever_comes_next_has_what_
 pub(crate) async fn idle_ones_go(bus: &Bus, client: &Client) {
     let spec = |topic: &str| {
         let (tenant, topic) = names(topic);
-        ConsumerSpec { idle_for: Some(Duration::from_secs(2)), ..ConsumerSpec::offers(&tenant, &topic) }
+        ConsumerSpec { idle_for: Some(Duration::from_secs(5)), ..ConsumerSpec::offers(&tenant, &topic) }
     };
     let there = async |spec: &ConsumerSpec| {
         let info = js(client, &format!("CONSUMER.INFO.MUSTER_JOBS.{}", spec.name), Value::Null).await;
@@ -168,7 +170,7 @@ pub(crate) async fn idle_ones_go(bus: &Bus, client: &Client) {
     bus.publish(&left.filter, None, None, numbered(1)).await.unwrap();
     assert_eq!(take(&leaving, 1).await, [1]);
     bus.publish(&left.filter, None, None, numbered(2)).await.unwrap();
-    until(Duration::from_secs(20), "the idle ones to go", async || {
+    until(6 * SOON, "the idle ones to go", async || {
         // Whoever waits for work is not idle, though nothing comes.
         assert!(fetched(&staying, 1).await.is_empty());
         (!there(&left).await && !there(&old).await).then_some(())
@@ -208,7 +210,7 @@ async fn topics_that_differ_by_a_dot_do_not_share_a_consumer() {
     bus.publish(&offers_of("a.b"), None, None, numbered(1)).await.unwrap();
     bus.publish(&offers_of("a_b"), None, None, numbered(2)).await.unwrap();
     for (consumer, wanted) in [(dotted, 1), (flat, 2)] {
-        let got: Vec<u64> = fetched(&consumer, 10).await.iter().map(|d| number(&d.body)).collect();
+        let got: Vec<u64> = consumer.fetch(10, SOON).await.unwrap().iter().map(|d| number(&d.body)).collect();
         assert_eq!(got, [wanted]);
     }
 }

@@ -48,27 +48,28 @@ impl Clock {
 mod tests {
     use super::*;
 
-    const HOUR: u64 = 3_600_000_000;
+    const MINUTE: u64 = 60_000_000;
+    const HOUR: u64 = 60 * MINUTE;
 
     #[test]
     fn the_estimate_follows_what_redis_said() {
         let clock = Clock::new();
-        assert!(clock.now().abs_diff(wall_clock().0) < 1_000_000);
+        assert!(clock.now().abs_diff(wall_clock().0) < MINUTE);
         clock.note(HOUR);
-        assert!((HOUR..HOUR + 1_000_000).contains(&clock.now()));
+        assert!((HOUR..HOUR + MINUTE).contains(&clock.now()));
         clock.note(2 * HOUR);
-        assert!((2 * HOUR..2 * HOUR + 1_000_000).contains(&clock.now()));
+        assert!((2 * HOUR..2 * HOUR + MINUTE).contains(&clock.now()));
     }
 
     #[test]
     fn a_late_reply_hardly_sets_the_estimate_back_but_many_do() {
         let clock = Clock::new();
         clock.note(HOUR);
-        clock.note(HOUR - 800_000);
-        assert!(clock.now() >= HOUR - 100_000);
+        clock.note(HOUR - 8 * MINUTE);
+        assert!(clock.now() >= HOUR - MINUTE);
         for _ in 0..100 {
-            clock.note(HOUR - 800_000);
+            clock.note(HOUR - 8 * MINUTE);
         }
-        assert!(clock.now() < HOUR - 700_000);
+        assert!(clock.now() < HOUR - 7 * MINUTE);
     }
 }

@@ -149,8 +149,15 @@ impl Live {
 }
 
 enum Link {
-    Down { retry_at: Instant, fault: Option<Fault> },
-    Connecting { since: Instant },
+    Down {
+        retry_at: Instant,
+        fault: Option<Fault>,
+    },
+    Connecting {
+        since: Instant,
+        /// It was away when this began, and is until it answers.
+        away: bool,
+    },
     Up(Arc<Live>),
 }
 
@@ -206,7 +213,7 @@ impl Node {
         match &*self.link.borrow() {
             Link::Up(_) | Link::Down { fault: None, .. } => false,
             Link::Down { retry_at, .. } => retry_at.elapsed() < AVOIDED,
-            Link::Connecting { since } => since.elapsed() > SLOW,
+            Link::Connecting { since, away } => *away || since.elapsed() > SLOW,
         }
     }
 
@@ -220,11 +227,12 @@ impl Node {
         let now = Instant::now();
         // A task that vanished (its runtime was shut down) must not leave the node unreachable.
         let stale = self.around.connect_timeout * 2 + Duration::from_secs(1);
+        let away = self.is_away();
         let ours = self.link.send_if_modified(|link| match link {
             Link::Up(_) => false,
-            Link::Connecting { since } if now.duration_since(*since) < stale => false,
+            Link::Connecting { since, .. } if now.duration_since(*since) < stale => false,
             _ => {
-                *link = Link::Connecting { since: now };
+                *link = Link::Connecting { since: now, away };
                 true
             }
         });
@@ -321,12 +329,24 @@ mod tests {
         let settings = RedisSettings::new("redis://127.0.0.1:1");
         let around = Arc::new(Surroundings::new(&settings));
         let client = Client::open("redis://127.0.0.1:1").expect("an address");
-        let link = watch::Sender::new(Link::Connecting { since: Instant::now() });
+        let link = watch::Sender::new(Link::Connecting { since: Instant::now(), away: false });
         let node = Node { addr: NodeAddr::new("127.0.0.1", 1), client, link, used: AtomicU64::new(0), around };
         node.settle(async { panic!("on purpose") }).await;
         let Link::Down { retry_at, fault: Some(Fault::Away(why)) } = &*node.link.borrow() else {
             panic!("left connecting");
         };
         assert!(why.contains("panicked") && *retry_at <= Instant::now() + REST, "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_away_is_not_taken_for_there_because_somebody_knocks_again() {
+        let info: ConnectionInfo = "redis://127.0.0.1:1".parse().expect("an address");
+        let around = Arc::new(Surroundings::new(&RedisSettings::new("redis://127.0.0.1:1")));
+        let node = Node::new(NodeAddr::new("127.0.0.1", 1), info, around).expect("a node");
+        assert!(!node.is_away(), "nothing is known of one that was never asked");
+        node.opened(Err(node.away("refused")));
+        assert!(node.is_away());
+        node.begin();
+        assert!(matches!(&*node.link.borrow(), Link::Connecting { .. }) && node.is_away());
     }
 }

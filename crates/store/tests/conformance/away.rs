@@ -20,8 +20,9 @@ use crate::{
 };
 
 const TEN_MINUTES: u64 = 600_000_000;
-/// A submit is answered within two seconds, and this is one half of it.
-const IN_TIME: Duration = Duration::from_millis(1_500);
+/// Far longer than a busy machine takes, and less than whoever waits for the node that hangs.
+const IN_TIME: Duration = Duration::from_secs(5);
+const BUDGET: Duration = Duration::from_secs(10);
 
 /// A tenant, the ten minutes that its jobs are listed under, and its jobs so far.
 struct Case {
@@ -35,7 +36,7 @@ struct Case {
 
 struct Scene {
     bench: Bench,
-    /// With the time limits that services have.
+    /// With the limit for one answer that services have.
     store: Store,
     /// The slots of the shard that hangs.
     away: RangeInclusive<u16>,
@@ -82,7 +83,9 @@ impl Scene {
         }
         assert!(began.elapsed() < IN_TIME, "{}: {:?}", case.what, began.elapsed());
         for created in self.store.submit(&jobs).await {
-            assert!(matches!(created, Ok(Submitted::Created(_))), "{}: {created:?}", case.what);
+            // Who had no answer within a second asks again.
+            let made = matches!(created, Ok(Submitted::Created(_) | Submitted::Exists(_)));
+            assert!(made, "{}: {created:?}", case.what);
         }
         case.jobs.extend(jobs.iter().map(|job| job.id));
     }
@@ -152,7 +155,8 @@ async fn shard(cluster: &RedisCluster, primary: usize) -> Vec<usize> {
 async fn a_shard_that_is_away_stops_no_tenant_that_was_served_before() {
     let cluster = RedisCluster::start().await;
     let bench = Bench::at(cluster.url()).await;
-    let store = Store::connect(RedisSettings::new(cluster.url())).await.unwrap();
+    let settings = RedisSettings { budget: BUDGET, ..RedisSettings::new(cluster.url()) };
+    let store = Store::connect(settings).await.unwrap();
     let span = store.ping().await.unwrap().0 / TEN_MINUTES;
     let scene = Scene { bench, store, away: slots(&cluster).await.remove(0), span };
     let mut cases = [
@@ -164,7 +168,8 @@ async fn a_shard_that_is_away_stops_no_tenant_that_was_served_before() {
         scene.case("all that is its own answers", 0, false, false),
     ];
     for case in &mut cases {
-        for later in 0..case.later.max(1) {
+        // Three times, because what is noted ahead is given up on when it takes a moment, and tried again.
+        for later in (0..case.later.max(1)).flat_map(|later| [later; 3]) {
             scene.submit(case, later).await;
         }
     }

@@ -25,7 +25,7 @@ async fn pages_on_a_standalone_server_do_bounded_work() {
 
 #[tokio::test]
 async fn pages_on_a_cluster_do_bounded_work() {
-    let cluster = RedisCluster::start().await;
+    let cluster = RedisCluster::start_steady().await;
     everything(&Bench::at(cluster.url()).await).await;
 }
 

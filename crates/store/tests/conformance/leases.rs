@@ -17,6 +17,8 @@ use tokio::{sync::Notify, task::JoinSet};
 use crate::bench::{Bench, PATIENCE};
 
 const TTL: Duration = Duration::from_millis(1500);
+/// Renewed early enough that a busy machine does not lose it.
+const LONG: Duration = Duration::from_secs(9);
 
 /// A keeper that runs, until its tasks are dropped.
 async fn keeper(bench: &Bench, lock: LeaderLock, name: &str) -> (Arc<LeaseKeeper>, JoinSet<()>) {
@@ -43,11 +45,11 @@ async fn holds(keeper: &LeaseKeeper, within: Duration) -> muster_store::Lease {
 
 pub(crate) async fn of_two_keepers_one_holds_and_notices_when_it_does_not(bench: &Bench) {
     let lock = LeaderLock::Scrub;
-    let (one, _one) = keeper(bench, lock, "one").await;
+    let (one, _one) = keeper_of(bench, lock, "one", LONG).await;
     let first = holds(&one, PATIENCE).await;
-    let (two, _two) = keeper(bench, lock, "two").await;
-    // Renewals keep it, well past its time to live, and the other never thinks it holds it too.
-    let until = Instant::now() + 2 * TTL;
+    let (two, _two) = keeper_of(bench, lock, "two", LONG).await;
+    // Renewals keep it past its time to live, and the other never thinks it holds it too.
+    let until = Instant::now() + LONG + LONG / 3;
     while Instant::now() < until {
         assert!(one.lease().is_some() && first.is_held(), "held without a break");
         assert!(two.lease().is_none());
@@ -67,10 +69,11 @@ pub(crate) async fn of_two_keepers_one_holds_and_notices_when_it_does_not(bench:
     // Deleted by hand: the holder learns so at its next renewal, not when its trust runs out.
     let mut change = one.subscribe();
     change.mark_unchanged();
-    bench.command("DEL", lock.as_str(), &[]).await;
+    let left: u64 = redis::from_redis_value(bench.command("PTTL", lock.as_str(), &[]).await).unwrap();
     let deleted = Instant::now();
-    tokio::time::timeout(TTL, change.changed()).await.expect("it notices").unwrap();
-    assert!(deleted.elapsed() < TTL * 2 / 3, "{:?}", deleted.elapsed());
+    bench.command("DEL", lock.as_str(), &[]).await;
+    tokio::time::timeout(PATIENCE, change.changed()).await.expect("it notices").unwrap();
+    assert!(deleted.elapsed() + LONG / 5 < Duration::from_millis(left), "{:?} of {left} ms", deleted.elapsed());
     assert!(!first.is_held());
     // Whoever is next holds it under a higher fence, alone.
     let next = muster_testkit::until(PATIENCE, "the next holder", async || one.lease().or_else(|| two.lease())).await;
@@ -80,10 +83,13 @@ pub(crate) async fn of_two_keepers_one_holds_and_notices_when_it_does_not(bench:
 
 pub(crate) async fn a_release_lets_the_other_in_at_once(bench: &Bench) {
     let lock = LeaderLock::Snapshot;
-    let (one, mut running) = keeper(bench, lock, "one").await;
-    let mut last = holds(&one, PATIENCE).await;
-    let (two, _two) = keeper(bench, lock, "two").await;
-    tokio::time::timeout(Duration::from_millis(100), two.subscribe().changed()).await.expect_err("it is held");
+    // The other asks again by itself after a third of its minute.
+    let minute = Duration::from_secs(60);
+    let (one, mut running) = keeper_of(bench, lock, "one", minute).await;
+    let last = holds(&one, PATIENCE).await;
+    let (two, _two) = keeper_of(bench, lock, "two", minute).await;
+    until(PATIENCE, "the refusal", async || two.holder().filter(|holder| holder.owner.starts_with("one~"))).await;
+    assert!(two.lease().is_none(), "it is held");
 
     running.shutdown().await;
     assert!(last.is_held(), "stopping to renew is not yet letting go");
@@ -91,15 +97,13 @@ pub(crate) async fn a_release_lets_the_other_in_at_once(bench: &Bench) {
     assert!(!last.is_held() && one.lease().is_none());
     assert_eq!(value(bench, lock).await, None);
     two.nudge();
-    let next = holds(&two, Duration::from_secs(1)).await;
+    let next = holds(&two, minute / 6).await;
     assert!(next.fence() > last.fence());
     // A repeat, or a release by one who no longer holds it, frees nobody else's.
     one.release().await.unwrap();
     assert!(value(bench, lock).await.unwrap().starts_with("two~"));
     assert!(next.is_held());
-    last = next;
     bench.command("SET", lock.as_str(), &[b"somebody:7"]).await;
-    until(TTL, "the loss", async || (!last.is_held()).then_some(())).await;
     two.release().await.unwrap();
     assert_eq!(value(bench, lock).await.as_deref(), Some("somebody:7"));
     bench.command("DEL", lock.as_str(), &[]).await;
@@ -135,31 +139,26 @@ pub(crate) async fn one_piece_of_work_is_done_under_a_lock_by_one_of_many(bench:
         bench.command("SET", &key, &[b"three~0:7"]).await;
         std::future::pending::<()>().await;
     });
-    assert_eq!(tokio::time::timeout(TTL, held).await.expect("noticed at the next renewal"), Held::Lost);
+    assert_eq!(tokio::time::timeout(PATIENCE, held).await.expect("noticed at a renewal"), Held::Lost);
     assert_eq!(holder().await, "three~0:7");
     bench.command("DEL", &key, &[]).await;
 }
 
 /// Who waits knows when a dead holder's lock runs out, and does not come late by its own rhythm.
 pub(crate) async fn a_dead_holders_lock_is_taken_when_it_runs_out(bench: &Bench) {
-    let (lock, ttl) = (LeaderLock::Streams, Duration::from_secs(3));
-    for _ in 0..3 {
-        let (one, mut running) = keeper_of(bench, lock, "one", ttl).await;
-        holds(&one, PATIENCE).await;
-        let (two, _two) = keeper_of(bench, lock, "two", ttl).await;
-        tokio::time::timeout(ttl / 2, two.subscribe().changed()).await.expect_err("it is held");
-        running.shutdown().await;
-        let left: u64 = redis::from_redis_value(bench.command("PTTL", lock.as_str(), &[]).await).unwrap();
-        let died = Instant::now();
-        holds(&two, PATIENCE).await;
-        let late = died.elapsed().saturating_sub(Duration::from_millis(left));
-        assert!(late < ttl / 8, "{late:?} after it was free");
-        two.release().await.unwrap();
-    }
+    let (lock, rhythm) = (LeaderLock::Streams, 2 * PATIENCE);
+    let (one, mut running) = keeper_of(bench, lock, "one", LONG).await;
+    holds(&one, PATIENCE).await;
+    let (two, _two) = keeper_of(bench, lock, "two", 3 * rhythm).await;
+    // It is refused, and once more after a renewal.
+    tokio::time::timeout(LONG / 2, two.subscribe().changed()).await.expect_err("it is held");
+    running.shutdown().await;
+    holds(&two, LONG + rhythm / 2).await;
+    two.release().await.unwrap();
 }
 
 pub(crate) async fn what_was_granted_unheard_is_let_go_as_well(bench: &Bench) {
-    let unheard = LeaseKeeper::new(bench.replica().await, LeaderLock::Retention, "three", TTL);
+    let unheard = LeaseKeeper::new(bench.replica().await, LeaderLock::Retention, "three", 2 * PATIENCE);
     let granted = tokio::time::timeout(PATIENCE, async {
         tokio::select! {
             () = unheard.run() => {}
@@ -179,9 +178,17 @@ async fn a_holder_that_cannot_reach_redis_stops_trusting_itself_in_time() {
     let (keeper, _running) = keeper(&bench, LeaderLock::Reconciler, "one").await;
     let lease = holds(&keeper, PATIENCE).await;
     redis.pause();
-    let silent = Instant::now();
-    until(TTL, "the end of trust", async || (!lease.is_held()).then_some(())).await;
-    assert!(silent.elapsed() < TTL, "before Redis would give the lock away");
+    let (silent, mut last_held) = (Instant::now(), Duration::ZERO);
+    until(PATIENCE, "the end of trust", async || {
+        let asked = silent.elapsed();
+        if !lease.is_held() {
+            return Some(());
+        }
+        last_held = asked;
+        None
+    })
+    .await;
+    assert!(last_held < TTL, "before Redis would give the lock away: {last_held:?}");
     assert_eq!(keeper.holder(), None, "nobody knows");
     redis.resume();
     let again = holds(&keeper, PATIENCE).await;
@@ -192,8 +199,9 @@ pub(crate) async fn a_lease_that_is_lost_or_another_locks_writes_nothing(bench: 
     let id = JobId::mint(6);
     bench.store.set_homes(&[id], Duration::ZERO).await.unwrap();
     let before = bench.store.home_of(id).await.unwrap().expect("a home");
-    let (keeper, _running) = keeper(bench, LeaderLock::Reconciler, "one").await;
+    let (keeper, mut running) = keeper(bench, LeaderLock::Reconciler, "one").await;
     let lost = holds(&keeper, PATIENCE).await;
+    running.shutdown().await;
     keeper.release().await.unwrap();
     let others = bench.leads(LeaderLock::Scrub).await;
     for lease in [&lost, &others] {

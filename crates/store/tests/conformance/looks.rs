@@ -71,10 +71,10 @@ pub(crate) async fn a_home_is_forwarded_when_the_next_look_comes_nearer(bench: &
     // Held again: a fresh look is earlier than the latest that the old one can be.
     let held = bench.calm(State::Queued).await;
     assert_eq!(forward(&held, held.step(Event::Hold)).await.0, Some(QUEUED_LOOK));
-    // A start with a lease of 5 s is looked at before the offer would have been; one of an hour is not.
-    let (nearer, running) = forward(&offered, Step { lease: 5 * S, ..offered.step(Event::Start) }).await;
-    assert_eq!(nearer, Some(5 * S));
-    // A retry in 2 s comes before that lease's end, one in 7 s does not.
+    // A start with a lease of 15 s is looked at before the offer would have been; one of an hour is not.
+    let (nearer, running) = forward(&offered, Step { lease: 15 * S, ..offered.step(Event::Start) }).await;
+    assert_eq!(nearer, Some(15 * S));
+    // A retry in 2 s comes before that lease's end, one in 50 s does not come before one of 40.
     assert_eq!(forward(&running, Step { wait: 2 * S, ..running.step(Event::Retry) }).await.0.unwrap(), 2 * S);
     let offered = bench.calm(State::Dispatched).await;
     let (none, running) = forward(&offered, Step { lease: 40 * S, ..offered.step(Event::Start) }).await;

@@ -97,7 +97,7 @@ async fn a_reply_that_is_lost_changes_the_state_once() {
 
 #[tokio::test]
 async fn on_a_cluster_too_a_reply_that_is_lost_changes_the_state_once() {
-    let cluster = RedisCluster::start().await;
+    let cluster = RedisCluster::start_steady().await;
     let ports: Vec<u16> = cluster.nodes.iter().map(RedisServer::port).collect();
     let proxy = Deaf::start(&ports).await;
     let direct = Bench::at(cluster.url()).await;

@@ -45,10 +45,10 @@ pub(crate) async fn an_operation_has_one_carrier_and_the_next_goes_on_where_it_s
     assert_eq!((stored.asked.rate, stored.asked.canary, stored.asked.hash), (7, 3, [9; 16]));
     assert!(is_open(bench, asked.id).await);
 
-    let mut first = claimed(bench, asked.id, "one", SHORT).await.unwrap();
+    let mut first = claimed(bench, asked.id, "one", LONG).await.unwrap();
     assert_eq!((first.walk.clone(), first.batch.len()), (Walk::At(None), 0));
-    assert!(claimed(bench, asked.id, "one", SHORT).await.is_some(), "the carrier may ask again");
-    assert!(claimed(bench, asked.id, "two", SHORT).await.is_none(), "another may not");
+    assert!(claimed(bench, asked.id, "one", LONG).await.is_some(), "the carrier may ask again");
+    assert!(claimed(bench, asked.id, "two", LONG).await.is_none(), "another may not");
     first.batch = vec![JobId::mint(1), JobId::mint(2)];
     first.walk = Walk::At(Some("b.1.2".into()));
     first.tally = Tally { matched: 2, done: 0, skipped: 0, failed: 0 };

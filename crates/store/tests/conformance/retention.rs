@@ -22,7 +22,7 @@ async fn records_leave_a_standalone_server() {
 
 #[tokio::test]
 async fn records_leave_a_cluster() {
-    let cluster = RedisCluster::start().await;
+    let cluster = RedisCluster::start_steady().await;
     everything(&Bench::at(cluster.url()).await).await;
 }
 

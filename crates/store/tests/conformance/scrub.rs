@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use muster_domain::{Event, Head, JobId, Line, Priority, State, Tenant, job::next_look};
-use muster_store::{Fields, LeaderLock, ListFilter, NewJob, ScrubWalk, Scrubbed, Step};
+use muster_store::{Fields, LeaderLock, ListFilter, ScrubWalk, Scrubbed, Step};
 use muster_testkit::{RedisCluster, RedisServer, until};
 
-use crate::bench::{Bench, HOUR, Job, PATIENCE, new_job, spec, tenant, topic};
+use crate::bench::{Bench, HOUR, Job, PATIENCE, spec, tenant, topic};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -113,7 +113,8 @@ async fn living_and_unfinished_jobs_get_a_home_and_others_do_not(bench: &Bench) 
     for Job { id, head } in &jobs {
         let home = bench.store.home_of(*id).await.unwrap();
         assert_eq!(home.is_some(), is_due(head), "{}", head.state());
-        let slack = S / 10;
+        // For what passes between a look at the clock and the write.
+        let slack = 10 * S;
         let latest = next_look(head, bench.store.now()) + slack;
         assert!(home.is_none_or(|at| at <= latest && at + slack > from), "{}: {home:?} {latest:?}", head.state());
     }
@@ -164,18 +165,6 @@ async fn queued_jobs_get_their_entry_and_claims_stay(bench: &Bench) {
     assert_eq!(claim(9).await.len(), 3, "and stays claimed");
 }
 
-/// Jobs as a gateway submits them: with home and place.
-async fn submitted(bench: &Bench, tenant: &Tenant, n: usize) -> Vec<JobId> {
-    let mut jobs: Vec<NewJob> = (0..n).map(|_| new_job(spec(tenant))).collect();
-    for prepared in bench.store.prepare(&mut jobs, HOUR).await {
-        prepared.unwrap();
-    }
-    for created in bench.store.submit(&jobs).await {
-        created.unwrap();
-    }
-    jobs.into_iter().map(|job| job.id).collect()
-}
-
 async fn listed(bench: &Bench, tenant: &Tenant) -> Vec<JobId> {
     let mut shown = Vec::new();
     let mut cursor = None;
@@ -199,8 +188,8 @@ async fn lists(bench: &Bench, tenant: &Tenant) -> Vec<String> {
 
 async fn a_lost_listing_comes_back_in_its_order(bench: &Bench) {
     let tenant = tenant();
-    let mut ids = submitted(bench, &tenant, 150).await;
-    ids.extend(submitted(bench, &tenant, 150).await);
+    let mut ids = bench.submit_listed(&tenant, 150).await;
+    ids.extend(bench.submit_listed(&tenant, 150).await);
     scrub(bench).await;
     let before = listed(bench, &tenant).await;
     assert_eq!(before, ids.iter().rev().copied().collect::<Vec<_>>());
@@ -229,7 +218,7 @@ async fn a_lost_listing_comes_back_in_its_order(bench: &Bench) {
 
 async fn a_listing_that_was_cut_short_and_written_on_names_everybody_once(bench: &Bench) {
     let tenant = tenant();
-    let old = submitted(bench, &tenant, 120).await;
+    let old = bench.submit_listed(&tenant, 120).await;
     // As after a failover to a replica that had not heard of the last hundred.
     let mut cut = 0;
     for list in lists(bench, &tenant).await {
@@ -237,7 +226,7 @@ async fn a_listing_that_was_cut_short_and_written_on_names_everybody_once(bench:
         bench.command("LTRIM", &list, &[b"0", b"19"]).await;
     }
     assert_eq!(cut, 1);
-    let new = submitted(bench, &tenant, 40).await;
+    let new = bench.submit_listed(&tenant, 40).await;
     let shown = listed(bench, &tenant).await;
     assert!(shown.len() < 160, "{}", shown.len());
 
@@ -274,7 +263,7 @@ async fn jobs_that_come_and_go_meanwhile_are_left_alone(bench: &Bench) {
     let homes = bench.store.count_homes().await.unwrap();
     let lives = async {
         for _ in 0..60 {
-            let ids = submitted(bench, &tenant, 20).await;
+            let ids = bench.submit_listed(&tenant, 20).await;
             let ends = ids.iter().map(|id| Step::new(*id, Event::Cancel, 0)).collect();
             assert!(bench.store.apply(ends).await.into_iter().all(|moved| moved.is_ok()));
             bench.store.drop_homes(&ids).await.unwrap();
@@ -300,7 +289,7 @@ async fn steps_are_bounded_and_a_pass_sees_everybody(bench: &Bench) {
     let before = scrub(bench).await.scanned;
     let mut ids = Vec::new();
     for _ in 0..10 {
-        ids.extend(submitted(bench, &tenant, 300).await);
+        ids.extend(bench.submit_listed(&tenant, 300).await);
     }
     bench.store.drop_homes(&ids).await.unwrap();
     let (mut walk, mut steps, mut homes) = (ScrubWalk::new(), 0, 0);

@@ -94,7 +94,7 @@ async fn damage_on_a_standalone_server_harms_nobody_else() {
 
 #[tokio::test]
 async fn damage_on_a_cluster_harms_nobody_else() {
-    let cluster = RedisCluster::start().await;
+    let cluster = RedisCluster::start_steady().await;
     everything(&Bench::at(cluster.url()).await).await;
 }
 
@@ -123,10 +123,7 @@ struct Crowd {
 impl Crowd {
     async fn with(bench: &Bench, damage: Damage) -> Crowd {
         let tenant = tenant();
-        let mut jobs: Vec<NewJob> = (0..5).map(|_| new_job(spec(&tenant))).collect();
-        bench.store.prepare(&mut jobs, HOUR).await.into_iter().collect::<Result<(), _>>().unwrap();
-        bench.store.submit(&jobs).await.into_iter().for_each(|made| drop(made.unwrap()));
-        let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+        let ids = bench.submit_listed(&tenant, 5).await;
         damage.befall(bench, ids[2]).await;
         Crowd { damage, tenant, bad: ids[2], ids }
     }

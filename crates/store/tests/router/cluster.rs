@@ -1,6 +1,7 @@
 //! The router on a cluster of six nodes.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -8,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_store::{Kept, Router, StoreError, router::Command};
+use muster_store::{Kept, RedisSettings, Router, StoreError, router::Command};
 use muster_testkit::{RedisCluster, until};
 use redis::Value;
 use tokio::task::JoinSet;
 
-use super::{ONCE, add, get, router, set, settings, text};
+use super::{BUSY, ONCE, PATIENCE, add, get, hasty, router, set, text};
 
 #[tokio::test]
 async fn a_pipeline_reaches_keys_on_every_shard() {
@@ -35,10 +36,7 @@ async fn a_pipeline_reaches_keys_on_every_shard() {
         }
     }
     assert!(keys >= 3000, "{keys}");
-    until(Duration::from_secs(15), "one connection per primary", async || {
-        (router.connections().shared == 3).then_some(())
-    })
-    .await;
+    until(PATIENCE, "one connection per primary", async || (router.connections().shared == 3).then_some(())).await;
 }
 
 #[tokio::test]
@@ -54,7 +52,7 @@ async fn a_durable_write_is_acknowledged_only_by_replicas_that_have_it() {
     let cluster = RedisCluster::start().await;
     let router = router(cluster.url()).await;
     let commands: Vec<Command> = (0..30).map(|n| add(&format!("d{n}"), 1)).collect();
-    let outcomes = router.durable(commands, Kept::ByReplicas(1), Duration::from_millis(500)).await;
+    let outcomes = router.durable(commands, Kept::ByReplicas(1), PATIENCE).await;
     assert!(outcomes.iter().all(|outcome| *outcome == Ok((Value::Int(1), 1))), "{outcomes:?}");
 
     for node in &cluster.nodes {
@@ -68,7 +66,7 @@ async fn a_durable_write_is_acknowledged_only_by_replicas_that_have_it() {
     // The repeat writes nothing itself; it must not claim what the first could not.
     assert_eq!(router.durable(once(), Kept::ByReplicas(1), wait).await, [Ok((Value::Int(0), 0))]);
     cluster.nodes.iter().for_each(muster_testkit::RedisServer::resume);
-    until(Duration::from_secs(10), "an acknowledged repeat", async || {
+    until(PATIENCE, "an acknowledged repeat", async || {
         (router.durable(once(), Kept::ByReplicas(1), Duration::from_millis(500)).await == [Ok((Value::Int(0), 1))])
             .then_some(())
     })
@@ -95,8 +93,10 @@ impl Seen {
 #[tokio::test]
 async fn a_killed_primary_stalls_no_other_shard_and_its_own_recovers() {
     const TASKS_PER_SHARD: usize = 20;
+    // Far longer than a busy machine holds anybody up, so that whoever waited for the dead node is told from that.
+    const OUTAGE: Duration = Duration::from_secs(10);
     let cluster = RedisCluster::start().await;
-    let router = router(cluster.url()).await;
+    let router = hasty(cluster.url()).await;
     let mut keys: [Vec<String>; 3] = Default::default();
     for n in 0.. {
         let key = format!("load:{n}");
@@ -136,12 +136,13 @@ async fn a_killed_primary_stalls_no_other_shard_and_its_own_recovers() {
         }
     }
     let warm = async || seen.iter().all(|seen| seen.done.load(Ordering::SeqCst) > 2000).then_some(());
-    until(Duration::from_secs(20), "a warm load", warm).await;
+    until(2 * PATIENCE, "a warm load", warm).await;
 
     let before = router.topology();
+    cluster.set_node_timeout(OUTAGE).await;
     let done_before = seen[0].done.load(Ordering::SeqCst);
     cluster.kill9(0);
-    until(Duration::from_secs(20), "the killed shard's recovery", async || {
+    until(2 * PATIENCE, "the killed shard's recovery", async || {
         (seen[0].done.load(Ordering::SeqCst) > done_before + 2000).then_some(())
     })
     .await;
@@ -154,23 +155,29 @@ async fn a_killed_primary_stalls_no_other_shard_and_its_own_recovers() {
             task.unwrap()
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), all).await.expect("no task is wedged");
+    tokio::time::timeout(2 * PATIENCE, all).await.expect("no task is wedged");
     for (shard, seen) in seen.iter().enumerate() {
-        let gap = seen.longest_gap.load(Ordering::SeqCst);
-        eprintln!("shard {shard}: {} calls, longest gap {gap} ms", seen.done.load(Ordering::SeqCst));
-        assert!(shard == 0 || gap < 1000, "shard {shard}, which is healthy, was silent for {gap} ms");
+        let gap = Duration::from_millis(seen.longest_gap.load(Ordering::SeqCst));
+        eprintln!("shard {shard}: {} calls, longest gap {gap:?}", seen.done.load(Ordering::SeqCst));
+        let silent = gap >= OUTAGE / 2;
+        assert_eq!(silent, shard == 0, "shard {shard} of which the first was killed was silent for {gap:?}");
     }
 
     cluster.restart(0).await;
     cluster.wait_healthy().await;
-    let outcomes = router.many(keys.iter().flatten().map(|key| add(key, 1)).collect()).await;
-    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    until(PATIENCE, "all shards", async || {
+        let outcomes = router.many(keys.iter().flatten().map(|key| add(key, 1)).collect()).await;
+        outcomes.iter().all(Result::is_ok).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_silent_primary_stalls_no_other_shard() {
-    let cluster = RedisCluster::start().await;
-    let router = router(cluster.url()).await;
+    const BUDGET: Duration = Duration::from_secs(3);
+    // Nobody takes over before the calls have ended.
+    let cluster = RedisCluster::start_steady().await;
+    let router = Router::connect(RedisSettings { budget: BUDGET, ..RedisSettings::new(cluster.url()) }).await.unwrap();
     let (mut silent, mut healthy) = (Vec::new(), Vec::new());
     for n in 0..60 {
         let key = format!("silence:{n}");
@@ -178,26 +185,29 @@ async fn a_silent_primary_stalls_no_other_shard() {
     }
     assert!(router.many(healthy.iter().map(|key| add(key, 1)).collect()).await.iter().all(Result::is_ok));
     cluster.nodes[1].pause();
-    let began = Instant::now();
+    let (began, over) = (Instant::now(), Cell::new(false));
     let stuck = async {
         let outcomes = router.many(silent.iter().map(|key| add(key, 1)).collect()).await;
+        over.set(true);
         (outcomes, began.elapsed())
     };
     let served = async {
-        let mut longest = Duration::ZERO;
-        while began.elapsed() < Duration::from_millis(900) {
-            let began = Instant::now();
+        let mut rounds = 0;
+        while !over.get() {
             let outcomes = router.many(healthy.iter().map(|key| add(key, 1)).collect()).await;
             assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-            longest = longest.max(began.elapsed());
+            rounds += 1;
         }
-        longest
+        rounds
     };
-    let ((outcomes, took), longest) = tokio::join!(stuck, served);
+    let ((outcomes, took), rounds) = tokio::join!(stuck, served);
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(StoreError::Unavailable { .. }))), "{outcomes:?}");
-    assert!(took < super::BUDGET + Duration::from_millis(500), "{took:?}");
-    assert!(longest < Duration::from_millis(500), "a healthy shard took {longest:?}");
-    until(Duration::from_secs(20), "the failover", async || router.call(get(&silent[0])).await.ok()).await;
+    assert!(took < BUDGET + BUSY, "{took:?}");
+    assert!(rounds > 10, "healthy shards were asked {rounds} times while one was silent");
+    for node in [0, 2, 3, 4, 5] {
+        assert_eq!(cluster.cli(node, &["CONFIG", "SET", "cluster-node-timeout", "1500"]).await, "OK");
+    }
+    until(2 * PATIENCE, "the failover", async || router.call(get(&silent[0])).await.ok()).await;
     cluster.nodes[1].resume();
 }
 
@@ -205,10 +215,7 @@ async fn a_silent_primary_stalls_no_other_shard() {
 async fn a_slot_that_moves_under_load_gives_no_error() {
     const KEYS: usize = 300;
     let cluster = RedisCluster::start().await;
-    let router =
-        Router::connect(muster_store::RedisSettings { budget: Duration::from_secs(5), ..settings(cluster.url()) })
-            .await
-            .unwrap();
+    let router = router(cluster.url()).await;
     let keys: Vec<String> = (0..KEYS).map(|n| format!("{{moving}}:{n}")).collect();
     assert!(router.many(keys.iter().map(|key| add(key, 0)).collect()).await.iter().all(Result::is_ok));
     let slot = cluster.cli(0, &["CLUSTER", "KEYSLOT", "moving"]).await;
@@ -250,7 +257,7 @@ async fn a_slot_that_moves_under_load_gives_no_error() {
     }
     ok(cluster.cli(to, &["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]).await);
     ok(cluster.cli(from, &["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]).await);
-    until(Duration::from_secs(10), "the map to say so", async || {
+    until(PATIENCE, "the map to say so", async || {
         (cluster.primary_of("moving").await == to && router.call(add(&keys[0], 0)).await.is_ok()).then_some(())
     })
     .await;

@@ -69,12 +69,12 @@ async fn a_collector_that_never_answers_holds_nobody_up() {
     let (tracer, state) = (export.tracer(), Arc::clone(&export.state));
     let began = Instant::now();
     end_spans(&tracer, QUEUE + 1_000);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(state.waiting.load(Ordering::Relaxed), QUEUE, "the rest was dropped");
     let began = Instant::now();
     export.stop(Duration::from_millis(300)).await;
     let took = began.elapsed();
-    assert!((Duration::from_millis(250)..Duration::from_secs(3)).contains(&took), "{took:?}");
+    assert!((Duration::from_millis(250)..Duration::from_secs(10)).contains(&took), "{took:?}");
 }
 
 #[tokio::test]

@@ -108,7 +108,8 @@ impl Ports {
     }
 
     fn give(&mut self, port: u16) -> bool {
-        !self.given.contains(&port) && is_free(port) && self.lock(port) && self.given.insert(port)
+        // The lock comes first: to find out whether a port is free is to take it for a moment.
+        !self.given.contains(&port) && self.lock(port) && is_free(port) && self.given.insert(port)
     }
 
     /// False if another stack was given this port. Where nothing can be locked, nothing is known.
