@@ -30,6 +30,8 @@ fn flood(stack: &Stack, tenant: &str, args: &[&str]) -> Child {
         .arg("--state-file")
         .arg(stack.folder().join("stack.json"))
         .args(["--tenant", tenant, "--output", "json", "bench", "overload", "--patience", "120s", "--answer", "20s"])
+        // As many as may wait to be taken by the gateways, slow as an unoptimised one is beside other tests.
+        .args(["--connections", "6000"])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -14,7 +14,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -25,6 +25,9 @@ const HEAD_LIMIT: Duration = Duration::from_secs(75);
 /// How long a client may take nothing of what waits to be sent to it.
 #[cfg(target_os = "linux")]
 const STALL_LIMIT: Duration = Duration::from_secs(60);
+/// Connections that may wait to be taken, as far as the system allows. A client whose first packet finds no
+/// place knocks again after one second, then two, then four: for up to a minute nobody would answer it.
+const BACKLOG: u32 = 4096;
 /// After a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,9 +39,15 @@ pub struct Serving {
 
 /// Takes the port, so that a start fails early when it is taken.
 pub async fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(addr)
-        .await
-        .map_err(|fault| io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}")))
+    listen(addr).map_err(|fault| io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}")))
+}
+
+fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Or a service that comes back could not take its own port for a minute.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves `app` until drained, or until `tasks` is. `name` is what a late drain names.
