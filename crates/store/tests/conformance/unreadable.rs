@@ -66,8 +66,15 @@ impl Damage {
                 head(&packed).await;
             }
             Damage::NoHistory => head(&packed[..91]).await,
-            Damage::HistoryCutShort => head(&packed[..packed.len() - 1]).await,
-            Damage::LinesMissing => head(&packed[..93]).await,
+            Damage::HistoryCutShort => {
+                packed[92] = 1;
+                packed.extend([12, 0, 1]);
+                head(&packed).await;
+            }
+            Damage::LinesMissing => {
+                packed[92] = 1;
+                head(&packed).await;
+            }
             Damage::NoHead => drop(bench.command("HDEL", &key, &[b"s"]).await),
             Damage::SpecOfNoise => drop(bench.command("HSET", &key, &[b"d", NOISE]).await),
             Damage::NoSpec => drop(bench.command("HDEL", &key, &[b"d"]).await),
