@@ -1,6 +1,10 @@
 //! Claim and fence: one offer has one winner, and whoever lost an attempt changes nothing more.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_bus::{Bus, ConsumerSpec, Subject, subjects};
 use muster_domain::{JobId, StartId, Tenant, Topic};
@@ -223,6 +227,7 @@ async fn the_late_result_of_a_worker_that_was_paused_changes_nothing() {
     let id = gateway.submit(json!({"topic": "pause"})).await;
     gateway.reaches(&id, "running", SOON).await;
     paused.signal(Signal::SIGSTOP);
+    let stopped = Instant::now();
 
     let runs = Executions::default();
     let gate = Arc::new(Semaphore::new(0));
@@ -235,6 +240,8 @@ async fn the_late_result_of_a_worker_that_was_paused_changes_nothing() {
         }
     });
     runs.reach(1, SOON).await;
+    // Its command goes on without it, and is over when it wakes: or it would be told to stop it.
+    until(SOON, "its command to end", async || (stopped.elapsed() > Duration::from_secs(5)).then_some(())).await;
     let before = stack.metric("scheduler", "muster_stale_writes_total").await;
     paused.signal(Signal::SIGCONT);
     until(SOON, "the late worker to be refused", async || {
