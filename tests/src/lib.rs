@@ -16,5 +16,5 @@ pub use events::Watch;
 pub use failpoints::Failpoints;
 pub use probe::{Answer, Probe, metric_sum};
 pub use program::Program;
-pub use stack::{Away, Options, ProcessState, Stack, State};
+pub use stack::{Away, Options, ProcessState, ShutOut, Stack, State};
 pub use workers::{Executions, Run, Setup, TestWorker, WorkerProcess};

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
+    net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{OnceLock, mpsc},
@@ -13,6 +14,7 @@ use std::{
 use muster_store::{RedisSettings, Store};
 use muster_testkit::{bin, until};
 use nix::{
+    errno::Errno,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -201,6 +203,28 @@ impl Stack {
         Away { stack: self, name: name.to_owned(), config, kept, died: self.kill9(name) }
     }
 
+    /// Ends a service with this signal, and keeps it away: whoever is started for it finds its admin port taken.
+    pub async fn shut_out(&self, name: &str, signal: Signal) -> ShutOut<'_> {
+        let admin = self.process(name).admin.expect("an admin port");
+        let addr = admin.trim_start_matches("http://");
+        let old = self.signal(name, signal);
+        let port = until(Duration::from_secs(30), &format!("{name} to leave its port"), async || {
+            let taken = TcpListener::bind(addr).ok();
+            // Its successor was quicker.
+            let running = self.read_state().into_iter().flat_map(|state| state.processes);
+            for successor in running.filter(|p| p.name == name && p.pid != old && taken.is_none()) {
+                let _ = kill(Pid::from_raw(successor.pid), Signal::SIGKILL);
+            }
+            taken
+        })
+        .await;
+        until(Duration::from_secs(30), &format!("{name} to end"), async || {
+            (kill(Pid::from_raw(old), None) == Err(Errno::ESRCH)).then_some(())
+        })
+        .await;
+        ShutOut { stack: self, name: name.to_owned(), port }
+    }
+
     /// Whether a replica says that all of it is ready.
     pub async fn ready(&self, name: &str) -> bool {
         // One that has died and is about to be started again is in no state file for a moment.
@@ -270,6 +294,24 @@ impl Away<'_> {
     pub async fn comes_back(self) {
         fs::rename(&self.kept, &self.config).expect("its configuration");
         self.stack.replaced(&self.name, self.died).await;
+    }
+}
+
+/// A service that was shut out.
+pub struct ShutOut<'a> {
+    stack: &'a Stack,
+    name: String,
+    port: TcpListener,
+}
+
+impl ShutOut<'_> {
+    /// Lets it in again, and waits until it is ready.
+    pub async fn comes_back(self) {
+        drop(self.port);
+        until(Duration::from_secs(60), &format!("{} to be ready again", self.name), async || {
+            self.stack.ready(&self.name).await.then_some(())
+        })
+        .await;
     }
 }
 

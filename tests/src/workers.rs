@@ -206,9 +206,8 @@ impl WorkerProcess {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(bin("muster")).args(["worker", "run"]).args(args);
         command.env("NATS_URL", stack.state().nats_url);
-        if let Some(http) = stack.process("gateway-1").http {
-            command.env("MUSTER_URL", http);
-        }
+        let gateways: Vec<String> = stack.state().processes.into_iter().filter_map(|process| process.http).collect();
+        command.env("MUSTER_URL", gateways.join(","));
         command.env("MUSTER_API_KEY", stack.state().api_key);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
         WorkerProcess { child: crate::stack::spawn_forever(command), folder }

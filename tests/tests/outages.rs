@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// No answer takes longer, however busy the machine is.
 const LATEST: Duration = Duration::from_secs(15);
 const LEASE: Duration = Duration::from_secs(5);
+/// A leader's lease.
+const LEADING: Duration = Duration::from_secs(15);
 const REPLICAS: [&str; 4] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"];
 
 /// Sleeps as long as the payload says, under a lease much shorter than the outages here.
@@ -61,7 +64,10 @@ async fn all_ran_once(gateway: &Probe, runs: &Executions, ids: &[String]) {
     for id in ids {
         let job = gateway.ended(id, LONG).await;
         assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
-        assert_eq!(runs.of(id).len(), 1, "{id} ran once");
+    }
+    let counts = runs.counts();
+    for id in ids {
+        assert_eq!(counts.get(id), Some(&1), "{id} ran once");
     }
 }
 
@@ -311,4 +317,51 @@ async fn results_count_though_schedulers_hang_and_the_stream_that_took_them_is_w
         stack.signal(name, Signal::SIGCONT);
     }
     all_ran_once(&gateway, &runs, &ids).await;
+}
+
+#[tokio::test]
+async fn results_count_though_every_scheduler_was_down_for_longer_than_the_lease() {
+    let options = Options { restart_within: Some("1s"), ..Options::two() };
+    let stack = Stack::with(options).await;
+    let gateway = stack.gateway(1);
+    let runs = Executions::default();
+    let _worker = sleeper(&runs, &stack);
+    let bus = bus_of(&stack, "looker").await;
+    // Of the jobs that run some end while nobody can take their results, some run through all of it.
+    let mut ids = gateway.submit_many(5, &job(30_000)).await;
+    ids.extend(gateway.submit_many(5, &job(6_000)).await);
+    runs.reach(10, SOON).await;
+
+    let restarted = AtomicBool::new(false);
+    let load = async {
+        let (mut ids, mut pace) = (Vec::new(), tokio::time::interval(Duration::from_millis(25)));
+        while !restarted.load(Ordering::Relaxed) {
+            pace.tick().await;
+            ids.push(stack.gateway(1 + ids.len() % 2).submit(job(20)).await);
+        }
+        ids
+    };
+    let restart = async {
+        let (killed, stopped) = tokio::join!(
+            stack.shut_out("scheduler-1", Signal::SIGKILL),
+            stack.shut_out("scheduler-2", Signal::SIGTERM)
+        );
+        let (down, results) = (Instant::now(), ConsumerSpec::scheduler(subjects::result()));
+        // Who comes back leads at once, and finds every lease long over.
+        until(SOON, "results that nobody handles, and every lease to be over", async || {
+            let state = bus.consumer_state(&results).await.ok()?;
+            (state.pending + state.unacked > 0 && down.elapsed() > LEADING).then_some(())
+        })
+        .await;
+        killed.comes_back().await;
+        let begun = runs.all().len();
+        runs.reach(begun + 20, SOON).await;
+        stopped.comes_back().await;
+        restarted.store(true, Ordering::Relaxed);
+    };
+    let (submitted, ()) = tokio::join!(load, restart);
+    assert!(submitted.len() > 50, "{} jobs are no load", submitted.len());
+    ids.extend(submitted);
+    all_ran_once(&gateway, &runs, &ids).await;
+    assert_eq!(rescued(&stack).await, 0.0, "nobody was taken from a worker that lives");
 }

@@ -1,83 +1,231 @@
 //! Everything is restarted under load, one after the other, and nobody outside notices.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::HashMap,
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use muster_sdk::{Client, JobRequest};
+use futures_util::future::join_all;
+use muster_sdk::{Client, ClientError, Job, JobFilter, JobId, JobRequest};
 use muster_testkit::until;
-use muster_tests::{Executions, Options, Setup, Stack};
+use muster_tests::{Executions, Options, Setup, Stack, WorkerProcess};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::{SOON, one_end};
+use crate::{LONG, SOON, one_end};
+
+/// Run by workers over NATS, by workers over HTTP, and by nobody.
+const TOPIC: &str = "rolling";
+const OVER_HTTP: &str = "rolling.http";
+const IDLE: &str = "rolling.idle";
+/// Jobs that a worker runs at once, and may have to give back.
+const SLOTS: usize = 16;
+
+/// From one submit of a caller to the next.
+const PACE: Duration = Duration::from_millis(40);
+
+/// Somebody outside: whatever a gateway does, each of its requests succeeds.
+struct Caller<'a> {
+    client: Client,
+    enough: &'a AtomicBool,
+}
+
+/// What came of a caller's requests.
+#[derive(Default)]
+struct Asked {
+    ran: Vec<String>,
+    cancelled: Vec<String>,
+    /// Long polls, pages of lists.
+    waits: usize,
+    pages: usize,
+}
+
+fn fine<T>(what: &str, answer: Result<T, ClientError>) -> T {
+    answer.unwrap_or_else(|error| panic!("a client saw that {what} failed: {error}"))
+}
+
+impl Caller<'_> {
+    fn goes_on(&self) -> bool {
+        !self.enough.load(Ordering::Relaxed)
+    }
+
+    async fn submit(&self, topic: &str, ms: u64) -> JobId {
+        let request = JobRequest::new(topic).payload(&json!({ "ms": ms })).max_attempts(1);
+        fine("a submit", self.client.submit(request).await).job.id
+    }
+
+    /// Short jobs, and some that outlast the stop of any service; now and then one is read, listed or called off.
+    async fn submits(&self) -> Asked {
+        let (mut asked, mut pace) = (Asked::default(), tokio::time::interval(PACE));
+        while self.goes_on() {
+            pace.tick().await;
+            let n = asked.ran.len();
+            let topic = if n % 3 == 0 { OVER_HTTP } else { TOPIC };
+            let id = self.submit(topic, if n % 25 == 7 { 6_000 } else { 5 }).await;
+            asked.ran.push(id.to_string());
+            match n % 10 {
+                0 => drop(fine("a read", self.client.get(id).await)),
+                3 => asked.pages += self.lists(id).await,
+                6 => asked.cancelled.push(self.calls_off(IDLE).await),
+                9 if n % 40 == 9 => asked.cancelled.push(self.calls_off(TOPIC).await),
+                _ => (),
+            }
+        }
+        asked
+    }
+
+    /// The first pages of the newest jobs; this one is among them.
+    async fn lists(&self, newest: JobId) -> usize {
+        let mut pages = self.client.list(JobFilter::new().limit(50));
+        let mut found: Vec<JobId> = Vec::new();
+        for _ in 0..2 {
+            let page = fine("a list", pages.next_page().await);
+            found.extend(page.into_iter().flatten().map(|job: Job| job.id));
+        }
+        assert!(found.contains(&newest), "{newest} is not among the {} newest", found.len());
+        2
+    }
+
+    /// Cancels a job that would else go on for long.
+    async fn calls_off(&self, topic: &str) -> String {
+        let id = self.submit(topic, 120_000).await;
+        let job = fine("a cancel", self.client.cancel(id, Some("no longer wanted")).await);
+        assert_eq!(job.state, "cancelled", "{id}");
+        id.to_string()
+    }
+
+    /// One long poll after the other: when a gateway stops somebody waits there.
+    async fn waits(&self) -> Asked {
+        let mut asked = Asked::default();
+        while self.goes_on() {
+            let id = self.submit(TOPIC, 2_000).await;
+            let job = fine("a wait", self.client.wait(id, LONG).await);
+            assert_eq!((job.id, job.state.as_str()), (id, "succeeded"));
+            let request = JobRequest::new(OVER_HTTP).payload(&json!({ "ms": 1_000 })).max_attempts(1);
+            let job = fine("a submit that waits", self.client.submit_wait(request, SOON / 2).await).job;
+            asked.ran.extend([id.to_string(), job.id.to_string()]);
+            asked.waits += 2;
+        }
+        asked
+    }
+}
+
+/// How often each job was begun by workers that share this file.
+fn counted(file: &Path) -> HashMap<String, usize> {
+    let lines = fs::read_to_string(file).unwrap_or_default();
+    lines.lines().filter_map(|line| line.split(' ').next()).fold(HashMap::new(), |mut counts, job| {
+        *counts.entry(job.to_owned()).or_default() += 1;
+        counts
+    })
+}
 
 #[tokio::test]
 async fn a_rolling_restart_under_load_costs_no_attempt_and_fails_no_request() {
     let stack = Stack::with(Options::two()).await;
     let gateways = [1, 2].map(|n| stack.process(&format!("gateway-{n}")).http.unwrap());
-    let client = Client::new(gateways, stack.state().api_key).unwrap();
     let runs = Executions::default();
     let work = |_, payload: Value| async move {
         tokio::time::sleep(Duration::from_millis(payload["ms"].as_u64().unwrap_or(0))).await;
         Ok(payload)
     };
     let worker = |id: &str| {
-        let setup = Setup { slots: 16, lease: Duration::from_secs(8), ..Setup::new(id, "rolling") };
+        let setup = Setup { slots: SLOTS, lease: Duration::from_secs(8), ..Setup::new(id, TOPIC) };
         runs.worker(&stack, setup, work)
     };
     let (mut first, mut second) = (worker("w1"), worker("w2"));
+    let folder = tempfile::tempdir().unwrap();
+    let lines = folder.path().join("executions");
+    let http_worker = |id: &str| {
+        let args = ["--http", "--topic", OVER_HTTP, "--builtin", "drill", "--count-file", lines.to_str().unwrap()];
+        let slots = SLOTS.to_string();
+        let own = ["--id", id, "--concurrency", &slots, "--lease", "8s", "--drain", "5s"];
+        WorkerProcess::start(&stack, &[&args[..], &own].concat())
+    };
+    let mut over_http = [http_worker("h1"), http_worker("h2")];
 
-    // Four clients submit and read until everything was restarted: short jobs, and some that outlast
-    // the stop of any service.
-    let enough = Arc::new(AtomicBool::new(false));
-    let submitting = (0..4).map(|who| {
-        let (client, enough) = (client.clone(), enough.clone());
-        async move {
-            let mut ids = Vec::new();
-            while !enough.load(Ordering::Relaxed) {
-                let ms = if ids.len() % 25 == 7 { 6_000 } else { 5 };
-                let request = JobRequest::new("rolling").payload(&serde_json::json!({ "ms": ms })).max_attempts(1);
-                let job = client.submit(request).await.unwrap_or_else(|e| panic!("client {who} saw: {e}")).job;
-                if ids.len() % 10 == 0 {
-                    client.get(job.id).await.unwrap_or_else(|e| panic!("client {who} saw: {e}"));
-                }
-                ids.push(job.id.to_string());
-            }
-            ids
-        }
-    });
+    let enough = AtomicBool::new(false);
+    // Some begin with the one gateway, some with the other.
+    let caller = |n: usize| {
+        let mut urls = gateways.clone();
+        urls.rotate_left(n % 2);
+        Caller { client: Client::new(urls, stack.state().api_key).unwrap(), enough: &enough }
+    };
+    let callers: Vec<Caller<'_>> = (0..6).map(caller).collect();
+    let loaded = async || {
+        let begun = (runs.all().len(), counted(&lines).len());
+        until(SOON, "load", async || {
+            (runs.all().len() > begun.0 + 40 && counted(&lines).len() > begun.1 + 20).then_some(())
+        })
+        .await;
+    };
     let restarting = async {
         for name in ["scheduler-1", "gateway-1", "scheduler-2", "gateway-2"] {
-            let begun = runs.all().len();
-            until(SOON, "load", async || (runs.all().len() > begun + 40).then_some(())).await;
+            loaded().await;
             let pid = stack.signal(name, Signal::SIGTERM);
             stack.replaced(name, pid).await;
             until(SOON, "it to be ready again", async || stack.ready(name).await.then_some(())).await;
         }
-        let begun = runs.all().len();
-        until(SOON, "load", async || (runs.all().len() > begun + 40).then_some(())).await;
+        loaded().await;
         // Workers as well: what they cannot end within their drain they give back.
         std::mem::replace(&mut first, worker("w3")).drain().await;
         std::mem::replace(&mut second, worker("w4")).drain().await;
+        for (worker, id) in over_http.iter_mut().zip(["h3", "h4"]) {
+            let mut old = std::mem::replace(worker, http_worker(id));
+            old.signal(Signal::SIGTERM);
+            let left = old.exited(SOON).await;
+            assert!(left.success(), "{id} took over from one that left with {left}: {}", old.log());
+            no_call_failed(&old);
+        }
+        loaded().await;
         enough.store(true, Ordering::Relaxed);
     };
-    let (ids, ()) = tokio::join!(futures_util::future::join_all(submitting), restarting);
-    let ids: Vec<String> = ids.concat();
-    assert!(ids.len() > 200, "{} jobs are no load", ids.len());
+    let (submitters, waiters) = callers.split_at(4);
+    let (asked, waited, ()) = tokio::join!(
+        join_all(submitters.iter().map(Caller::submits)),
+        join_all(waiters.iter().map(Caller::waits)),
+        restarting
+    );
+    over_http.iter().for_each(no_call_failed);
+    let (mut ran, mut cancelled, mut waits, mut pages) = (Vec::new(), Vec::new(), 0, 0);
+    for of_one in asked.into_iter().chain(waited) {
+        ran.extend(of_one.ran);
+        cancelled.extend(of_one.cancelled);
+        (waits, pages) = (waits + of_one.waits, pages + of_one.pages);
+    }
+    let load = (ran.len(), cancelled.len(), waits, pages);
+    assert!(load.0 > 200 && load.1 > 10 && load.2 > 5 && load.3 > 20, "{load:?} is no load");
 
     // Each ends at its first attempt; only what a worker gave back was begun again.
     let gateway = stack.gateway(2);
-    for id in &ids {
+    for id in &ran {
         let job = one_end(&gateway, id).await;
         assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)), "{job}");
     }
+    for id in &cancelled {
+        let job = one_end(&gateway, id).await;
+        assert_eq!(job["state"], "cancelled", "{job}");
+    }
     assert!(runs.all().iter().all(|run| run.attempt == 1), "no restart costs an attempt");
-    let counts = runs.counts();
-    let again = ids.iter().filter(|id| counts.get(*id) != Some(&1)).count();
-    assert!(again <= 32, "{again} given back by two workers of 16 slots");
+    let mut counts = runs.counts();
+    counts.extend(counted(&lines));
+    let again = ran.iter().filter(|id| counts.get(*id) != Some(&1)).count();
+    assert!(again <= 4 * SLOTS, "{again} given back by four workers of {SLOTS} slots");
+
+    // And every job is in the list, once.
+    let mut listed = gateway.listed("").await;
+    let mut known: Vec<String> = ran.into_iter().chain(cancelled).collect();
+    listed.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(listed, known);
+}
+
+/// It tells of every call that failed though it was repeated.
+fn no_call_failed(worker: &WorkerProcess) {
+    let log = worker.log();
+    for complaint in ["no lease", "leases not extended", "results not reported yet"] {
+        assert!(!log.contains(complaint), "{log}");
+    }
 }

@@ -8,6 +8,7 @@ mod hands;
 mod judge;
 mod ledger;
 mod load;
+mod places;
 mod plan;
 mod proxy;
 mod rig;

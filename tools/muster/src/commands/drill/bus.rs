@@ -14,12 +14,13 @@ use tokio::{
 /// Longest that one question may take.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Deletes every stream; their names.
+/// Deletes every stream; their names. Fails if there is none.
 pub(super) async fn drop_streams(addr: &str) -> anyhow::Result<Vec<String>> {
     let mut line = Talk::open(addr).await?;
     let told = line.ask("$JS.API.STREAM.NAMES").await?;
     let names = told["streams"].as_array().cloned().unwrap_or_default();
     let names: Vec<String> = names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
+    anyhow::ensure!(!names.is_empty(), "there is no stream: {told}");
     for name in &names {
         let told = line.ask(&format!("$JS.API.STREAM.DELETE.{name}")).await?;
         anyhow::ensure!(told["success"] == true, "{name} was not deleted: {told}");

@@ -7,7 +7,6 @@ use anyhow::Context;
 use clap::Args;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use indicatif::ProgressBar;
-use muster_domain::time::wall_clock;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -136,7 +135,7 @@ impl Chaos {
         };
         let done = RefCell::new(Vec::new());
         let faults = async {
-            let injected = inject(&hands, steps, lasts, &ledger, &done, bar).await;
+            let injected = inject(&hands, steps, lasts, &done, bar).await;
             let _ = calm.send(());
             injected
         };
@@ -176,7 +175,6 @@ async fn inject(
     hands: &Hands,
     steps: &[Step],
     lasts: Duration,
-    ledger: &RefCell<Ledger>,
     done: &RefCell<Vec<Step>>,
     bar: &ProgressBar,
 ) -> anyhow::Result<()> {
@@ -191,7 +189,7 @@ async fn inject(
             }
         }
         tell(bar, format_args!("{:6.1} s  {}", step.at_ms as f64 / 1_000.0, step.fault));
-        under.push(async move { (step, commit(hands, &step.fault, ledger).await) });
+        under.push(async move { (step, commit(hands, &step.fault).await) });
     }
     let end = begun + lasts;
     loop {
@@ -215,7 +213,7 @@ fn report(bar: &ProgressBar, done: &RefCell<Vec<Step>>, (step, result): (&Step, 
 }
 
 /// One fault, from its beginning to its end.
-async fn commit(hands: &Hands, fault: &Fault, ledger: &RefCell<Ledger>) -> anyhow::Result<()> {
+async fn commit(hands: &Hands, fault: &Fault) -> anyhow::Result<()> {
     let hold_line = async |process: &str, store, line, ms: u64| {
         hands.line(process, store, line);
         sleep(Duration::from_millis(ms)).await;
@@ -242,9 +240,7 @@ async fn commit(hands: &Hands, fault: &Fault, ledger: &RefCell<Ledger>) -> anyho
         Fault::RestartRedis { ms } => hands.restart_redis(Duration::from_millis(*ms)).await?,
         Fault::HandOver { shard } => drop(hands.hand_over(usize::try_from(*shard).unwrap_or_default()).await?),
         Fault::KillPrimary { shard } => {
-            let shard = usize::try_from(*shard).unwrap_or_default();
-            ledger.borrow_mut().forgetful.push(wall_clock());
-            hands.kill_primary(shard).await?;
+            hands.kill_primary(usize::try_from(*shard).unwrap_or_default()).await?;
         }
     }
     Ok(())

@@ -24,6 +24,15 @@ pub(super) struct Checked {
     pub(super) ledger: Ledger,
     pub(super) told: Told,
     pub(super) findings: Findings,
+    /// Of how many jobs something may be forgiven.
+    pub(super) forgivable: usize,
+}
+
+impl Checked {
+    /// Whether every promise was kept.
+    pub(super) fn holds(&self) -> bool {
+        self.findings.hold(self.forgivable)
+    }
 }
 
 /// Heals, waits and judges. What has not ended when nothing moved for `patience` counts as lost.
@@ -48,14 +57,19 @@ pub(super) async fn check(
         let mut told = at_rest(&api, ids, &reading).await?;
         reading.finish_and_clear();
         told.gap = gap(&hands, patience).await;
+        if let Some(job) = told.jobs.keys().next().filter(|_| !hands.stores.deaths.borrow().is_empty()) {
+            told.places = Some(hands.places(job).await?);
+        }
         Ok(told)
     };
     let Ended::Done(told) = rig.tend(stop, checked).await? else { anyhow::bail!("ended before the verdict") };
     bar.finish_and_clear();
     let mut ledger = load.ledger.borrow().clone();
     ledger.read_executions(&rig.tally())?;
+    ledger.deaths.clone_from(&hands.stores.deaths.borrow());
     let findings = judge::judge(&ledger, &told);
-    Ok(Checked { ledger, told, findings })
+    let forgivable = judge::forgivable(&ledger.deaths, load.per_s);
+    Ok(Checked { ledger, told, findings, forgivable })
 }
 
 /// Reads everything, again while effects of an end are still under way.
@@ -65,7 +79,7 @@ async fn at_rest(api: &Api, ids: Vec<String>, bar: &ProgressBar) -> anyhow::Resu
         let told = Told::read(api, ids.clone(), bar).await?;
         let restless = told.jobs.iter().any(|(id, tells)| {
             let letter_due = tells.state.is_bad_end() && !told.letters.contains_key(id);
-            let untold = tells.acts(id).iter().any(|act| !told.acts.contains_key(act));
+            let untold = tells.acts(id).keys().any(|act| !told.acts.contains_key(act));
             tells.home || letter_due || untold || !told.listed.contains_key(id)
         });
         if !restless || Instant::now() > limit {

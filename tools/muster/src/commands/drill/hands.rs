@@ -1,9 +1,10 @@
 //! How a drill reaches into its stack: signals to processes, lines cut and healed, stores stopped,
 //! emptied and failed over. Each act waits until it is done. Knows nothing of jobs.
 
-use std::{collections::BTreeMap, fs, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, fs, rc::Rc, time::Duration};
 
 use anyhow::Context;
+use muster_domain::time::wall_clock;
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
@@ -16,12 +17,13 @@ use tokio::{
 
 use super::{
     bus,
+    places::{Death, Places},
     plan::Store,
     proxy::{Line, Proxy},
     rig::Lines,
 };
 use crate::{
-    commands::dev::{nats::Nats, probe, redis::Redis, services},
+    commands::dev::{nats::Nats, probe, programs, redis::Redis, services},
     stack::Process,
 };
 
@@ -43,6 +45,8 @@ pub(super) struct Stores {
     pub(super) redis: Redis,
     pub(super) nats: Nats,
     pub(super) clustered: bool,
+    /// Primaries that were killed.
+    pub(super) deaths: RefCell<Vec<Death>>,
     /// One fault of the stores at a time.
     pub(super) turn: Mutex<()>,
 }
@@ -163,11 +167,18 @@ impl Hands {
         self.stores.nats.ready().await
     }
 
-    /// Every stream is deleted. A NATS that is away has nothing to delete.
+    /// Every stream is deleted, as soon as there are any: after a wipe they are made anew.
     pub(super) async fn drop_streams(&self) -> anyhow::Result<Vec<String>> {
         let _turn = self.stores.turn.lock().await;
         let addrs = self.stores.nats.addrs();
-        bus::drop_streams(addrs.first().context("there is no NATS")?).await
+        let addr = addrs.first().context("there is no NATS")?;
+        let limit = Instant::now() + SOON;
+        loop {
+            match bus::drop_streams(addr).await {
+                Err(_) if Instant::now() < limit => sleep(GLANCE).await,
+                dropped => return dropped,
+            }
+        }
     }
 
     /// The one Redis stops in order and comes back with its data.
@@ -201,13 +212,23 @@ impl Hands {
         let mut primaries: Vec<&Node> = nodes.iter().filter(|node| node.primary).collect();
         primaries.sort_by(|a, b| a.slots.cmp(&b.slots));
         let primary = primaries.get(shard % primaries.len().max(1)).context("the cluster has no primary")?;
-        let names = [primary.name.clone()];
-        self.take_down(&names, Signal::SIGKILL).await?;
+        let (names, alive) = ([primary.name.clone()], wall_clock());
+        let dead = self.take_down(&names, Signal::SIGKILL).await;
+        self.stores.deaths.borrow_mut().push(Death::of(&primary.slots, (alive, wall_clock())));
+        dead?;
         let taken = self.took_over(&primary.addr).await;
         self.let_go(&names);
         taken?;
         self.stores.redis.ready().await?;
         Ok(primary.name.clone())
+    }
+
+    /// Where the cluster keeps its jobs, given one that exists.
+    pub(super) async fn places(&self, job: &str) -> anyhow::Result<Places> {
+        let nodes = self.cluster_nodes().await?;
+        let primaries = nodes.into_iter().filter(|node| node.primary && node.sound);
+        let addrs: Vec<String> = primaries.map(|node| node.addr).collect();
+        Places::ask(&programs::server("redis-cli", "redis-tools")?, &addrs, job).await
     }
 
     /// Waits until the cluster has three primaries and this one is none of them.

@@ -1,23 +1,31 @@
 //! Holds what the stack tells against what the drill knows. Pure: everything was read before.
 //!
 //! Promises: a job is charged with everything that is wrong about it, each charge in words. What
-//! the promises themselves allow (a primary that is killed may forget its last moments) is set
-//! apart as forgiven, never dropped.
+//! the promises themselves allow is set apart as forgiven, never dropped: a primary that is killed may
+//! forget what it wrote last. So a charge is forgiven only if it needs no more than that some writes
+//! were forgotten, and each of these was made to a shard whose primary was killed, at most [`LAG`] before.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use muster_domain::{Event, State, job::transition};
+use muster_domain::{Event, State, Time, job::transition};
 use serde::Serialize;
 
 use super::{
-    ledger::{Execution, Ledger, SeenEnd},
-    told::{Stamp, TellsOf, Told},
+    ledger::{Accepted, Execution, Ledger, SeenEnd},
+    places::Death,
+    told::{Entry, Stamp, TellsOf, Told},
 };
 
 /// Longest history that is kept whole: beyond it the middle is left out after the first entry.
 pub(super) const WHOLE_HISTORY: usize = 64;
-/// How long before its death a primary's writes may not have reached its replica.
-const FORGOTTEN: Duration = Duration::from_secs(3);
+/// How long before its death a primary may have answered what no replica has: it hands its writes on in the
+/// turn of its loop in which it answers, and what was handed on survives it. A second is long for a turn.
+pub(super) const LAG: Duration = Duration::from_secs(1);
+/// Within so long of an act, on a busy machine, whoever did it has told the audit log.
+const TELLING: Duration = Duration::from_secs(5);
 
 /// What can be wrong about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -84,18 +92,31 @@ pub(super) struct Findings {
     pub(super) forgiven: Vec<Charge>,
 }
 
+impl Findings {
+    /// Jobs of which something was forgiven.
+    pub(super) fn forgiven_jobs(&self) -> usize {
+        self.forgiven.iter().map(|charge| &charge.job).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Whether every promise was kept, and no more had to be forgiven than may be.
+    pub(super) fn hold(&self, forgivable: usize) -> bool {
+        self.charges.is_empty() && self.forgiven_jobs() <= forgivable
+    }
+}
+
+/// Of how many jobs something may be forgiven: each primary that was killed had at most [`LAG`] of the load in
+/// its hands. It has a shard of it only; the rest is for jobs that come in batches, and for those of before.
+pub(super) fn forgivable(deaths: &[Death], jobs_per_s: u32) -> usize {
+    deaths.len() * (jobs_per_s * u32::try_from(LAG.as_secs()).unwrap_or(u32::MAX)) as usize
+}
+
 /// Judges every job that anybody knows of.
 pub(super) fn judge(ledger: &Ledger, told: &Told) -> Findings {
     let mut findings = Findings::default();
-    let ids: std::collections::BTreeSet<&String> =
+    let ids: BTreeSet<&String> =
         ledger.accepted.keys().chain(told.jobs.keys()).chain(ledger.executions.keys()).collect();
     for id in ids {
-        let mut case = Case { id, ledger, tells: told.jobs.get(id), charges: Vec::new() };
-        case.examine(told);
-        for charge in std::mem::take(&mut case.charges) {
-            let side = if case.is_forgiven(charge.crime) { &mut findings.forgiven } else { &mut findings.charges };
-            side.push(charge);
-        }
+        Case { id, ledger, told, findings: &mut findings }.examine();
     }
     for (one, other) in &ledger.split {
         let why = format!("{other} was made under the same idempotency key");
@@ -110,31 +131,61 @@ pub(super) fn judge(ledger: &Ledger, told: &Told) -> Findings {
     findings
 }
 
+/// A write that is missing now, if there ever was one: where, and between which moments.
+#[derive(Clone, Copy)]
+enum Missing {
+    InRecord(Time, Time),
+    InLog(Time, Time),
+}
+
 /// One job under examination.
 struct Case<'a> {
     id: &'a str,
     ledger: &'a Ledger,
-    tells: Option<&'a TellsOf>,
-    charges: Vec<Charge>,
+    told: &'a Told,
+    findings: &'a mut Findings,
 }
 
 impl Case<'_> {
     fn charge(&mut self, crime: Crime, why: impl Into<String>) {
-        self.charges.push(Charge { job: self.id.to_owned(), crime, why: why.into() });
+        self.findings.charges.push(Charge { job: self.id.to_owned(), crime, why: why.into() });
+    }
+
+    /// Charges it, unless it may be that a killed primary forgot.
+    fn charge_unless(&mut self, forgotten: bool, crime: Crime, why: impl Into<String>) {
+        let charge = Charge { job: self.id.to_owned(), crime, why: why.into() };
+        let side = if forgotten { &mut self.findings.forgiven } else { &mut self.findings.charges };
+        side.push(charge);
+    }
+
+    /// Whether a primary was killed that held this and may not have passed it on.
+    fn forgotten(&self, missing: Missing) -> bool {
+        let Some(places) = &self.told.places else { return false };
+        let (slot, from, to) = match missing {
+            Missing::InRecord(from, to) => (Some(places.of(self.id)), from, to),
+            Missing::InLog(from, to) => (places.log, from, to),
+        };
+        let slot_died = |death: &&Death| slot.is_some_and(|slot| death.took(slot));
+        let mut deaths = self.ledger.deaths.iter().filter(slot_died);
+        deaths.any(|Death { between: (alive, dead), .. }| to >= alive.before(LAG) && from <= *dead)
     }
 
     fn executions(&self) -> &[Execution] {
         self.ledger.executions.get(self.id).map_or(&[], Vec::as_slice)
     }
 
-    fn examine(&mut self, told: &Told) {
-        let Some(tells) = self.tells else {
-            match self.ledger.accepted.contains_key(self.id) {
-                true => self.charge(Crime::Lost, "it was accepted and there is no record of it"),
-                false => self.charge(Crime::RunWithoutStart, "a worker ran it and there is no record of it"),
-            }
-            return;
-        };
+    /// A fence is the moment of its start, by the clock of the node that has the record.
+    fn start_forgotten(&self, run: &Execution) -> bool {
+        self.forgotten(Missing::InRecord(Time(run.fence), Time(run.fence)))
+    }
+
+    /// How many of its runs may have had a start that was forgotten.
+    fn starts_forgotten(&self) -> usize {
+        self.executions().iter().filter(|run| self.start_forgotten(run)).count()
+    }
+
+    fn examine(&mut self) {
+        let Some(tells) = self.told.jobs.get(self.id) else { return self.no_record() };
         if !tells.state.is_end() {
             self.charge(Crime::Lost, format!("it is still {}", tells.state));
         }
@@ -142,9 +193,22 @@ impl Case<'_> {
         self.story(tells);
         self.starts(tells);
         self.fence(tells);
-        self.acts(tells, told);
+        self.acts(tells);
         if tells.state.is_end() {
-            self.effects(tells, told);
+            self.effects(tells);
+        }
+    }
+
+    fn no_record(&mut self) {
+        match self.ledger.accepted.get(self.id) {
+            Some(Accepted { between: (from, to), replicated }) => {
+                let forgotten = !replicated && self.forgotten(Missing::InRecord(*from, *to));
+                self.charge_unless(forgotten, Crime::Lost, "it was accepted and there is no record of it");
+            }
+            None => {
+                let forgotten = self.executions().iter().all(|run| self.start_forgotten(run));
+                self.charge_unless(forgotten, Crime::RunWithoutStart, "a worker ran it and there is no record of it");
+            }
         }
     }
 
@@ -155,8 +219,10 @@ impl Case<'_> {
         }
         let changed = |seen: &&SeenEnd| (seen.state, seen.finished_at) != (tells.state, tells.finished_at);
         if let Some(SeenEnd { state, finished_at }) = self.ledger.ends.get(self.id).filter(changed) {
+            let forgotten = finished_at.is_some_and(|at| self.forgotten(Missing::InRecord(at, at)));
             let (now, then) = (tells.state, tells.finished_at);
-            self.charge(Crime::EndedTwice, format!("it was seen {state} at {finished_at:?} and is {now} at {then:?}"));
+            let why = format!("it was seen {state} at {finished_at:?} and is {now} at {then:?}");
+            self.charge_unless(forgotten, Crime::EndedTwice, why);
         }
     }
 
@@ -196,12 +262,14 @@ impl Case<'_> {
             let why = format!("{starts} starts less {given_back} given back, {most} may be");
             self.charge(Crime::StartsAboveMax, why);
         }
-        let runs = self.executions().len();
+        let (runs, forgotten) = (self.executions().len(), self.starts_forgotten());
         if runs > starts && tells.history.len() < WHOLE_HISTORY {
-            self.charge(Crime::RunWithoutStart, format!("{runs} runs of {starts} recorded starts"));
+            let why = format!("{runs} runs of {starts} recorded starts");
+            self.charge_unless(runs - starts <= forgotten, Crime::RunWithoutStart, why);
         }
         if runs.saturating_sub(given_back) > most {
-            self.charge(Crime::StartsAboveMax, format!("{runs} runs less {given_back} given back, {most} may be"));
+            let why = format!("{runs} runs less {given_back} given back, {most} may be");
+            self.charge_unless(runs - given_back - most <= forgotten, Crime::StartsAboveMax, why);
         }
         let mut fences: Vec<u64> = self.executions().iter().map(|run| run.fence).collect();
         fences.sort_unstable();
@@ -221,8 +289,10 @@ impl Case<'_> {
         };
         let last = self.executions().iter().map(|run| run.fence).max();
         if last != Some(fence) {
+            let mut later = self.executions().iter().filter(|run| run.fence > fence).peekable();
+            let forgotten = later.peek().is_some() && later.all(|run| self.start_forgotten(run));
             let why = format!("its outcome was written under fence {fence}, the last run had {last:?}");
-            self.charge(Crime::OldFence, why);
+            self.charge_unless(forgotten, Crime::OldFence, why);
         } else if attempt != tells.attempt {
             let why = format!("its outcome is attempt {attempt}'s, its last attempt is {}", tells.attempt);
             self.charge(Crime::OldFence, why);
@@ -230,31 +300,34 @@ impl Case<'_> {
     }
 
     /// What loops did to it, by its own history and by the audit log: the same, each once.
-    fn acts(&mut self, tells: &TellsOf, told: &Told) {
+    fn acts(&mut self, tells: &TellsOf) {
         if tells.history.len() >= WHOLE_HISTORY {
             return;
         }
-        let done = tells.acts(self.id);
-        for act in done.iter().filter(|act| !told.acts.contains_key(*act)) {
-            self.charge(Crime::ActUntold, format!("{act} is not in the audit log"));
+        let (done, told) = (tells.acts(self.id), self.told);
+        for (act, at) in done.iter().filter(|(act, _)| !told.acts.contains_key(*act)) {
+            let forgotten = self.forgotten(Missing::InLog(*at, *at + TELLING));
+            self.charge_unless(forgotten, Crime::ActUntold, format!("{act} is not in the audit log"));
         }
         // `job:<id>:<version>` is a transition; with one more word it is help that moved nothing.
         let own = format!("job:{}:", self.id);
-        for (act, times) in told.acts.range(own.clone()..).take_while(|(act, _)| act.starts_with(&own)) {
+        for (act, Entry { times, at }) in told.acts.range(own.clone()..).take_while(|(act, _)| act.starts_with(&own)) {
             if act[own.len()..].contains(':') {
                 continue;
             }
-            if !done.contains(act) {
-                self.charge(Crime::ActNotDone, format!("{act} is in the audit log and not in its history"));
+            if !done.contains_key(act) {
+                let forgotten = self.forgotten(Missing::InRecord(*at, *at));
+                let why = format!("{act} is in the audit log and not in its history");
+                self.charge_unless(forgotten, Crime::ActNotDone, why);
             } else if *times > 1 {
                 self.charge(Crime::ActNotDone, format!("{act} is in the audit log {times} times"));
             }
         }
     }
 
-    fn effects(&mut self, tells: &TellsOf, told: &Told) {
+    fn effects(&mut self, tells: &TellsOf) {
         let times = |of: &BTreeMap<String, u64>| of.get(self.id).copied().unwrap_or_default();
-        let (letters, listed) = (times(&told.letters), times(&told.listed));
+        let (letters, listed) = (times(&self.told.letters), times(&self.told.listed));
         let wanted = u64::from(tells.state.is_bad_end());
         if letters < wanted {
             self.charge(Crime::EffectMissing, format!("it ended {} and has no dead letter", tells.state));
@@ -269,33 +342,6 @@ impl Case<'_> {
         }
         if tells.home {
             self.charge(Crime::HomeLeft, format!("it ended {} and still has a home", tells.state));
-        }
-    }
-
-    /// A primary that was killed may have forgotten its last moments: a start, an end, what loops did
-    /// and the telling of it, and a job whose answer did not say that a replica had it. Nothing else is forgiven, and nothing of a
-    /// job that was over before.
-    fn is_forgiven(&self, crime: Crime) -> bool {
-        let alive_at = |death: &muster_domain::Time| {
-            let begun = self.ledger.accepted.get(self.id).is_none_or(|accepted| accepted.at <= *death);
-            let seen = self.ledger.ends.get(self.id).and_then(|end| end.finished_at);
-            let over = seen.is_some_and(|end| end < death.before(FORGOTTEN));
-            begun && !over
-        };
-        let just_accepted = |death: &muster_domain::Time| {
-            let accepted = self.ledger.accepted.get(self.id);
-            accepted.is_some_and(|a| !a.replicated && a.at <= *death && a.at >= death.before(FORGOTTEN))
-        };
-        let deaths = &self.ledger.forgetful;
-        match crime {
-            Crime::Lost => self.tells.is_none() && deaths.iter().any(just_accepted),
-            Crime::EndedTwice
-            | Crime::OldFence
-            | Crime::StartsAboveMax
-            | Crime::RunWithoutStart
-            | Crime::ActUntold
-            | Crime::ActNotDone => deaths.iter().any(alive_at),
-            _ => false,
         }
     }
 }

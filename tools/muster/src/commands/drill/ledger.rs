@@ -9,10 +9,13 @@ use std::{
 
 use muster_domain::{State, Time};
 
+use super::places::Death;
+
 /// A job that a gateway answered with 2xx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
-    pub(super) at: Time,
+    /// When it was asked for, and when the answer was there: it was written between the two.
+    pub(super) between: (Time, Time),
     /// A replica had it before the answer.
     pub(super) replicated: bool,
 }
@@ -45,8 +48,8 @@ pub(super) struct Ledger {
     pub(super) unanswered: u64,
     /// Submits that were refused, by code.
     pub(super) refused: BTreeMap<String, u64>,
-    /// When a Redis primary was killed that may have taken unreplicated writes with it.
-    pub(super) forgetful: Vec<Time>,
+    /// Redis primaries that were killed, each perhaps with writes that no replica had.
+    pub(super) deaths: Vec<Death>,
 }
 
 impl Ledger {

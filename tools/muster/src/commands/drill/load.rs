@@ -8,7 +8,7 @@ use anyhow::Context;
 use fastrand::Rng;
 use futures_util::{StreamExt, stream, stream::FuturesUnordered};
 use indicatif::ProgressBar;
-use muster_domain::time::wall_clock;
+use muster_domain::{Time, time::wall_clock};
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -181,8 +181,9 @@ impl Load<'_> {
         }
         let key = format!("drill-{:x}", fastrand::u128(..));
         let call = Call::post("/jobs", body.to_string()).idempotency_key(key);
+        let asked = wall_clock();
         let answer = self.apis[0].call(&call).await.map_err(Failure::from)?;
-        self.noted(Ok(answer.value)).context("the answer names no job")
+        self.noted(asked, Ok(answer.value)).context("the answer names no job")
     }
 
     /// One more job under each concurrency key: a slot that was left behind would keep it from ever ending.
@@ -200,7 +201,10 @@ impl Load<'_> {
                 Some(key) => call.idempotency_key(key),
                 None => call,
             };
-            async move { self.noted(self.apis[n % self.apis.len()].call(&call).await.map(|answer| answer.value)) }
+            async move {
+                let asked = wall_clock();
+                self.noted(asked, self.apis[n % self.apis.len()].call(&call).await.map(|answer| answer.value))
+            }
         };
         let Some(id) = submit(api).await else { return };
         if let Some(wait) = plot.again {
@@ -224,12 +228,13 @@ impl Load<'_> {
         };
         let items: Vec<Value> = plots.iter().map(item).collect();
         let call = Call::post("/jobs/batch", json!({ "items": items }).to_string());
+        let asked = wall_clock();
         match self.apis[api].call(&call).await {
             Ok(answer) => {
                 for item in answer.value["items"].as_array().into_iter().flatten() {
                     let job = &item["job"];
                     match job["id"].as_str() {
-                        Some(_) => drop(self.noted(Ok(job.clone()))),
+                        Some(_) => drop(self.noted(asked, Ok(job.clone()))),
                         None => {
                             let code = item["error"]["code"].as_str().unwrap_or("unknown").to_owned();
                             *self.ledger.borrow_mut().refused.entry(code).or_default() += 1;
@@ -237,18 +242,19 @@ impl Load<'_> {
                     }
                 }
             }
-            Err(error) => drop(self.noted(Err(error))),
+            Err(error) => drop(self.noted(asked, Err(error))),
         }
     }
 
     /// Writes an answer down; the id if the job was accepted.
-    fn noted(&self, answer: Result<Value, CallError>) -> Option<String> {
+    fn noted(&self, asked: Time, answer: Result<Value, CallError>) -> Option<String> {
         let mut ledger = self.ledger.borrow_mut();
         match answer {
             Ok(job) => {
                 let id = job["id"].as_str()?.to_owned();
                 let replicated = job["durability"] == "replicated";
-                ledger.accepted.entry(id.clone()).or_insert(Accepted { at: wall_clock(), replicated });
+                let between = (asked, wall_clock());
+                ledger.accepted.entry(id.clone()).or_insert(Accepted { between, replicated });
                 Some(id)
             }
             Err(CallError::Refused(problem)) => {

@@ -1,7 +1,12 @@
 //! Which faults a chaos run injects, and when. A pure function of the seed and the shape of the
 //! stack, so that a seed that found something finds it again. Leaves to others: doing it (`faults`).
 
-use std::{fmt, mem::discriminant, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    fmt,
+    mem::discriminant,
+    time::Duration,
+};
 
 use fastrand::Rng;
 use serde::Serialize;
@@ -12,6 +17,9 @@ const EDGE_MS: u64 = 4_000;
 const GAP_MS: std::ops::RangeInclusive<u64> = 2_000..=6_000;
 /// Two faults of the stores are at least this far apart: one must be able to end before the next.
 const STORE_GAP_MS: u64 = 9_000;
+/// A run of this length has every kind of fault at that pace, on one server of each and on a cluster. In a shorter
+/// one they come closer together until each had its turn.
+const WHOLE_MS: [u64; 2] = [72_000, 100_000];
 
 /// What the plan is made for.
 #[derive(Clone, Debug)]
@@ -155,17 +163,21 @@ const DECK: &[Card] = &[
 /// The plan of a seed.
 pub(super) fn plan(seed: u64, stage: &Stage) -> Vec<Step> {
     let mut rng = Rng::with_seed(seed);
-    let end = u64::try_from(stage.lasts.as_millis()).unwrap_or(u64::MAX).saturating_sub(EDGE_MS);
+    let lasts = u64::try_from(stage.lasts.as_millis()).unwrap_or(u64::MAX);
+    let (end, whole) = (lasts.saturating_sub(EDGE_MS), WHOLE_MS[usize::from(stage.cluster)]);
     let (mut steps, mut deck, mut late) = (Vec::new(), Vec::new(), Vec::new());
     let (mut at_ms, mut store_from) = (EDGE_MS, 0);
+    // How much closer together in the first round.
+    let hurried =
+        |ms: u64, seen: &[Step]| if kinds(seen) < all_kinds(stage) { ms * lasts.min(whole) / whole } else { ms };
     // On a cluster a failover comes first, and a replica of another shard is asked as soon as it may be,
     // so that no run is without them, however short.
     if stage.cluster && at_ms < end {
         let shard = rng.u64(..3);
         steps.push(Step { at_ms, fault: Fault::KillPrimary { shard } });
         late.push(Fault::HandOver { shard: (shard + rng.u64(1..=2)) % 3 });
-        store_from = at_ms + STORE_GAP_MS;
-        at_ms += rng.u64(GAP_MS);
+        store_from = at_ms + hurried(STORE_GAP_MS, &steps);
+        at_ms += hurried(rng.u64(GAP_MS), &steps);
     }
     while at_ms < end {
         if deck.is_empty() {
@@ -184,13 +196,24 @@ pub(super) fn plan(seed: u64, stage: &Stage) -> Vec<Step> {
             late.push(fault);
             continue;
         }
-        if fault.of_a_store() {
-            store_from = at_ms + STORE_GAP_MS;
-        }
+        let of_a_store = fault.of_a_store();
         steps.push(Step { at_ms, fault });
-        at_ms += rng.u64(GAP_MS);
+        if of_a_store {
+            store_from = at_ms + hurried(STORE_GAP_MS, &steps);
+        }
+        at_ms += hurried(rng.u64(GAP_MS), &steps);
     }
     steps
+}
+
+/// How many kinds of faults these are.
+fn kinds(steps: &[Step]) -> usize {
+    steps.iter().map(|step| step.fault.kind()).collect::<BTreeSet<_>>().len()
+}
+
+/// How many kinds this stage has: on a cluster Redis fails in two ways.
+fn all_kinds(stage: &Stage) -> usize {
+    DECK.iter().map(discriminant).collect::<HashSet<_>>().len() + usize::from(stage.cluster)
 }
 
 /// A deck, to be dealt from its end. Each kind comes before any comes again, and those of the stores
@@ -206,7 +229,14 @@ fn shuffled(rng: &mut Rng, stage: &Stage) -> Vec<Card> {
         let known = once.iter().any(|other| discriminant(other) == kind);
         if known { again.push(card) } else { once.push(card) }
     }
-    once.sort_by_key(|card| matches!(card, Card::DropStreams | Card::WipeNats | Card::KillNats | Card::Redis));
+    once.sort_by_key(|card| match card {
+        // A node of NATS 2.9 that dies just after a stream was made anew may not find into it again: first the
+        // node, and last what makes all of NATS new.
+        Card::KillNats if stage.cluster => 3,
+        Card::DropStreams | Card::Redis if stage.cluster => 2,
+        Card::DropStreams | Card::WipeNats | Card::KillNats | Card::Redis => 1,
+        _ => 0,
+    });
     again.into_iter().chain(once).collect()
 }
 
@@ -266,7 +296,7 @@ mod tests {
     #[test]
     fn a_plan_is_the_same_in_every_build() {
         let first: Vec<String> =
-            plan(42, &stage(1, false)).iter().take(3).map(|s| format!("{} {}", s.at_ms, s.fault)).collect();
+            plan(42, &stage(2, false)).iter().take(3).map(|s| format!("{} {}", s.at_ms, s.fault)).collect();
         assert_eq!(
             first,
             [
@@ -278,12 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_and_a_bit_has_every_kind_of_fault_and_ends_in_time() {
+    fn a_run_has_every_kind_of_fault_and_ends_in_time() {
         let everywhere = ["cut", "drop_streams", "kill", "kill_nats", "leave", "pause", "stall", "wipe_nats"];
-        let stages = [(false, 72, vec!["restart_redis"]), (true, 100, vec!["hand_over", "kill_primary"])];
+        let (single, cluster) = (vec!["restart_redis"], vec!["hand_over", "kill_primary"]);
+        let stages = [(false, 72, &single), (false, 24, &single), (true, 100, &cluster), (true, 24, &cluster)];
         for (cluster, seconds, own) in stages {
             let lasts = Duration::from_secs(seconds);
-            let mut kinds: Vec<&str> = everywhere.into_iter().chain(own).collect();
+            let mut kinds: Vec<&str> = everywhere.into_iter().chain(own.iter().copied()).collect();
             kinds.sort_unstable();
             for seed in 0..500 {
                 let steps = plan(seed, &Stage { lasts, ..stage(1, cluster) });

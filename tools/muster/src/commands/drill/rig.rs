@@ -5,6 +5,7 @@
 //! Everything runs on the main thread: the processes are bound to it.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     path::{Path, PathBuf},
     rc::Rc,
@@ -136,7 +137,13 @@ impl Rig {
             processes,
             order,
             lines: Rc::new(lines),
-            stores: Rc::new(Stores { redis, nats, clustered: shape.cluster, turn: Mutex::new(()) }),
+            stores: Rc::new(Stores {
+                redis,
+                nats,
+                clustered: shape.cluster,
+                deaths: RefCell::default(),
+                turn: Mutex::new(()),
+            }),
         };
         let fleet = Fleet::new(folder.logs()).silent();
         let mut rig = Rig { fleet, orders, seen, hands, folder, door, _ports: ports };

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     check,
     hands::Hands,
-    judge::Charge,
+    judge::{Charge, Findings},
     ledger::Ledger,
     load::{Load, Mix},
     rig::{Ended, Rig, Setting, Shape},
@@ -250,6 +250,7 @@ struct Played {
     measures: Vec<Measure>,
     broken: Vec<String>,
     charges: Vec<Charge>,
+    forgiven: Vec<Charge>,
     accepted: usize,
 }
 
@@ -266,6 +267,7 @@ impl Played {
             "broken": self.broken,
             "accepted": self.accepted,
             "charges": self.charges,
+            "forgiven": self.forgiven,
         })
     }
 }
@@ -282,8 +284,8 @@ impl Stage {
                 Err(error) if name == Name::All => {
                     eprintln!("{}: {error:#}", scene.title);
                     let broken = vec![format!("{error:#}")];
-                    let (measures, charges) = (Vec::new(), Vec::new());
-                    all.push(Played { title: scene.title, measures, broken, charges, accepted: 0 });
+                    let (measures, charges, forgiven) = (Vec::new(), Vec::new(), Vec::new());
+                    all.push(Played { title: scene.title, measures, broken, charges, forgiven, accepted: 0 });
                 }
                 Err(error) => return Err(error),
             }
@@ -349,13 +351,19 @@ impl Stage {
             return Ok(Ended::Stopped);
         };
         let checked = check::check(rig, stop, &load, Duration::from_secs(120), bar).await?;
-        let (accepted, charges) = (checked.ledger.accepted.len(), checked.findings.charges);
+        let (forgiven, most) = (checked.findings.forgiven_jobs(), checked.forgivable);
+        scenery.expect(
+            forgiven <= most,
+            format_args!("{forgiven} jobs were forgotten by a primary, at most {most} may be"),
+        );
+        let accepted = checked.ledger.accepted.len();
+        let Findings { charges, forgiven } = checked.findings;
         for charge in charges.iter().take(20) {
             scenery.tell(format_args!("BROKEN: {}: {}", charge.job, charge.why));
         }
         scenery.tell(format_args!("{accepted} jobs were accepted, each ended once: {}", charges.is_empty()));
         let (measures, broken) = (scenery.measures.into_inner(), scenery.broken.into_inner());
-        Ok(Ended::Done(Played { title: scene.title, measures, broken, charges, accepted }))
+        Ok(Ended::Done(Played { title: scene.title, measures, broken, charges, forgiven, accepted }))
     }
 }
 

@@ -10,6 +10,7 @@ use indicatif::ProgressBar;
 use muster_domain::{Event, State, Time, audit};
 use serde_json::Value;
 
+use super::places::Places;
 use crate::{
     api::{Api, Call, CallError},
     outcome::Failure,
@@ -27,6 +28,7 @@ pub(super) struct Step {
     pub(super) event: Option<Event>,
     pub(super) to: State,
     pub(super) attempt: u32,
+    pub(super) at: Time,
 }
 
 impl fmt::Display for Step {
@@ -66,12 +68,22 @@ pub(super) struct Told {
     pub(super) letters: BTreeMap<String, u64>,
     /// Messages that nobody could read.
     pub(super) unreadable: u64,
-    /// How often each act, by its id, is in the audit log.
-    pub(super) acts: BTreeMap<String, u64>,
+    /// The acts in the audit log, by their ids.
+    pub(super) acts: BTreeMap<String, Entry>,
     /// Where the chain of the audit log does not hold.
     pub(super) audit_break: Option<String>,
     /// What is wrong with the gauge of jobs that nobody looks after; read last.
     pub(super) gap: Option<String>,
+    /// Where a cluster that lost a primary keeps all this.
+    pub(super) places: Option<Places>,
+}
+
+/// An act as the audit log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// How often.
+    pub(super) times: u64,
+    pub(super) at: Time,
 }
 
 impl Told {
@@ -82,12 +94,13 @@ impl Told {
         bar: &ProgressBar,
     ) -> anyhow::Result<Told> {
         let mut told = Told {
-            listed: pages(api, "/jobs", "job").await?,
-            letters: pages(api, "/dlq", "job").await?,
-            unreadable: pages(api, "/dlq", "message").await?.values().sum(),
+            listed: times(pages(api, "/jobs", "job").await?),
+            letters: times(pages(api, "/dlq", "job").await?),
+            unreadable: times(pages(api, "/dlq", "message").await?).values().sum(),
             acts: pages(api, "/audit", "").await?,
             audit_break: audit_break(api).await?,
             gap: None,
+            places: None,
             jobs: BTreeMap::new(),
         };
         let mut all: Vec<String> = ids.into_iter().chain(told.listed.keys().cloned()).collect();
@@ -106,11 +119,11 @@ impl Told {
 }
 
 impl TellsOf {
-    /// The acts of loops that its history has, by the ids that the audit log gives them.
-    pub(super) fn acts(&self, id: &str) -> Vec<String> {
+    /// The acts of loops that its history has, by the ids that the audit log gives them, and when each was.
+    pub(super) fn acts(&self, id: &str) -> BTreeMap<String, Time> {
         let steps = self.history.windows(2).zip(2..);
         let act = |(pair, version): (&[Step], u32)| {
-            audit::action_of(pair[1].event?, pair[0].to).map(|_| format!("job:{id}:{version}"))
+            audit::action_of(pair[1].event?, pair[0].to).map(|_| (format!("job:{id}:{version}"), pair[1].at))
         };
         steps.filter_map(act).collect()
     }
@@ -139,7 +152,8 @@ impl TellsOf {
                 "submit" => None,
                 other => Some(Event::parse(other).with_context(|| format!("no event {other:?}"))?),
             };
-            anyhow::Ok(Step { event, to: state(&step["state"])?, attempt: number(&step["attempt"])? })
+            let at = moment(&step["at"]).context("no moment")?;
+            anyhow::Ok(Step { event, to: state(&step["state"])?, attempt: number(&step["attempt"])?, at })
         };
         Ok(TellsOf {
             state: state(&job["state"])?,
@@ -192,8 +206,12 @@ async fn audit_break(api: &Api) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Walks a list to its end; how often each id is in it.
-async fn pages(api: &Api, path: &str, kind: &str) -> anyhow::Result<BTreeMap<String, u64>> {
+fn times(found: BTreeMap<String, Entry>) -> BTreeMap<String, u64> {
+    found.into_iter().map(|(id, entry)| (id, entry.times)).collect()
+}
+
+/// Walks a list to its end; what it says of each id, and how often.
+async fn pages(api: &Api, path: &str, kind: &str) -> anyhow::Result<BTreeMap<String, Entry>> {
     let mut found = BTreeMap::new();
     let mut cursor = None;
     loop {
@@ -207,7 +225,8 @@ async fn pages(api: &Api, path: &str, kind: &str) -> anyhow::Result<BTreeMap<Str
         let page = api.call(&call).await.map_err(Failure::from)?.value;
         for item in page["items"].as_array().context("the page has no items")? {
             let id = item["job"]["id"].as_str().or(item["id"].as_str()).unwrap_or_default();
-            *found.entry(id.to_owned()).or_default() += 1;
+            let at = moment(&item["at"]).unwrap_or_default();
+            found.entry(id.to_owned()).or_insert(Entry { times: 0, at }).times += 1;
         }
         cursor = page["next_cursor"].as_str().map(str::to_owned);
         if cursor.is_none() {

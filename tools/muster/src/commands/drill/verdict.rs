@@ -28,7 +28,7 @@ pub(super) struct Verdict<'a> {
 impl Verdict<'_> {
     /// Whether every promise was kept.
     pub(super) fn holds(&self) -> bool {
-        self.checked.findings.charges.is_empty() && self.checked.told.unreadable == 0
+        self.checked.holds() && self.checked.told.unreadable == 0
     }
 
     fn ended(&self) -> usize {
@@ -65,6 +65,8 @@ impl Verdict<'_> {
         }
         body.insert("unreadable_messages".into(), self.checked.told.unreadable.into());
         body.insert("forgiven".into(), json!(self.checked.findings.forgiven));
+        body.insert("forgiven_jobs".into(), self.checked.findings.forgiven_jobs().into());
+        body.insert("forgivable_jobs".into(), self.checked.forgivable.into());
         body.insert("executions".into(), self.executions().into());
         body.insert("executed_by".into(), json!(self.checked.ledger.shares));
         body.insert("ends".into(), json!(self.ends()));
@@ -111,8 +113,9 @@ impl Verdict<'_> {
             Crime::ALL.iter().map(|(crime, words)| counted(words, count(&self.checked.findings.charges, *crime))),
         );
         rows.push(counted("unreadable messages", usize::try_from(self.checked.told.unreadable).unwrap_or(usize::MAX)));
-        if !self.checked.ledger.forgetful.is_empty() {
-            rows.push(counted("forgiven: forgotten by a killed primary", self.checked.findings.forgiven.len()));
+        if !self.checked.ledger.deaths.is_empty() {
+            let words = format!("forgiven: forgotten by a killed primary, at most {}", self.checked.forgivable);
+            rows.push(counted(&words, self.checked.findings.forgiven_jobs()));
         }
         output::rows(&["", ""], rows);
         output::line(format_args!("\nverdict: {}   ({})", if self.holds() { "PASS" } else { "FAIL" }, self.again));

@@ -6,17 +6,20 @@ use muster_domain::Time;
 use super::*;
 use crate::commands::drill::{
     ledger::{Accepted, SeenEnd},
+    places::Places,
     told::Step,
 };
 
 const T0: u64 = 1_800_000_000_000_000;
+
+const ENTRY: Entry = Entry { times: 1, at: Time(T0) };
 
 fn at(seconds: u64) -> Time {
     Time(T0 + seconds * 1_000_000)
 }
 
 fn step(event: Option<Event>, to: State, attempt: u32) -> Step {
-    Step { event, to, attempt }
+    Step { event, to, attempt, at: at(0) }
 }
 
 fn succeeded() -> TellsOf {
@@ -62,14 +65,14 @@ fn sound() -> (Ledger, Told) {
     let mut ledger = Ledger::default();
     let mut told = Told::default();
     for (id, tells) in [("good", succeeded()), ("bad", failed())] {
-        ledger.accepted.insert(id.into(), Accepted { at: at(0), replicated: true });
+        ledger.accepted.insert(id.into(), Accepted { between: (at(0), at(0)), replicated: true });
         ledger.ends.insert(id.into(), SeenEnd { state: tells.state, finished_at: tells.finished_at });
         told.listed.insert(id.into(), 1);
         told.jobs.insert(id.into(), tells);
     }
     told.letters.insert("bad".into(), 1);
     // The rescue and the retry after it.
-    told.acts.extend(["job:good:4", "job:good:5", "job:good:5:resubmit", "key:k1"].map(|act| (act.to_owned(), 1)));
+    told.acts.extend(["job:good:4", "job:good:5", "job:good:5:resubmit", "key:k1"].map(|act| (act.to_owned(), ENTRY)));
     let run = |attempt, fence| Execution { attempt, fence };
     ledger.executions.insert("good".into(), vec![run(1, 10), run(2, 20)]);
     ledger.executions.insert("bad".into(), vec![run(1, 30)]);
@@ -224,11 +227,11 @@ fn effects_are_there_once() {
 
 #[test]
 fn the_log_tells_what_loops_did_and_nothing_else() {
-    let untold = forged(|_, told| assert_eq!(told.acts.remove("job:good:4"), Some(1)));
+    let untold = forged(|_, told| assert_eq!(told.acts.remove("job:good:4"), Some(ENTRY)));
     assert_eq!(untold, [("good".into(), Crime::ActUntold)]);
-    let invented = forged(|_, told| assert_eq!(told.acts.insert("job:bad:4".into(), 1), None));
+    let invented = forged(|_, told| assert_eq!(told.acts.insert("job:bad:4".into(), ENTRY), None));
     assert_eq!(invented, [("bad".into(), Crime::ActNotDone)]);
-    let twice = forged(|_, told| assert_eq!(told.acts.insert("job:good:5".into(), 2), Some(1)));
+    let twice = forged(|_, told| told.acts.get_mut("job:good:5").unwrap().times = 2);
     assert_eq!(twice, [("good".into(), Crime::ActNotDone)]);
 }
 
@@ -244,30 +247,6 @@ fn one_key_makes_one_job() {
 }
 
 #[test]
-fn a_killed_primary_excuses_what_it_forgot_and_nothing_else() {
-    let judged = |death: u64, forge: &dyn Fn(&mut Ledger, &mut Told)| {
-        let (mut ledger, mut told) = sound();
-        ledger.forgetful.push(at(death));
-        forge(&mut ledger, &mut told);
-        let findings = judge(&ledger, &told);
-        (findings.charges.len(), findings.forgiven.len())
-    };
-    let end_again = |ledger: &mut Ledger, _: &mut Told| ledger.ends.get_mut("good").unwrap().finished_at = Some(at(9));
-    assert_eq!(judged(10, &end_again), (0, 1));
-    assert_eq!(judged(13, &end_again), (1, 0), "it had ended long before");
-    let gone = |_: &mut Ledger, told: &mut Told| drop(told.jobs.remove("good"));
-    assert_eq!(judged(1, &gone), (1, 0), "a replica had it");
-    let gone_from_memory = |ledger: &mut Ledger, told: &mut Told| {
-        ledger.accepted.get_mut("good").unwrap().replicated = false;
-        told.jobs.remove("good");
-    };
-    assert_eq!(judged(1, &gone_from_memory), (0, 1));
-    assert_eq!(judged(5, &gone_from_memory), (1, 0), "there was time to pass it on");
-    let home = |_: &mut Ledger, told: &mut Told| told.jobs.get_mut("good").unwrap().home = true;
-    assert_eq!(judged(10, &home), (1, 0), "a home can be repaired");
-}
-
-#[test]
 fn an_audit_log_that_breaks_is_charged() {
     let broken = forged(|_, told| told.audit_break = Some("at number 7".into()));
     assert_eq!(broken, [("the audit log".into(), Crime::AuditBreaks)]);
@@ -277,4 +256,212 @@ fn an_audit_log_that_breaks_is_charged() {
 fn a_gap_that_the_gauge_tells_of_is_charged() {
     let left = forged(|_, told| told.gap = Some("muster_consistency_gap is 1".into()));
     assert_eq!(left, [("the scrub".into(), Crime::HomeLeft)]);
+}
+
+/// What died with a primary, and what did not.
+mod forgotten {
+    use super::*;
+
+    /// Ten seconds in, a primary is killed.
+    const DEATH: u64 = 10_000;
+    /// Just as long before as it may not have passed on, and a moment longer.
+    const LATE: u64 = DEATH - 1_000;
+    const EARLY: u64 = LATE - 1;
+
+    fn ms(ms: u64) -> Time {
+        Time(T0 + ms * 1_000)
+    }
+
+    fn places() -> Places {
+        Places::named("record:", "log")
+    }
+
+    /// The primary of this slot is killed; who is charged, and who is forgiven.
+    fn killed(slot: u16, forge: &dyn Fn(&mut Ledger, &mut Told)) -> (Vec<Crime>, Vec<Crime>) {
+        let (mut ledger, mut told) = sound();
+        told.places = Some(places());
+        ledger.deaths.push(Death { slots: vec![slot..=slot], between: (ms(DEATH), ms(DEATH + 20)) });
+        forge(&mut ledger, &mut told);
+        let findings = judge(&ledger, &told);
+        let crimes = |charges: &[Charge]| charges.iter().map(|charge| charge.crime).collect();
+        (crimes(&findings.charges), crimes(&findings.forgiven))
+    }
+
+    /// A write to the record that is missing is forgiven if it was made in the last second before its own
+    /// primary's death, and never else.
+    fn only_in_the_last_second(crime: Crime, forge: &dyn Fn(Time, &mut Ledger, &mut Told)) {
+        let own = places().of("good");
+        let written = |moment: u64, slot| killed(slot, &|ledger, told| forge(ms(moment), ledger, told));
+        for moment in [LATE, DEATH, DEATH + 20] {
+            assert_eq!(written(moment, own), (vec![], vec![crime]), "{moment}");
+        }
+        assert_eq!(written(EARLY, own), (vec![crime], vec![]), "there was time to pass it on");
+        assert_eq!(written(DEATH + 21, own), (vec![crime], vec![]), "that primary was dead");
+        assert_eq!(written(DEATH, own ^ 1), (vec![crime], vec![]), "another shard's primary died");
+        let nobody_died = killed(own, &|ledger, told| {
+            ledger.deaths.clear();
+            forge(ms(DEATH), ledger, told);
+        });
+        assert_eq!(nobody_died, (vec![crime], vec![]));
+    }
+
+    fn lost(written: Time, ledger: &mut Ledger, told: &mut Told) {
+        ledger.accepted.insert("good".into(), Accepted { between: (written, written), replicated: false });
+        told.jobs.remove("good");
+        told.acts.clear();
+    }
+
+    #[test]
+    fn a_job_that_no_replica_had() {
+        only_in_the_last_second(Crime::Lost, &lost);
+        let replicated = killed(places().of("good"), &|ledger, told| {
+            lost(ms(DEATH), ledger, told);
+            ledger.accepted.get_mut("good").unwrap().replicated = true;
+        });
+        assert_eq!(replicated, (vec![Crime::Lost], vec![]), "a replica had it");
+        let slow = killed(places().of("good"), &|ledger, told| {
+            lost(ms(DEATH), ledger, told);
+            ledger.accepted.get_mut("good").unwrap().between = (ms(EARLY - 500), ms(DEATH + 900));
+        });
+        assert_eq!(slow, (vec![], vec![Crime::Lost]), "it was written somewhere in between");
+        let alive = killed(places().of("good"), &|ledger, told| {
+            ledger.ends.remove("good");
+            let tells = good(told);
+            tells.history.pop();
+            (tells.state, tells.finished_at) = (State::Running, None);
+        });
+        assert_eq!(alive, (vec![Crime::Lost], vec![]), "who has a record must end");
+    }
+
+    #[test]
+    fn a_job_that_nobody_was_told_of() {
+        only_in_the_last_second(Crime::RunWithoutStart, &|started, ledger, told| {
+            ledger.accepted.remove("good");
+            ledger.executions.insert("good".into(), vec![Execution { attempt: 1, fence: started.0 }]);
+            told.jobs.remove("good");
+            told.acts.clear();
+        });
+    }
+
+    #[test]
+    fn an_end() {
+        only_in_the_last_second(Crime::EndedTwice, &|ended, ledger, _| {
+            ledger.ends.insert("good".into(), SeenEnd { state: State::Cancelled, finished_at: Some(ended) });
+        });
+        let twice_in_one_record = killed(places().of("good"), &|_, told| {
+            good(told).history.insert(7, step(Some(Event::Succeed), State::Succeeded, 2));
+        });
+        assert!(twice_in_one_record.0.contains(&Crime::EndedTwice), "a record is forgotten whole or not at all");
+    }
+
+    fn started(moment: Time, ledger: &mut Ledger) {
+        ledger.executions.get_mut("good").unwrap().insert(0, Execution { attempt: 1, fence: moment.0 });
+    }
+
+    /// Its outcome is of a start after all that was forgotten.
+    fn went_on(ledger: &mut Ledger, told: &mut Told) {
+        let last = ms(DEATH * 2).0;
+        ledger.executions.get_mut("good").unwrap()[1].fence = last;
+        good(told).stamp = Some(Stamp { attempt: 2, fence: last });
+    }
+
+    #[test]
+    fn a_start() {
+        only_in_the_last_second(Crime::RunWithoutStart, &|moment, ledger, told| {
+            went_on(ledger, told);
+            started(moment, ledger);
+        });
+        let one_of_two = killed(places().of("good"), &|ledger, told| {
+            went_on(ledger, told);
+            started(ms(DEATH), ledger);
+            started(ms(EARLY), ledger);
+            good(told).max_attempts = 4;
+        });
+        assert_eq!(one_of_two, (vec![Crime::RunWithoutStart], vec![]), "two starts are missing");
+        let twice = killed(places().of("good"), &|ledger, told| {
+            went_on(ledger, told);
+            ledger.executions.get_mut("good").unwrap()[0] = ledger.executions["good"][1];
+        });
+        assert_eq!(twice, (vec![Crime::RunWithoutStart], vec![]), "a start after the death has a fence of its own");
+    }
+
+    #[test]
+    fn a_start_above_those_that_may_be() {
+        let above = |moment: u64| {
+            killed(places().of("good"), &|ledger, told| {
+                went_on(ledger, told);
+                started(ms(moment), ledger);
+                good(told).max_attempts = 2;
+            })
+        };
+        let both = vec![Crime::RunWithoutStart, Crime::StartsAboveMax];
+        assert_eq!(above(DEATH), (vec![], both.clone()));
+        assert_eq!(above(EARLY), (both, vec![]));
+        let recorded = killed(places().of("good"), &|ledger, told| {
+            ledger.executions.insert("good".into(), vec![Execution { attempt: 2, fence: 20 }]);
+            good(told).max_attempts = 1;
+        });
+        assert_eq!(recorded, (vec![Crime::StartsAboveMax], vec![]), "what it recorded it had not forgotten");
+    }
+
+    #[test]
+    fn a_start_after_the_one_that_counted() {
+        only_in_the_last_second(Crime::OldFence, &|moment, ledger, told| {
+            ledger.executions.get_mut("good").unwrap()[1].fence = moment.0;
+            good(told).stamp = Some(Stamp { attempt: 2, fence: ms(1).0 });
+        });
+        let from_nowhere = killed(places().of("good"), &|_, told| {
+            good(told).stamp = Some(Stamp { attempt: 2, fence: ms(DEATH).0 });
+        });
+        assert_eq!(from_nowhere, (vec![Crime::OldFence], vec![]), "nobody ran under that fence");
+    }
+
+    #[test]
+    fn an_act_of_a_loop() {
+        only_in_the_last_second(Crime::ActNotDone, &|moment, _, told| {
+            told.acts.insert("job:good:9".into(), Entry { times: 1, at: moment });
+        });
+        let twice = killed(places().log.unwrap(), &|_, told| {
+            told.acts.insert("job:good:5".into(), Entry { times: 2, at: ms(DEATH) });
+        });
+        assert_eq!(twice, (vec![Crime::ActNotDone], vec![]), "what the log forgot it has not twice");
+    }
+
+    #[test]
+    fn the_telling_of_an_act() {
+        let log = places().log.unwrap();
+        let untold = |moment: u64, slot| {
+            killed(slot, &|_, told| {
+                told.acts.remove("job:good:4");
+                good(told).history[3].at = ms(moment);
+            })
+        };
+        for moment in [LATE - 5_000, DEATH, DEATH + 20] {
+            assert_eq!(untold(moment, log), (vec![], vec![Crime::ActUntold]), "{moment}");
+        }
+        assert_eq!(untold(LATE - 5_001, log), (vec![Crime::ActUntold], vec![]), "it was told long before");
+        assert_eq!(untold(DEATH + 21, log), (vec![Crime::ActUntold], vec![]), "that primary was dead");
+        assert_eq!(untold(DEATH, places().of("good")), (vec![Crime::ActUntold], vec![]), "the log is elsewhere");
+    }
+
+    #[test]
+    fn nothing_that_can_be_repaired() {
+        let own = places().of("good");
+        let home = killed(own, &|_, told| good(told).home = true);
+        assert_eq!(home, (vec![Crime::HomeLeft], vec![]));
+        let unlisted = killed(own, &|_, told| {
+            let _ = told.listed.remove("good");
+        });
+        assert_eq!(unlisted, (vec![Crime::EffectMissing], vec![]));
+    }
+
+    #[test]
+    fn no_more_jobs_than_a_second_brings() {
+        let death = Death { slots: Vec::new(), between: (ms(0), ms(0)) };
+        assert_eq!((forgivable(&[], 30), forgivable(&[death.clone(), death], 30)), (0, 60));
+        let charge = |job: &str| Charge { job: job.into(), crime: Crime::EndedTwice, why: String::new() };
+        let findings = Findings { charges: Vec::new(), forgiven: vec![charge("a"), charge("a"), charge("b")] };
+        assert_eq!((findings.forgiven_jobs(), findings.hold(2), findings.hold(1)), (2, true, false));
+        assert!(!Findings { charges: vec![charge("a")], forgiven: Vec::new() }.hold(9));
+    }
 }

@@ -11,10 +11,11 @@ use crate::commands::worker::drilled::Part;
 
 /// Jobs that run through the outage.
 const JOBS: usize = 12;
-/// How long the single server is away.
-const AWAY: Duration = Duration::from_secs(3);
-/// A replica takes over after its primary's time-out and a vote; a server reads its log.
-const SERVED: Duration = Duration::from_secs(15);
+/// How long the single server is away: longer than a lease of the drill's workers.
+const AWAY: Duration = Duration::from_secs(7);
+/// A replica takes over after its primary's time-out and a vote; a server reads its log. Seconds, and more of them on
+/// a busy machine.
+const SERVED: Duration = Duration::from_secs(30);
 
 pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     let part = Part { ms: 15_000, ..Part::default() };
@@ -34,25 +35,29 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     scenery.tell(format_args!("{JOBS} jobs of one attempt run for 15 s, their leases last 5 s"));
     let work = async {
         sleep(Duration::from_secs(1)).await;
-        let begun = Instant::now();
         if scenery.cluster {
-            scenery.load.ledger.borrow_mut().forgetful.push(muster_domain::time::wall_clock());
-            let killed = scenery.hands.kill_primary(0).await?;
-            scenery.tell(format_args!("kill -9 {killed}, a primary; its replica took over and it came back as one"));
+            // Work goes on when the replica has taken over; that the old primary comes back takes longer.
+            let fail_over = async {
+                let killed = scenery.hands.kill_primary(0).await?;
+                scenery
+                    .tell(format_args!("{killed} was a primary: its replica has taken over and it came back as one"));
+                anyhow::Ok(())
+            };
+            let served = async {
+                until(Duration::from_secs(60), "the primary's death", async || {
+                    Ok((!scenery.hands.stores.deaths.borrow().is_empty()).then_some(()))
+                })
+                .await?;
+                scenery.tell("kill -9 of a Redis primary");
+                flows(scenery, Instant::now()).await
+            };
+            tokio::try_join!(fail_over, served).map(drop)
         } else {
             scenery.tell(format_args!("stopping Redis for {} s", AWAY.as_secs()));
+            let begun = Instant::now();
             scenery.hands.restart_redis(AWAY).await?;
+            flows(scenery, begun).await
         }
-        let short = Part::default();
-        let ids = (0..8).map(|_| scenery.submit("drill.short", &short, json!({})));
-        for id in futures_util::future::try_join_all(ids).await? {
-            until(Duration::from_secs(60), "a new job's end", async || {
-                Ok((scenery.job(&id).await?["done"] == true).then_some(()))
-            })
-            .await?;
-        }
-        scenery.measured("Redis away → new jobs run", begun.elapsed(), SERVED);
-        anyhow::Ok(())
     };
     let mut result = Ok(());
     scenery.load.run(async { result = work.await }).await;
@@ -65,5 +70,19 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
         .await?;
         scenery.expect(job["state"] == "succeeded", format_args!("{id} kept its one attempt: {}", job["state"]));
     }
+    Ok(())
+}
+
+/// Waits until jobs that come now end, on every shard.
+async fn flows(scenery: &Scenery<'_>, begun: Instant) -> anyhow::Result<()> {
+    let short = Part::default();
+    let ids = (0..8).map(|_| scenery.submit("drill.short", &short, json!({})));
+    for id in futures_util::future::try_join_all(ids).await? {
+        until(Duration::from_secs(60), "a new job's end", async || {
+            Ok((scenery.job(&id).await?["done"] == true).then_some(()))
+        })
+        .await?;
+    }
+    scenery.measured("Redis away → new jobs run", begun.elapsed(), SERVED);
     Ok(())
 }
