@@ -85,6 +85,10 @@ impl Flow {
             head.version = read;
         }
         let acts = audit::retries(record.id, &record.spec, &head, &story.history);
-        if acts.is_empty() { Ok(()) } else { self.store.audit(&acts).await.map(|_| ()) }
+        if !acts.is_empty() {
+            self.store.audit(&acts).await?;
+            failpoint!("cancel.after_audit");
+        }
+        Ok(())
     }
 }

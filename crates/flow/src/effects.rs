@@ -133,6 +133,7 @@ impl Flow {
             }
         }
         if !finished.freed.is_empty() {
+            failpoint!("finish.before_slots");
             for next in self.store.free_slots(&finished.freed).await {
                 finished.next.extend(next?);
             }

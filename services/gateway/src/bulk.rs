@@ -77,6 +77,7 @@ impl Bulk {
         let size = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let who = carrier(&operation);
         store.audit(&batch.iter().map(|job| act_on(&operation, *job, store.now())).collect::<Vec<_>>()).await?;
+        failpoint!("bulk.after_audit");
         let deeds = act::all(&self.gateway, &who, operation.asked.action, batch).await;
         for (job, deed) in deeds {
             match deed {

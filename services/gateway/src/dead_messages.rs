@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use muster_bus::{Bus, ConsumerSpec, Delivery, subjects};
 use muster_domain::Time;
+use muster_flow::failpoint;
 use muster_store::{DeadMessage, Store};
 use muster_wire::Body;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +53,10 @@ async fn handle(delivery: Delivery, store: &Store) {
         at: Time(delivery.envelope.sent_at).some().unwrap_or_else(|| store.now()),
     };
     match store.add_dead_message(&message).await {
-        Ok(()) => delivery.receipt.ack().await,
+        Ok(()) => {
+            failpoint!("dead_message.after_store");
+            delivery.receipt.ack().await;
+        }
         Err(_) => delivery.receipt.nak(AGAIN).await,
     }
 }

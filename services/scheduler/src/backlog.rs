@@ -3,7 +3,8 @@
 //! Knows: the order of a release, which a model was asked about: claim the head of the queue for
 //! a few seconds, dispatch by version, publish, forward the home, only then remove the entry.
 //! Promises: nothing is popped, so whoever dies on the way leaves an entry that the next claim
-//! finishes; who stands in line `pending` on a topic that moves fast is offered as it is; an entry
+//! finishes; an entry whose job is queued under another version is put there under that one before it is
+//! removed; who stands in line `pending` on a topic that moves fast is offered as it is; an entry
 //! whose job is `dispatched` already is published again before it is removed; whoever could not
 //! dispatch leaves the entry. Leaves to others: how many fit (`window`), what the topic was told
 //! about it (`rules`), who goes first (the queue).
@@ -111,8 +112,17 @@ pub(crate) struct Sorted {
     /// Of these, how far ahead the homes of those must be brought that live: whoever released them may
     /// have died between offer and home, and a queued job's home is far away.
     pub(crate) nearer: Vec<(JobId, Duration)>,
+    /// Of jobs that are queued under another version than their entry's.
+    pub(crate) renewed: Vec<Renewed>,
     /// Places in the window that stay empty.
     pub(crate) unused: u64,
+}
+
+/// An entry that another is to stand for: whoever gave the job its version may have died before that was
+/// written. Its home is no later than any queued job's, and stays.
+pub(crate) struct Renewed {
+    pub(crate) old: QueueEntry,
+    pub(crate) new: QueueEntry,
 }
 
 /// A job that is about to be offered.
@@ -178,6 +188,11 @@ async fn dispatch(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorte
                 sorted.nearer.extend(look.map(|look| (entry.job, look)));
                 sorted.over.push(entry);
             }
+            Standing::Queued(head) => {
+                sorted.unused += 1;
+                let new = QueueEntry { version: head.version, since: head.created_at, ..entry.clone() };
+                sorted.renewed.push(Renewed { old: entry, new });
+            }
             Standing::Unknown => sorted.unused += 1,
         }
     }
@@ -214,7 +229,7 @@ async fn as_they_are(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, so
 
 /// Publish, forward, remove: in this order.
 pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
-    let Sorted { offers, mut offered, over, nearer: mut homes, again, .. } = sorted;
+    let Sorted { offers, mut offered, over, nearer: mut homes, renewed, again, .. } = sorted;
     let how = Offering { many: lane.window().is_hot(), again };
     lines::note(desk, lines::due(std::iter::once(lane))).await;
     // Before anybody can start them, so that watchers hear of both in this order.
@@ -232,6 +247,7 @@ pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
         finished.push(ready.entry);
     }
     desk.published(&stand, how.many).await;
+    finished.extend(renew(desk, lane, renewed).await);
     let forwarded = desk.forward(&homes).await.is_ok();
     muster_flow::failpoint!("release.after_forward");
     if forwarded && !finished.is_empty() && desk.store().remove_queued(&finished).await.is_ok() {
@@ -239,9 +255,25 @@ pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
     }
 }
 
+/// Puts jobs into the backlog under the versions that they have by now. Returns the entries that may go: none if
+/// that failed, for they are all that leads to those jobs.
+async fn renew(desk: &Desk, lane: &Arc<Lane>, renewed: Vec<Renewed>) -> Vec<QueueEntry> {
+    let (old, new): (Vec<_>, Vec<_>) = renewed.into_iter().map(|Renewed { old, new }| (old, new)).unzip();
+    if new.is_empty() || desk.store().enqueue(&new).await.is_err() {
+        return Vec::new();
+    }
+    lane.window().queued(new.len() as u64);
+    if lane.can_release() {
+        desk.lanes.poke(lane);
+    }
+    old
+}
+
 enum Standing<'a> {
     /// It is `dispatched`, by us or by somebody who may have died before publishing.
     Offered { head: &'a Head, look: Option<Duration>, first: bool },
+    /// It is queued, under another version.
+    Queued(&'a Head),
     /// It has moved on, is gone, or cannot be read: the entry is a leftover. If it lives, this is when it
     /// has to be looked at.
     Elsewhere { look: Option<Duration> },
@@ -257,6 +289,7 @@ fn standing(moved: &Result<Moved, StoreError>) -> Standing<'_> {
             Some(head) if head.state() == State::Dispatched => {
                 Standing::Offered { head, look: forward_of(moved, head), first: moved.outcome == Outcome::Applied }
             }
+            Some(head) if head.state() == State::Queued => Standing::Queued(head),
             head => {
                 let lives = head.as_ref().filter(|head| !head.state().is_end());
                 Standing::Elsewhere { look: lives.map(|head| next_look(head, moved.now).remaining(moved.now)) }

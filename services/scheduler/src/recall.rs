@@ -87,5 +87,8 @@ async fn take_back(desk: &Desk, mut held: Vec<&mut Read>) {
     // What the bus or the store does not take is found by the look at a pending job.
     let _ = desk.forward(&homes).await;
     desk.flow.publish_submits(back).await;
+    if !freed.is_empty() {
+        muster_flow::failpoint!("recall.after_submit");
+    }
     slots::free(desk, freed).await;
 }

@@ -227,6 +227,7 @@ async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
             ends.retain(|(place, _)| !places.contains(place));
             failed.extend(places);
         }
+        muster_flow::failpoint!("settle.after_audit");
     }
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
     let (ended, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();

@@ -26,7 +26,7 @@ use muster_flow::offer_of;
 use muster_store::{Fields, QueueEntry, Record, SlotAsk, SlotHeld, SlotRef, SlotTaken, Step};
 
 use crate::{
-    backlog::{Ready, Sorted, publish},
+    backlog::{Ready, Renewed, Sorted, publish},
     desk::Desk,
     events,
     lanes::Lane,
@@ -175,6 +175,10 @@ pub(crate) async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry
                 let placed = record.placed;
                 admitted.push(Leaving { entry, record, placed });
             }
+            Ok(Some(record)) if record.head.state() == State::Queued => {
+                sorted.unused += 1;
+                sorted.renewed.push(Renewed { old: entry, new: QueueEntry::of(&record) });
+            }
             Err(fault) if !fault.is_unreadable() => sorted.unused += 1,
             // It has moved on, or cannot be read and must not stand in the way.
             _ => {
@@ -185,6 +189,9 @@ pub(crate) async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry
     }
     let mut next = Vec::new();
     let waiting = take_places(desk, lane, waiting, &mut sorted).await;
+    if waiting.iter().any(|leaving| leaving.placed) {
+        muster_flow::failpoint!("slots.after_places");
+    }
     admitted.extend(take_keys(desk, lane, waiting, &mut sorted, &mut next).await);
     muster_flow::failpoint!("slots.after_take");
     dispatch(desk, lane, admitted, &mut sorted).await;
@@ -357,12 +364,14 @@ async fn reclaim(desk: &Desk, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef>
 }
 
 /// Admitted long ago and never dispatched: whoever did it may yet wake up, so the job gets another
-/// version before the slot is given back.
+/// version before the slot is given back. Who dies before its entry of that version stands in the backlog
+/// leaves the old one, and whoever takes that puts the new one there.
 async fn admit_anew(desk: &Desk, held: &SlotHeld, record: &Record) -> Option<SlotRef> {
     let old = QueueEntry::of(record);
     let step = Step::new(record.id, Event::Hold, held.slot.version.into());
     let moved = desk.store().apply_one(step).await.ok()?;
     let head = moved.done()?;
+    muster_flow::failpoint!("anew.after_apply");
     let entry = QueueEntry { version: head.version, ..old.clone() };
     desk.store().enqueue(&[entry]).await.ok()?;
     let _ = desk.store().remove_queued(&[old]).await;

@@ -232,6 +232,9 @@ fn runnable_since(ask: &StartAsk, head: &Head) -> Time {
 
 /// Performs the effects of jobs that were ended here; who cannot be finished is asked about again.
 async fn finish(desk: &Desk, ends: Vec<(usize, End)>, answers: &mut [StartAnswer]) {
+    if !ends.is_empty() {
+        muster_flow::failpoint!("start.before_finish");
+    }
     let (places, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
     if desk.flow.finish(ends).await.is_err() {
         for place in places {

@@ -4,11 +4,16 @@
 use std::time::{Duration, Instant};
 
 use muster_bus::{Bus, subjects};
-use muster_domain::{Event, JobId, JobSpec, Tenant, Time, Topic};
-use muster_store::{NewJob, Step};
+use muster_domain::{
+    Event, JobError, JobErrorCode, JobId, JobSpec, Tenant, Time, Topic, job::QUEUED_LOOK, slot::Limit,
+};
+use muster_store::{Fields, NewJob, SlotAsk, SlotRef, SlotTaken, Step};
 use muster_testkit::until;
 use muster_tests::by_hand::{HandWorker, bus_of};
-use muster_wire::{Body, v1::Wake};
+use muster_wire::{
+    Body,
+    v1::{DeadLetter, Failed, Offer, OfferGroup, Wake, result::Kind},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -116,6 +121,118 @@ impl Ground {
         let worker = self.worker(&format!("w-{topic}"), topic);
         self.workers.push(worker);
         self.expect(row, ids, "succeeded", 1, 1);
+    }
+
+    /// Its offer is taken off the bus and put back as that of another topic.
+    pub(crate) async fn senseless(&mut self, row: &str, topic: &str) {
+        let id = self.submit(&once(topic, "succeed")).await;
+        let thief = HandWorker::on(&self.stack, &format!("thief-{topic}"), topic).await;
+        let (offer, delivery) = thief.offered().await;
+        delivery.ack().await;
+        let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).expect("a topic"));
+        let astray = Body::Offer(OfferGroup { items: vec![Offer { topic: "elsewhere".into(), ..offer }] });
+        thief.bus.publish(&subject, None, None, astray).await.expect("published");
+        let worker = self.worker(&format!("w-{topic}"), topic);
+        self.workers.push(worker);
+        self.expect(row, vec![id], "failed", 0, 0);
+    }
+
+    /// Whoever could not read it says so.
+    pub(crate) async fn unreadable(&mut self, name: &str) {
+        let bus = bus_of(&self.stack, "reader").await;
+        let letter = DeadLetter { subject: "sys.job.submit".into(), reason: name.into(), original: "odd".into() };
+        bus.publish(&subjects::dlq(), None, None, Body::DeadLetter(letter)).await.expect("published");
+        self.unreadable.push(name.to_owned());
+    }
+
+    /// A job under a key, whose slot has been taken for longer than any dispatch takes.
+    pub(crate) async fn half_admitted(&mut self, row: &str, name: &str) {
+        self.resumed(row, name, |topic| Some(Limit::Key(topic.to_owned()))).await;
+    }
+
+    /// One under a limit of its topic, whose place has.
+    pub(crate) async fn half_placed(&mut self, row: &str, name: &str) {
+        self.resumed(row, name, |topic| Some(Limit::Topic(Topic::parse(topic).expect("a topic")))).await;
+    }
+
+    /// One that was given another version, while it stands in the backlog under the old one.
+    pub(crate) async fn queued_anew(&mut self, name: &str) {
+        self.resumed(name, name, |_| None).await;
+    }
+
+    /// Does that to a job that a pause keeps in the backlog, and resumes. A scheduler that has not heard of the
+    /// pause yet offers it at once: then another is tried.
+    async fn resumed(&mut self, row: &str, name: &str, limit: impl Fn(&str) -> Option<Limit>) {
+        for round in 0.. {
+            let topic = format!("{name}-{round}");
+            let (path, limit) = (format!("/api/v1/topics/{topic}"), limit(&topic));
+            let mut job = once(&topic, "succeed");
+            match &limit {
+                Some(Limit::Key(key)) => job["concurrency_key"] = json!(key),
+                Some(Limit::Topic(_)) => {
+                    let one = json!({"concurrency": {"max": 1}}).to_string();
+                    self.insist((Method::PUT, &path, &[], &one), 200).await;
+                }
+                None => {}
+            }
+            self.insist((Method::POST, &format!("{path}/pause"), &[], "{}"), 200).await;
+            let id = self.submit(&job).await;
+            let state = until(SOON, &format!("{row}: {id} to be held"), async || {
+                let state = self.gateways[0].job(&id).await["state"].as_str()?.to_owned();
+                ["queued", "dispatched"].contains(&state.as_str()).then_some(state)
+            })
+            .await;
+            if state == "queued" {
+                self.held_long_ago(id.parse().expect("an id"), limit.as_ref()).await;
+            }
+            let worker = self.worker(&format!("w-{topic}"), &topic);
+            self.workers.push(worker);
+            self.topics.push(topic);
+            self.limits.extend(limit);
+            self.expect(row, vec![id], "succeeded", 1, 1);
+            self.insist((Method::POST, &format!("{path}/resume"), &[], "{}"), 200).await;
+            if state == "queued" {
+                return;
+            }
+        }
+    }
+
+    /// Takes its slot as a scheduler does, and has whoever needs that look whether it is still held; without one
+    /// gives the job another version. It was looked at since, and is so again as late as any that waits.
+    async fn held_long_ago(&self, job: JobId, limit: Option<&Limit>) {
+        let store = self.stack.store().await;
+        store.set_homes(&[job], QUEUED_LOOK).await.expect("redis answers");
+        let record = store.read_one(job, Fields::NONE).await.expect("redis answers").expect("a record");
+        let version = record.head.version;
+        let Some(limit) = limit.cloned() else {
+            let moved = store.apply_one(Step::new(job, Event::Hold, version.into())).await.expect("redis answers");
+            return assert!(moved.done().is_some(), "{moved:?}");
+        };
+        let set = match &limit {
+            Limit::Key(key) => format!("muster:slots:default:{key}"),
+            Limit::Topic(topic) => format!("muster:places:default:{topic}"),
+        };
+        let slot = SlotRef { tenant: Tenant::default(), limit, job, version };
+        let ask = SlotAsk { slot, max: 1, priority: record.spec.priority, since: record.head.created_at };
+        let taken = store.take_slots(&[ask]).await;
+        assert!(matches!(taken[..], [Ok(SlotTaken::Admitted)]), "{taken:?}");
+        assert_eq!(self.redis(&["ZADD", &set, "XX", "CH", "1", &format!("{job}:{version}")]), "1", "{set}");
+    }
+
+    /// A worker whose only attempt takes longer than it may, and that says so itself: nobody looks at it before.
+    pub(crate) async fn took_too_long(&mut self, row: &str, topic: &str) {
+        let mut job = once(topic, "succeed");
+        job["timeout_ms"] = json!(1_000);
+        let id = self.submit(&job).await;
+        let slow = HandWorker::on(&self.stack, topic, topic).await;
+        let (attempt, began) = (slow.start_next().await, Instant::now());
+        let store = self.stack.store().await;
+        store.set_homes(&[attempt.job], LONG_AGO).await.expect("redis answers");
+        until(SOON, "its time to pass", async || (began.elapsed() > Duration::from_millis(1_200)).then_some(())).await;
+        let failure = JobError::new(JobErrorCode::AttemptTimeout.as_str(), "it took too long", true);
+        let kind = Kind::Failed(Failed { failure: Some((&failure).into()), retry_in_ms: None });
+        slow.report(&attempt, kind).await;
+        self.expect(row, vec![id], "timed_out", 1, 0);
     }
 
     /// Jobs of a gateway that died before it could publish them.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use muster_bus::ConsumerSpec;
+use muster_bus::{ConsumerSpec, subjects};
 use muster_domain::{State, Tenant, Time, Topic};
 use muster_store::{Fields, Record};
 use muster_testkit::until;
@@ -36,6 +36,7 @@ pub(crate) async fn all(ground: &Ground) {
     each_key_was_made_once(ground).await;
     nothing_is_left_of_what_was_removed(ground).await;
     every_entry_is_exported(ground).await;
+    each_unreadable_message_is_kept_once(ground).await;
 }
 
 /// Exactly one end, the right one; returns the ids of what loops did to it.
@@ -270,4 +271,21 @@ async fn every_entry_is_exported(ground: &Ground) {
     .await;
     let left = || ground.redis(&["XPENDING", "muster:audit", "export"]);
     until(SOON, "all to be confirmed", async || left().starts_with('0').then_some(())).await;
+}
+
+/// Not before each was acked: until then it comes again.
+async fn each_unreadable_message_is_kept_once(ground: &Ground) {
+    let (bus, keepers) = (bus_of(&ground.stack, "undertaker").await, ConsumerSpec::gateway(subjects::dlq()));
+    until(LONG, "every unreadable message to be kept", async || {
+        let state = bus.consumer_state(&keepers).await.ok()?;
+        (state.pending + state.unacked == 0).then_some(())
+    })
+    .await;
+    let kept = ground.gateways[0].get("/dlq?kind=message&limit=100").await;
+    let mut reasons: Vec<&str> =
+        kept.body["items"].as_array().expect("items").iter().filter_map(|item| item["reason"].as_str()).collect();
+    let mut wanted: Vec<&str> = ground.unreadable.iter().map(String::as_str).collect();
+    reasons.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(reasons, wanted, "each once, and nothing else is");
 }

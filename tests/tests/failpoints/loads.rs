@@ -24,16 +24,24 @@ pub(crate) enum Load {
     Jobs,
     /// More jobs than a window holds.
     Crowd,
-    /// Jobs under a concurrency key, and under a topic's limit.
+    /// Jobs under a concurrency key, under a topic's limit, and under both.
     Slots,
+    /// A job whose slot was taken long ago by somebody who died before dispatching it.
+    HalfAdmitted,
+    /// The same with a place of its topic.
+    HalfPlaced,
     /// Offers that a pause meets on the bus.
     Recall,
     /// Jobs that somebody outside has a say in.
     Asked,
     /// Jobs whose time runs out, and one whose worker falls silent; each with somebody behind it who wants its slot.
     OutOfTime,
-    /// Cancels, of a job that waits and of one that runs.
+    /// A job whose worker says that it took too long before anybody else does.
+    TookTooLong,
+    /// Cancels, of a job that waits, of one that runs and of one that was retried.
     Cancels,
+    /// A cancel of a job that holds a slot and was not started, with another behind it.
+    CancelledOffer,
     /// A cancel of many.
     Bulk,
     /// A worker that speaks HTTP.
@@ -58,6 +66,10 @@ pub(crate) enum Load {
     Export,
     /// Offers that vanish from the bus.
     LostOffers,
+    /// An offer that its worker cannot make sense of.
+    Senseless,
+    /// A message that nobody could read.
+    Unreadable,
     /// Jobs whose submit nobody published.
     LostSubmits,
 }
@@ -70,10 +82,14 @@ impl Load {
             Load::Jobs => ground.jobs(row).await,
             Load::Crowd => ground.crowd(row, &name).await,
             Load::Slots => ground.slots(row, &name).await,
+            Load::HalfAdmitted => ground.half_admitted(row, &name).await,
+            Load::HalfPlaced => ground.half_placed(row, &name).await,
             Load::Recall => ground.recall(row, &name, point).await,
             Load::Asked => ground.asked(row).await,
             Load::OutOfTime => ground.out_of_time(row, &name).await,
+            Load::TookTooLong => ground.took_too_long(row, &name).await,
             Load::Cancels => ground.cancels(row).await,
+            Load::CancelledOffer => ground.cancelled_offer(row, &name).await,
             Load::Bulk => ground.bulk(row, &name).await,
             Load::OverHttp => ground.over_http(row, &name).await,
             Load::Retried => ground.retried(row).await,
@@ -89,6 +105,8 @@ impl Load {
                 ground.insist((Method::POST, "/api/v1/keys", &[], &key), 201).await;
             }
             Load::LostOffers => ground.lost_offers(row, &name, point).await,
+            Load::Senseless => ground.senseless(row, &name).await,
+            Load::Unreadable => ground.unreadable(&name).await,
             Load::LostSubmits => ground.lost_submits(row).await,
         }
     }
@@ -112,14 +130,19 @@ impl Ground {
 
     /// Does as the payload says.
     pub(crate) fn worker(&self, name: &str, topic: &str) -> TestWorker {
-        self.runs.worker(&self.stack, Setup { slots: 32, ..Setup::new(name, topic) }, |_, payload: Value| async move {
-            match payload["do"].as_str() {
-                Some("fail") => Err(HandlerError::retryable("not yet")),
-                Some("refuse") => Err(HandlerError::permanent("never")),
-                Some("hang") => std::future::pending().await,
-                _ => Ok(payload),
-            }
-        })
+        self.runs.worker(
+            &self.stack,
+            Setup { slots: 32, ..Setup::new(name, topic) },
+            |ctx, payload: Value| async move {
+                match payload["do"].as_str() {
+                    Some("stumble") if ctx.attempt() == 1 => Err(HandlerError::retryable("not yet")),
+                    Some("fail") => Err(HandlerError::retryable("not yet")),
+                    Some("refuse") => Err(HandlerError::permanent("never")),
+                    Some("hang" | "stumble") => std::future::pending().await,
+                    _ => Ok(payload),
+                }
+            },
+        )
     }
 
     pub(crate) async fn submit(&self, job: &Value) -> String {
@@ -180,7 +203,7 @@ impl Ground {
         self.expect(row, ids, "succeeded", 1, 1);
     }
 
-    /// Under a key on one topic, under the topic's own limit on another.
+    /// Under a key on one topic, under the topic's own limit on another, and under both there.
     async fn slots(&mut self, row: &str, name: &str) {
         let worker = self.worker(&format!("w-{name}"), name);
         self.workers.push(worker);
@@ -188,20 +211,30 @@ impl Ground {
         let limit = json!({"concurrency": {"max": 2}}).to_string();
         self.insist((Method::PUT, &format!("/api/v1/topics/{name}"), &[], &limit), 200).await;
         let (mut keyed, placed) = (once(WORK, "succeed"), once(name, "succeed"));
-        keyed["concurrency_key"] = json!(name);
-        let (keyed, placed) = tokio::join!(self.submit_many(5, &keyed), self.submit_many(5, &placed));
-        self.in_turn.push(keyed.clone());
-        self.limits.push(Limit::Key(name.to_owned()));
+        let mut both = placed.clone();
+        let keys = [name.to_owned(), format!("{name}-both")];
+        (keyed["concurrency_key"], both["concurrency_key"]) = (json!(keys[0]), json!(keys[1]));
+        let (keyed, placed, both) =
+            tokio::join!(self.submit_many(5, &keyed), self.submit_many(5, &placed), self.submit_many(3, &both));
+        self.in_turn.extend([keyed.clone(), both.clone()]);
+        self.limits.extend(keys.map(Limit::Key));
         self.limits.push(Limit::Topic(Topic::parse(name).expect("a topic")));
-        self.expect(row, [keyed, placed].concat(), "succeeded", 1, 1);
+        self.expect(row, [keyed, placed, both].concat(), "succeeded", 1, 1);
     }
 
-    /// A scheduler that has not heard of the pause yet lets them start: then others are tried.
+    /// Each under a key of its own, so that it holds a slot. A scheduler that has not heard of the pause yet lets
+    /// them start: then others are tried.
     async fn recall(&mut self, row: &str, name: &str, point: &str) {
         for round in 0.. {
             let topic = format!("{name}-{round}");
             self.topics.push(topic.clone());
-            let ids = self.submit_many(3, &once(&topic, "succeed")).await;
+            let mut ids = Vec::new();
+            for n in 0..3 {
+                let (mut job, key) = (once(&topic, "succeed"), format!("{topic}-{n}"));
+                job["concurrency_key"] = json!(key);
+                ids.push(self.submit(&job).await);
+                self.limits.push(Limit::Key(key));
+            }
             for id in &ids {
                 self.gateways[0].reaches(id, "dispatched", SOON).await;
             }
@@ -282,13 +315,34 @@ impl Ground {
 
     async fn cancels(&mut self, row: &str) {
         let waits = self.submit(&json!({"topic": "later", "delay_ms": LATER_MS})).await;
-        let hangs = self.submit(&once(WORK, "hang")).await;
-        until(SOON, "it to run", async || (self.runs.of(&hangs).len() == 1).then_some(())).await;
-        for id in [&waits, &hangs] {
+        let mut twice = once(WORK, "stumble");
+        twice["retry"] = json!({"max_attempts": 2, "backoff": {"initial_ms": 50, "jitter": 0}});
+        let (hangs, twice) = (self.submit(&once(WORK, "hang")).await, self.submit(&twice).await);
+        until(SOON, "them to run", async || {
+            let runs = [&hangs, &twice].map(|id| self.runs.of(id).len());
+            (runs == [1, 2]).then_some(())
+        })
+        .await;
+        for id in [&waits, &hangs, &twice] {
             self.insist((Method::POST, &format!("/api/v1/jobs/{id}/cancel"), &[], "{}"), 200).await;
         }
         self.expect(row, vec![waits], "cancelled", 0, 0);
         self.expect(row, vec![hangs], "cancelled", 1, 1);
+        self.expect(row, vec![twice], "cancelled", 2, 2);
+    }
+
+    async fn cancelled_offer(&mut self, row: &str, name: &str) {
+        let mut job = once(name, "succeed");
+        job["concurrency_key"] = json!(name);
+        let offered = self.submit(&job).await;
+        self.gateways[0].reaches(&offered, "dispatched", SOON).await;
+        let heir = self.submit(&job).await;
+        self.insist((Method::POST, &format!("/api/v1/jobs/{offered}/cancel"), &[], "{}"), 200).await;
+        let worker = self.worker(&format!("w-{name}"), name);
+        self.workers.push(worker);
+        self.limits.push(Limit::Key(name.to_owned()));
+        self.expect(row, vec![offered], "cancelled", 0, 0);
+        self.expect(row, vec![heir], "succeeded", 1, 1);
     }
 
     async fn bulk(&mut self, row: &str, topic: &str) {

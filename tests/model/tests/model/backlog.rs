@@ -1,8 +1,10 @@
 //! Releasing a queued job, or one that stands in line: `scheduler/backlog.rs` on both schedulers,
-//! with the look that puts entries back.
+//! with the look that puts entries back, and `admit_anew` of `scheduler/slots.rs`, which moves a queued job
+//! under its entry.
 //!
 //! Order: claim the head, `apply(dispatch)` by the entry's version, `offer`, `forward_homes`,
-//! `remove_queued`; or, of a job that stands as it was accepted, claim, `offer`, `remove_queued`. An entry is a job and the version at which it was queued. Its home is near (a
+//! `remove_queued`; or, of a job that stands as it was accepted, claim, `offer`, `remove_queued`. An entry is a job and the version at which it was queued. Who finds the job queued
+//! under another version adds the entry of that one, then removes the older. Its home is near (a
 //! look comes within 30 s) or far (a quarter of an hour): only a re-score by compare makes it far,
 //! and a state that only a far look could heal counts as lost here, but for a dispatched job whose entry a
 //! failover lost before its releaser died, too. [`super::rounds`] has two jobs. Abstracts from: other jobs in
@@ -16,7 +18,8 @@ use super::{
     record::{Age, Ages, Record, Seen},
 };
 
-pub(crate) const QUEUED_FOUND: &str = "a queued job has its entry, or is looked at soon";
+pub(crate) const QUEUED_FOUND: &str =
+    "a queued job has its entry, or an older one that leads to it, or is looked at soon";
 pub(crate) const PENDING_NEAR: &str = "a pending job is looked at soon, whether it stands in line or not";
 pub(crate) const OFFER_FOUND: &str = "an offer that was not made is found by an entry or a look";
 
@@ -31,6 +34,8 @@ pub(crate) enum Flaw {
     RemovesBeforeForward,
     /// The head is popped instead of claimed.
     Pops,
+    /// Who finds the job queued under another version just removes the entry.
+    DropsOlder,
 }
 
 /// How many faults there may be, of any kinds.
@@ -52,6 +57,15 @@ pub(crate) enum Hand {
     /// Held: the entry of this version is to be added.
     Enqueue {
         entry: Age,
+    },
+    /// Has found that the slot was taken under this version long ago.
+    AdmitAnew {
+        version: Age,
+    },
+    /// Has found the job queued under another version than this entry's: that one is to be added first.
+    Renew {
+        entry: Age,
+        to: Age,
     },
     /// Has claimed this entry.
     Claimed {
@@ -96,7 +110,9 @@ impl Hand {
         match self {
             Hand::Idle | Hand::Rescore { .. } => [None, None],
             Hand::Offer { entry, offer, .. } => [Some(entry), Some(offer)],
+            Hand::Renew { entry, to } => [Some(entry), Some(to)],
             Hand::Enqueue { entry: age }
+            | Hand::AdmitAnew { version: age }
             | Hand::Claimed { entry: age }
             | Hand::OfferAsItIs { entry: age }
             | Hand::Forward { entry: age }
@@ -190,6 +206,26 @@ impl Backlog {
                 to.enqueue(entry);
                 push("enqueue", to);
             }
+            Hand::AdmitAnew { version } => {
+                let mut to = *w;
+                let outcome = to.apply(bare, Event::Hold, Seen::Version(version));
+                let older = if outcome == Outcome::Applied { version.older() } else { version };
+                to.hands[place] = match outcome {
+                    Outcome::Applied | Outcome::Already => Hand::Renew { entry: older, to: Age::Now },
+                    _ => Hand::Idle,
+                };
+                push("admit_anew: apply(hold)", to);
+                if outcome == Outcome::Applied && w.faults > 0 {
+                    to.hands[place] = Hand::Idle;
+                    to.faults -= 1;
+                    out.push(Step::fault(who, "admit_anew: apply(hold), no answer", to.canonical()));
+                }
+            }
+            Hand::Renew { entry, to: version } => {
+                let mut to = put(Hand::Remove { entry });
+                to.enqueue(version);
+                push("enqueue (under its other version)", to);
+            }
             Hand::Claimed { entry } => {
                 let mut to = *w;
                 // Who stood in line is looked at as a pending job is: soon.
@@ -204,6 +240,9 @@ impl Backlog {
                 to.hands[place] = match (offered && ours, gone) {
                     (true, _) => {
                         Hand::Offer { entry, offer: Age::Now, forward: !(lined && outcome == Outcome::Applied) }
+                    }
+                    (false, false) if to.record.state == State::Queued && !self.has(Flaw::DropsOlder) => {
+                        Hand::Renew { entry, to: Age::Now }
                     }
                     (false, false) => Hand::Remove { entry },
                     (false, true) => Hand::Idle,
@@ -292,6 +331,13 @@ impl Backlog {
             }
             to.hands[place] = Hand::Claimed { entry };
             push("claim_queued", to);
+        }
+        // Whoever took a slot under this version had claimed its entry.
+        let waits = matches!(w.record.state, State::Queued | State::Pending);
+        if waits && w.entries.has(Age::Now) && !bare {
+            let mut to = *w;
+            to.hands[place] = Hand::AdmitAnew { version: Age::Now };
+            push("reclaim: its slot was taken long ago", to);
         }
         let offered = w.offers.has(Age::Now) || w.hands.iter().any(Hand::will_offer);
         match w.record.state {
@@ -415,7 +461,7 @@ impl Protocol for Backlog {
         vec![
             Property::<Checked<Backlog>>::always(QUEUED_FOUND, |_, w| {
                 let idle = w.hands == [Hand::Idle; 2] && w.record.state == State::Queued;
-                !idle || w.near || w.entry_lost || w.entries.has(Age::Now)
+                !idle || w.near || w.entry_lost || !w.entries.is_empty()
             }),
             Property::<Checked<Backlog>>::always(OFFER_FOUND, |_, w| {
                 let idle = w.hands == [Hand::Idle; 2] && w.record.state == State::Dispatched;

@@ -106,6 +106,8 @@ flaws! {
         backlog::OFFER_FOUND, backlog(backlog::Flaw::RemovesBeforeForward);
     an_entry_popped_instead_of_claimed:
         backlog::QUEUED_FOUND, backlog(backlog::Flaw::Pops);
+    an_entry_removed_though_its_job_is_queued_under_another_version:
+        backlog::QUEUED_FOUND, backlog(backlog::Flaw::DropsOlder);
 
     a_home_set_only_if_it_is_earlier:
         submits::ANSWERED_HOMED, submits(submits::Flaw::SetOnlyIfLess);

@@ -355,6 +355,9 @@ async fn end_attempts(
     let heads = moved.iter().map(|moved| moved.as_ref().ok().and_then(|moved| moved.done()));
     let acts: Vec<Act> = items.iter().zip(heads).filter_map(|((item, _), head)| act_of(item, head?)).collect();
     let told = tell(desk, &acts).await;
+    if !acts.is_empty() {
+        muster_flow::failpoint!("end.after_audit");
+    }
     let (mut ends, mut ended, mut news, mut freed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for ((item, failed), moved) in items.iter().zip(&moved) {
         let Some((moved, head)) = done.applied(item, moved) else { continue };
