@@ -38,8 +38,11 @@ const QUEUE: usize = 4096;
 pub(crate) const GROUP_ITEMS: usize = 256;
 /// Bytes in one group, give or take its last entry.
 pub(crate) const GROUP_BYTES: usize = 2 * 1024 * 1024;
-/// Commits under way at one time, of each kind.
+/// Commits under way at one time.
 const COMMITTERS: usize = 2;
+/// Those that wait for a replica or the disk. Where there is no replica each takes a second; with so many of them
+/// nobody waits long for its turn, and their connections, one for each node, still fit the pool.
+const DURABLE_COMMITTERS: usize = 6;
 /// From so many waiting on, waiting a little longer pays.
 const LINGER_FROM: usize = 4;
 const LINGER: Duration = Duration::from_millis(1);
@@ -156,10 +159,10 @@ impl Group {
                 Ok(())
             }
         });
-        let queue = |name: &'static str| {
+        let queue = |name: &'static str, committers: usize| {
             let (sender, receiver) = mpsc::channel(QUEUE);
             let receiver = Arc::new(Mutex::new(receiver));
-            for _ in 0..COMMITTERS {
+            for _ in 0..committers {
                 let committer = Committer::new(flow.clone(), limits.clone(), deferred.clone());
                 let (receiver, stop) = (receiver.clone(), tasks.stopping());
                 tasks.supervise(name, move || {
@@ -173,7 +176,7 @@ impl Group {
             }
             sender
         };
-        let (plain, durable) = (queue("commit"), queue("durable commit"));
+        let (plain, durable) = (queue("commit", COMMITTERS), queue("durable commit", DURABLE_COMMITTERS));
         Group { plain, durable, limits: limits.clone(), lag: lag.clone() }
     }
 
