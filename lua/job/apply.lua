@@ -12,97 +12,128 @@
 -- @arg result: bytes?       to store with it
 -- @arg error: bytes?        to store with it
 -- @arg note: bytes?         for the history, at most 240 bytes; of a start its worker unless given
--- @ret reply: bytes         outcome, forward, now, head; the outcome alone if the job is missing
+-- @ret reply: bytes         the record as it is now, if that is so by this call and its home can stay; else SAID + outcome,
+--                           forward, now, head; without a head if the job is missing
 -- @include job/table
 -- @include job/head
--- @include job/look
+-- A record that has ended, and one that runs, whole: what is taken over comes as it was.
+local ENDED = '>BI4I2I2I2BBBI4I8I8I8I8c0I2c0BBBI8I2c0'
+local STARTED = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2c0BBBI8I2c0'
+local FIRST_LOOK = 30000000
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then return struct.pack(ANSWER, MISSING, 0, NOW) end
+if not raw then return struct.pack(ANSWER, SAID + MISSING, 0, NOW) end
 local event, seen, wait, asked_lease, asked_id = struct.unpack(ASK, ARGV[1])
-local state, version, attempt, max, lost, released, last, ended_by, timeout, fence, since, due, lease,
-  deadline, start_by, started, created, start_id, worker, after = struct.unpack(HEAD, raw)
-
--- Does the caller's view hold, or was this done already?
-local refusal
+local state, version, attempt, max, lost, released, last, ended_by, timeout, fence = struct.unpack(STANDING, raw)
 local kind = string.byte(SEEN, event)
 local to = string.byte(TABLE, (state - 1) * EVENTS + event)
-if kind == BY_VERSION then
-  if version == seen + 1 and last == event and (event ~= START or start_id == asked_id) then
-    refusal = ALREADY
-  elseif version ~= seen then
-    refusal = STALE
-  end
-elseif kind == BY_FENCE then
-  if fence ~= seen or fence == 0 then
-    refusal = STALE
-  elseif state ~= RUNNING then
-    if ended_by == event then refusal = ALREADY else refusal = ILLEGAL end
-  end
-elseif state == CANCELLED then
-  refusal = ALREADY
-end
-if not refusal and to == 0 then refusal = ILLEGAL end
-
--- Has its moment come, by this node's clock?
-local moment = string.byte(DUE, event)
-if not refusal then
-  local overdue = deadline > 0 and deadline <= NOW
-  local unstarted = started == 0 and start_by > 0 and start_by <= NOW
-  local come = true
-  if moment == DUE_RUN_AT then come = due <= NOW
-  elseif moment == DUE_LEASE_END then come = lease <= NOW
-  elseif moment == DUE_ATTEMPT_END then come = due > 0 and due <= NOW
-  elseif moment == DUE_ANY_TIME_OUT then come = overdue or (state == RUNNING and due > 0 and due <= NOW)
-  elseif moment == DUE_ANY_EXPIRY then come = overdue or unstarted or (state == AWAITING_APPROVAL and due <= NOW)
-  elseif event == SCHEDULE then come = due > NOW
-  elseif event == DISPATCH or event == HOLD then come = state ~= PENDING or due <= NOW
-  elseif event == START then come = not overdue and not unstarted and (state ~= PENDING or due <= NOW) end
-  if not come then refusal = EARLY end
-end
-if refusal then return struct.pack(ANSWER, refusal, 0, NOW) .. string.sub(raw, 1, after - 1) end
-
-local lives = to < SUCCEEDED
-local before = lives and look(state, false, since, due, lease, deadline, start_by, started)
+-- Where the worker's name ends, and how much history there is behind it.
+local named = NAME + string.byte(raw, NAME)
+local high, count = string.byte(raw, named + 1, named + 2)
+local short = high == 0 and count < 8
 local note = ARGV[5] or ''
-if state == RUNNING then
-  ended_by = event
-  -- Cut off by a cancel or the clock, its worker may still be at it until the lease ends.
-  if event ~= CANCEL and event ~= TIME_OUT and event ~= CUT_SHORT then lease = 0 end
-end
-if event == START then
-  -- Progress of an earlier attempt is not this one's, even if that attempt was given back.
-  if started > 0 then redis.call('HDEL', KEYS[1], 'g') end
-  attempt = attempt + 1
-  fence = math.max(fence + 1, NOW)
-  lease = NOW + asked_lease
-  started = NOW
-  start_id, worker = asked_id, ARGV[2] or ''
-  if note == '' then note = worker end
-  ended_by = 0
-  if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
-elseif to == SCHEDULED or to == RETRYING or to == AWAITING_APPROVAL then
-  if event ~= SCHEDULE then due = NOW + wait end
+local packed, top, forward
+
+-- Nearly all jobs see two events, a first start in good time and an end that their attempt has come to by itself. Both
+-- have a way of their own here, which leads where the long one would, for a third less of this node's time.
+if short and kind == BY_FENCE and state == RUNNING and fence == seen and to >= SUCCEEDED then
+  packed = struct.pack(ENDED, to, version + 1, attempt, max, lost, released, event, event, timeout, fence, NOW, 0, 0,
+    string.sub(raw, DEADLINE, named), count + 1, string.sub(raw, named + 3), 12 + #note, event, to, NOW, attempt, note)
 else
-  due = 0
-end
-if event == RELEASE then
-  attempt = attempt - 1
-  released = released + 1
-elseif moment == DUE_LEASE_END then
-  lost = lost + 1
+  local since, due, lease, deadline, start_by, started, created = struct.unpack(MOMENTS, raw, SINCE)
+  if short and event == START and to == RUNNING and version == seen and started == 0 and note == ''
+    and due <= NOW and deadline == 0 and start_by == 0 and since + FIRST_LOOK > NOW
+    and asked_lease >= FIRST_LOOK and (timeout == 0 or timeout * 1000 >= FIRST_LOOK) then
+    local worker = ARGV[2] or ''
+    attempt = attempt + 1
+    if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
+    packed = struct.pack(STARTED, to, version + 1, attempt, max, lost, released, event, 0, timeout, math.max(fence + 1, NOW),
+      NOW, due, NOW + asked_lease, 0, 0, NOW, created, asked_id, #worker, worker, count + 1, string.sub(raw, named + 3),
+      12 + #worker, event, to, NOW, attempt, worker)
+  else
+    count = high * 256 + count
+    local start_id, worker = string.sub(raw, START_ID, NAME - 1), string.sub(raw, NAME + 1, named)
+    -- Does the caller's view hold, or was this done already?
+    local refusal
+    if kind == BY_VERSION then
+      if version == seen + 1 and last == event and (event ~= START or start_id == asked_id) then
+        refusal = ALREADY
+      elseif version ~= seen then
+        refusal = STALE
+      end
+    elseif kind == BY_FENCE then
+      if fence ~= seen or fence == 0 then
+        refusal = STALE
+      elseif state ~= RUNNING then
+        if ended_by == event then refusal = ALREADY else refusal = ILLEGAL end
+      end
+    elseif state == CANCELLED then
+      refusal = ALREADY
+    end
+    if not refusal and to == 0 then refusal = ILLEGAL end
+
+    -- Has its moment come, by this node's clock?
+    local moment = string.byte(DUE, event)
+    if not refusal then
+      local overdue = deadline > 0 and deadline <= NOW
+      local unstarted = started == 0 and start_by > 0 and start_by <= NOW
+      local come = true
+      if moment == DUE_RUN_AT then come = due <= NOW
+      elseif moment == DUE_LEASE_END then come = lease <= NOW
+      elseif moment == DUE_ATTEMPT_END then come = due > 0 and due <= NOW
+      elseif moment == DUE_ANY_TIME_OUT then come = overdue or (state == RUNNING and due > 0 and due <= NOW)
+      elseif moment == DUE_ANY_EXPIRY then come = overdue or unstarted or (state == AWAITING_APPROVAL and due <= NOW)
+      elseif event == SCHEDULE then come = due > NOW
+      elseif event == DISPATCH or event == HOLD then come = state ~= PENDING or due <= NOW
+      elseif event == START then come = not overdue and not unstarted and (state ~= PENDING or due <= NOW) end
+      if not come then refusal = EARLY end
+    end
+    if refusal then return struct.pack(ANSWER, SAID + refusal, 0, NOW) .. string.sub(raw, 1, named) end
+
+    -- @include job/look
+    local lives = to < SUCCEEDED
+    local before = lives and look(state, false, since, due, lease, deadline, start_by, started)
+    if state == RUNNING then
+      ended_by = event
+      -- Cut off by a cancel or the clock, its worker may still be at it until the lease ends.
+      if event ~= CANCEL and event ~= TIME_OUT and event ~= CUT_SHORT then lease = 0 end
+    end
+    if event == START then
+      -- Progress of an earlier attempt is not this one's, even if that attempt was given back.
+      if started > 0 then redis.call('HDEL', KEYS[1], 'g') end
+      attempt = attempt + 1
+      fence = math.max(fence + 1, NOW)
+      lease = NOW + asked_lease
+      started = NOW
+      start_id, worker = asked_id, ARGV[2] or ''
+      if note == '' then note = worker end
+      ended_by = 0
+      if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
+    elseif to == SCHEDULED or to == RETRYING or to == AWAITING_APPROVAL then
+      if event ~= SCHEDULE then due = NOW + wait end
+    else
+      due = 0
+    end
+    if event == RELEASE then
+      attempt = attempt - 1
+      released = released + 1
+    elseif moment == DUE_LEASE_END then
+      lost = lost + 1
+    end
+
+    forward = 0
+    if lives then
+      local next = look(to, true, NOW, due, lease, deadline, start_by, started)
+      if next < before then forward = math.max(next - NOW, 0) + 1 end
+    end
+    -- The history keeps the last 63 lines.
+    local first = named + 3
+    if count < 63 then count = count + 1 else first = first + 1 + string.byte(raw, first) end
+    top = struct.pack(TOP, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
+      lease, deadline, start_by, started, created, start_id, #worker, worker, count)
+    packed = top .. string.sub(raw, first) .. struct.pack(LINE, 12 + #note, event, to, NOW, attempt) .. note
+  end
 end
 
-local forward = 0
-if lives then
-  local next = look(to, true, NOW, due, lease, deadline, start_by, started)
-  if next < before then forward = math.max(next - NOW, 0) + 1 end
-end
--- The history keeps the last 63 lines.
-local count, first = string.byte(raw, after) * 256 + string.byte(raw, after + 1), after + 2
-if count < 63 then count = count + 1 else first = first + 1 + string.byte(raw, first) end
-local top = struct.pack(TOP, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
-  lease, deadline, start_by, started, created, start_id, #worker, worker, count)
-local packed = top .. string.sub(raw, first) .. struct.pack(LINE, 12 + #note, event, to, NOW, attempt) .. note
 local result, error = ARGV[3] or '', ARGV[4] or ''
 if result == '' and error == '' then
   redis.call('HSET', KEYS[1], 's', packed)
@@ -122,4 +153,5 @@ if event == DISPATCH then
     redis.call('HDEL', KEYS[1], 'c')
   end
 end
-return struct.pack(ANSWER, APPLIED, forward, NOW) .. top
+if not top then return packed end
+return struct.pack(ANSWER, SAID + APPLIED, forward, NOW) .. top

@@ -10,11 +10,11 @@
 local raw = redis.call('HGET', KEYS[1], 's')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < SUCCEEDED then return 2 end
-local ended, kept = struct.unpack('>I8', raw, 27), tonumber(ARGV[3])
+local ended, kept = struct.unpack('>I8', raw, SINCE), tonumber(ARGV[3])
 if kept > 0 and ended + kept > NOW then return 4 end
 local left = ended + tonumber(ARGV[2]) - NOW
 if redis.call('HEXISTS', KEYS[1], 'k') == 1 then
-  left = math.max(left, struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW)
+  left = math.max(left, struct.unpack('>I8', raw, CREATED) + tonumber(ARGV[1]) - NOW)
 end
 if left > 0 then
   redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')

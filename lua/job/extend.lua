@@ -4,14 +4,14 @@
 -- @arg fence: u64           the attempt's fence
 -- @arg lease: u64           microseconds from now
 -- @arg progress: bytes      to store with it; empty = none
--- @ret reply: bytes         outcome (applied, stale, missing), forward, now, head
+-- @ret reply: bytes         SAID + outcome (applied, stale, missing), forward, now, head
 -- @include job/table
 -- @include job/head
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then return struct.pack(ANSWER, MISSING, 0, NOW) end
-local head_end = 91 + string.byte(raw, 91)
+if not raw then return struct.pack(ANSWER, SAID + MISSING, 0, NOW) end
+local head_end = NAME + string.byte(raw, NAME)
 if string.byte(raw, 1) ~= RUNNING or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
-  return struct.pack(ANSWER, STALE, 0, NOW) .. string.sub(raw, 1, head_end)
+  return struct.pack(ANSWER, SAID + STALE, 0, NOW) .. string.sub(raw, 1, head_end)
 end
 local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
 local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
@@ -20,4 +20,4 @@ if ARGV[3] == '' then
 else
   redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
 end
-return struct.pack(ANSWER, APPLIED, 0, NOW) .. string.sub(packed, 1, head_end)
+return struct.pack(ANSWER, SAID + APPLIED, 0, NOW) .. string.sub(packed, 1, head_end)

@@ -12,16 +12,17 @@
 -- @arg payload: bytes       JSON, verbatim; empty = none
 -- @arg place: bytes         where the listing names it; empty = nowhere in particular
 -- @arg body_hash: bytes?    of an idempotent submit
--- @ret reply: bytes         outcome (1 created, 2 exists, 3 exists with another body), forward, now, head
+-- @ret reply: bytes         the record, if it was created; else SAID + outcome (2 exists, 3 exists with another body), 0, now, head
 -- @include job/table
 -- @include job/head
+local EXISTS, ANOTHER = 2, 3
+local RECORD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0'
 local spec, payload, place, body_hash = ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local raw = redis.call('HGET', KEYS[1], 's')
 if raw then
-  local length = string.byte(raw, 91)
-  local outcome = 2
-  if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
-  return struct.pack(ANSWER, outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
+  local outcome = EXISTS
+  if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = ANOTHER end
+  return struct.pack(ANSWER, SAID + outcome, 0, NOW) .. string.sub(raw, 1, NAME + string.byte(raw, NAME))
 end
 local max, timeout, run_at, start_by, deadline, created = struct.unpack(BOUNDS, ARGV[1])
 local lines = '\0\0'
@@ -34,15 +35,14 @@ end
 if run_at < 0 then run_at = created - run_at end
 if start_by < 0 then start_by = created - start_by end
 if deadline < 0 then deadline = created - deadline end
-local head = struct.pack(HEAD, PENDING, 1, 0, max, 0, 0, 0, 0, timeout,
-  0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. lines
+local record = struct.pack(RECORD, PENDING, 1, 0, max, 0, 0, 0, 0, timeout,
+  0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '', lines)
 if payload ~= '' and body_hash == '' and place ~= '' then
   -- The usual one, without the detour by a table.
-  redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
-  return struct.pack(ANSWER, 1, 0, NOW) .. head
+  redis.call('HSET', KEYS[1], 's', record, 'd', spec, 'p', payload, 'l', place)
+  return record
 end
-local fields = { 's', packed, 'd', spec }
+local fields = { 's', record, 'd', spec }
 if payload ~= '' then
   fields[5] = 'p'
   fields[6] = payload
@@ -56,4 +56,4 @@ if place ~= '' then
   fields[#fields + 1] = place
 end
 redis.call('HSET', KEYS[1], unpack(fields))
-return struct.pack(ANSWER, 1, 0, NOW) .. head
+return record

@@ -73,9 +73,14 @@ impl Tenant {
     }
 }
 
+impl Tenant {
+    /// The name of the tenant whose everything is that names none.
+    pub const DEFAULT: &str = "default";
+}
+
 impl Default for Tenant {
     fn default() -> Tenant {
-        Tenant("default".into())
+        Tenant(Tenant::DEFAULT.into())
     }
 }
 

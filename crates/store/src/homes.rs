@@ -39,7 +39,7 @@ pub struct Rescore {
 }
 
 pub(crate) fn text(id: JobId) -> Vec<u8> {
-    id.to_string().into_bytes()
+    id.text_within("", "")
 }
 
 pub(crate) fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u8, Vec<T>)> {

@@ -171,22 +171,48 @@ pub const KEEP_STUB: Duration = Duration::from_secs(20 * 60);
 /// How long an idempotency key stays taken, at least.
 pub(crate) const KEEP_KEY: Duration = Duration::from_secs(24 * 3600);
 
-/// Outcome, forward, now, and the bytes of a head.
-fn take_apart(reply: &[u8]) -> Result<(u8, u64, Time, &[u8]), StoreError> {
-    let cut = || StoreError::Decode("a script's answer is cut short".into());
-    let number = |range| -> Result<u64, StoreError> {
-        let bytes: &[u8] = reply.get::<std::ops::Range<usize>>(range).ok_or_else(cut)?;
-        Ok(u64::from_be_bytes(bytes.try_into().map_err(|_| cut())?))
-    };
-    Ok((*reply.first().ok_or_else(cut)?, number(1..9)?, Time(number(9..17)?), &reply[17..]))
+/// What a script answers begins with this and an outcome; or it is the record itself, which begins with its state.
+const SAID: u8 = 128;
+/// The outcome of a submit whose job was there before, from the same request.
+const EXISTS: u8 = 2;
+
+/// A script's answer.
+enum Reply {
+    /// The record has just been written, as this, and its home can stay.
+    Done(Head),
+    /// An outcome, whether its home must be forwarded, Redis time, and a head, if the job is there.
+    Said(u8, Option<Duration>, Time, Option<Head>),
+}
+
+impl Reply {
+    fn read(mut reply: &[u8]) -> Result<Reply, StoreError> {
+        let cut = || StoreError::Decode("a script's answer is cut short".into());
+        let Some(outcome) = reply.first().ok_or_else(cut)?.checked_sub(SAID) else {
+            return read_head(&mut reply).map(Reply::Done);
+        };
+        let number = |range| -> Result<u64, StoreError> {
+            let bytes: &[u8] = reply.get::<std::ops::Range<usize>>(range).ok_or_else(cut)?;
+            Ok(u64::from_be_bytes(bytes.try_into().map_err(|_| cut())?))
+        };
+        let (forward, now, mut head) = (number(1..9)?, Time(number(9..17)?), &reply[17..]);
+        let head = if head.is_empty() { None } else { Some(read_head(&mut head)?) };
+        Ok(Reply::Said(outcome, forward.checked_sub(1).map(Duration::from_micros), now, head))
+    }
 }
 
 fn moved(reply: &[u8]) -> Result<Moved, StoreError> {
-    let (code, forward, now, mut head) = take_apart(reply)?;
-    let outcome = Outcome::from_code(code).ok_or_else(|| StoreError::Decode(format!("unknown outcome {code}")))?;
-    let head = if outcome == Outcome::Missing { None } else { Some(read_head(&mut head)?) };
-    let forward = forward.checked_sub(1).map(Duration::from_micros);
-    Ok(Moved { outcome, head, now, forward })
+    match Reply::read(reply)? {
+        // Whoever writes a record says since when it stands as it does.
+        Reply::Done(head) => Ok(Moved { outcome: Outcome::Applied, now: head.since, head: Some(head), forward: None }),
+        Reply::Said(code, forward, now, head) => {
+            let unknown = || StoreError::Decode(format!("unknown outcome {code}"));
+            let outcome = Outcome::from_code(code).ok_or_else(unknown)?;
+            if head.is_none() && outcome != Outcome::Missing {
+                return Err(StoreError::Decode("a script's answer is cut short".into()));
+            }
+            Ok(Moved { outcome, head, now, forward })
+        }
+    }
 }
 
 fn note(text: &str) -> Vec<u8> {
@@ -234,7 +260,7 @@ fn submit_call(job: &NewJob, accepted: Time) -> scripts::job::Submit {
     scripts::job::Submit {
         key: keys::job(job.id),
         bounds: bounds(&job.spec, accepted),
-        spec: v1::Spec::from(&job.spec).to_bytes(),
+        spec: v1::Spec::from(&job.spec).into_bytes(),
         payload: job.payload.to_vec(),
         body_hash: job.body_hash.map(|h| h.to_vec()).unwrap_or_default(),
         place: job.place.map(|place| place.to_bytes().to_vec()).unwrap_or_default(),
@@ -293,13 +319,13 @@ impl Store {
     }
 
     fn submitted(&self, reply: &[u8]) -> Result<Submitted, StoreError> {
-        let (outcome, _, now, mut head) = take_apart(reply)?;
+        let (now, submitted) = match Reply::read(reply)? {
+            Reply::Done(head) => (head.since, Submitted::Created(head)),
+            Reply::Said(EXISTS, _, now, Some(head)) => (now, Submitted::Exists(head)),
+            Reply::Said(_, _, now, _) => (now, Submitted::Mismatch),
+        };
         self.note_time(now);
-        match outcome {
-            1 => Ok(Submitted::Created(read_head(&mut head)?)),
-            2 => Ok(Submitted::Exists(read_head(&mut head)?)),
-            _ => Ok(Submitted::Mismatch),
-        }
+        Ok(submitted)
     }
 
     /// Moves jobs along the state table. The only writer of a job's state.

@@ -26,7 +26,7 @@ impl Key {
 
 /// A job's hash.
 pub(crate) fn job(id: JobId) -> Key {
-    Key::new(format!("muster:job:{id}"))
+    Key(id.text_within("muster:job:", ""))
 }
 
 /// What every job's hash matches, for a walk over all of them.

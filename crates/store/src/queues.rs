@@ -67,15 +67,24 @@ impl QueueEntry {
         record.head.last_event.is_some_and(ends_queued).then(|| QueueEntry { version, ..QueueEntry::of(record) })
     }
 
-    pub(crate) fn member(&self) -> String {
-        format!("{}:{}{}", self.job, self.version, if self.limited { LIMITED } else { "" })
+    pub(crate) fn member(&self) -> Vec<u8> {
+        // Nearly all stand there as they were accepted.
+        match (self.version, self.limited) {
+            (1, false) => self.job.text_within("", ":1"),
+            (version, limited) => {
+                self.job.text_within("", &format!(":{version}{}", if limited { LIMITED } else { "" }))
+            }
+        }
     }
 }
 
 pub(crate) fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEntry>> {
     let mut queues: BTreeMap<keys::Key, Vec<&QueueEntry>> = BTreeMap::new();
-    for entry in items {
-        queues.entry(keys::queue(&entry.tenant, &entry.line, entry.priority)).or_default().push(entry);
+    // Neighbours mostly stand in the same queue: its key is made once for all of them.
+    let same = |a: &QueueEntry, b: &QueueEntry| (a.priority, &a.line, &a.tenant) == (b.priority, &b.line, &b.tenant);
+    for run in items.chunk_by(same) {
+        let key = keys::queue(&run[0].tenant, &run[0].line, run[0].priority);
+        queues.entry(key).or_default().extend(run);
     }
     queues
 }
@@ -183,7 +192,7 @@ impl Store {
     /// Where an entry stands among all that wait for its topic; none if it is not there. Only reads,
     /// and not in one step: with the queue moving it is off by as much as moved meanwhile.
     pub async fn queue_place(&self, entry: &QueueEntry) -> Result<Option<QueuePlace>, StoreError> {
-        let ask = |verb: &str, priority: Priority, member: Option<String>| {
+        let ask = |verb: &str, priority: Priority, member: Option<Vec<u8>>| {
             let key = keys::queue(&entry.tenant, &entry.line, priority);
             let mut cmd = redis::cmd(verb);
             cmd.arg(key.as_bytes()).arg(member);

@@ -486,6 +486,67 @@ pub(crate) mod job {
         "job/apply",
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
+local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
+local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
+local state, version, attempt, max, lost, released, last, ended_by, timeout, fence = struct.unpack('>BI4I2I2I2BBBI4I8', raw)
+local kind = string.byte('\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3', event)
+local to = string.byte('\2\0\5\6\0\1\4\0\12\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', (state - 1) * 23 + event)
+local named = 91 + string.byte(raw, 91)
+local high, count = string.byte(raw, named + 1, named + 2)
+local short = high == 0 and count < 8
+local note = ARGV[5] or ''
+local packed, top, forward
+if short and kind == 2 and state == 7 and fence == seen and to >= 8 then
+  packed = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8c0I2c0BBBI8I2c0', to, version + 1, attempt, max, lost, released, event, event, timeout, fence, NOW, 0, 0,
+    string.sub(raw, 51, named), count + 1, string.sub(raw, named + 3), 12 + #note, event, to, NOW, attempt, note)
+else
+  local since, due, lease, deadline, start_by, started, created = struct.unpack('>I8I8I8I8I8I8I8', raw, 27)
+  if short and event == 10 and to == 7 and version == seen and started == 0 and note == ''
+    and due <= NOW and deadline == 0 and start_by == 0 and since + 30000000 > NOW
+    and asked_lease >= 30000000 and (timeout == 0 or timeout * 1000 >= 30000000) then
+    local worker = ARGV[2] or ''
+    attempt = attempt + 1
+    if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
+    packed = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2c0BBBI8I2c0', to, version + 1, attempt, max, lost, released, event, 0, timeout, math.max(fence + 1, NOW),
+      NOW, due, NOW + asked_lease, 0, 0, NOW, created, asked_id, #worker, worker, count + 1, string.sub(raw, named + 3),
+      12 + #worker, event, to, NOW, attempt, worker)
+  else
+    count = high * 256 + count
+    local start_id, worker = string.sub(raw, 83, 91 - 1), string.sub(raw, 91 + 1, named)
+    local refusal
+    if kind == 1 then
+      if version == seen + 1 and last == event and (event ~= 10 or start_id == asked_id) then
+        refusal = 2
+      elseif version ~= seen then
+        refusal = 3
+      end
+    elseif kind == 2 then
+      if fence ~= seen or fence == 0 then
+        refusal = 3
+      elseif state ~= 7 then
+        if ended_by == event then refusal = 2 else refusal = 4 end
+      end
+    elseif state == 11 then
+      refusal = 2
+    end
+    if not refusal and to == 0 then refusal = 4 end
+    local moment = string.byte('\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0', event)
+    if not refusal then
+      local overdue = deadline > 0 and deadline <= NOW
+      local unstarted = started == 0 and start_by > 0 and start_by <= NOW
+      local come = true
+      if moment == 1 then come = due <= NOW
+      elseif moment == 2 then come = lease <= NOW
+      elseif moment == 3 then come = due > 0 and due <= NOW
+      elseif moment == 4 then come = overdue or (state == 7 and due > 0 and due <= NOW)
+      elseif moment == 5 then come = overdue or unstarted or (state == 4 and due <= NOW)
+      elseif event == 1 then come = due > NOW
+      elseif event == 4 or event == 3 then come = state ~= 1 or due <= NOW
+      elseif event == 10 then come = not overdue and not unstarted and (state ~= 1 or due <= NOW) end
+      if not come then refusal = 6 end
+    end
+    if refusal then return struct.pack('>BI8I8', 128 + refusal, 0, NOW) .. string.sub(raw, 1, named) end
 local function look(state, fresh, since, due, lease, deadline, start_by, started)
   local at
   if state == 1 then
@@ -502,84 +563,45 @@ local function look(state, fresh, since, due, lease, deadline, start_by, started
   if started == 0 and start_by > 0 and start_by < at then at = start_by end
   return at
 end
-local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then return struct.pack('>BI8I8', 5, 0, NOW) end
-local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
-local state, version, attempt, max, lost, released, last, ended_by, timeout, fence, since, due, lease,
-  deadline, start_by, started, created, start_id, worker, after = struct.unpack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', raw)
-local refusal
-local kind = string.byte('\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3', event)
-local to = string.byte('\2\0\5\6\0\1\4\0\12\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', (state - 1) * 23 + event)
-if kind == 1 then
-  if version == seen + 1 and last == event and (event ~= 10 or start_id == asked_id) then
-    refusal = 2
-  elseif version ~= seen then
-    refusal = 3
+    local lives = to < 8
+    local before = lives and look(state, false, since, due, lease, deadline, start_by, started)
+    if state == 7 then
+      ended_by = event
+      if event ~= 23 and event ~= 21 and event ~= 20 then lease = 0 end
+    end
+    if event == 10 then
+      if started > 0 then redis.call('HDEL', KEYS[1], 'g') end
+      attempt = attempt + 1
+      fence = math.max(fence + 1, NOW)
+      lease = NOW + asked_lease
+      started = NOW
+      start_id, worker = asked_id, ARGV[2] or ''
+      if note == '' then note = worker end
+      ended_by = 0
+      if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
+    elseif to == 2 or to == 3 or to == 4 then
+      if event ~= 1 then due = NOW + wait end
+    else
+      due = 0
+    end
+    if event == 15 then
+      attempt = attempt - 1
+      released = released + 1
+    elseif moment == 2 then
+      lost = lost + 1
+    end
+    forward = 0
+    if lives then
+      local next = look(to, true, NOW, due, lease, deadline, start_by, started)
+      if next < before then forward = math.max(next - NOW, 0) + 1 end
+    end
+    local first = named + 3
+    if count < 63 then count = count + 1 else first = first + 1 + string.byte(raw, first) end
+    top = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2', to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
+      lease, deadline, start_by, started, created, start_id, #worker, worker, count)
+    packed = top .. string.sub(raw, first) .. struct.pack('>BBBI8I2', 12 + #note, event, to, NOW, attempt) .. note
   end
-elseif kind == 2 then
-  if fence ~= seen or fence == 0 then
-    refusal = 3
-  elseif state ~= 7 then
-    if ended_by == event then refusal = 2 else refusal = 4 end
-  end
-elseif state == 11 then
-  refusal = 2
 end
-if not refusal and to == 0 then refusal = 4 end
-local moment = string.byte('\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\2\2\3\4\5\0', event)
-if not refusal then
-  local overdue = deadline > 0 and deadline <= NOW
-  local unstarted = started == 0 and start_by > 0 and start_by <= NOW
-  local come = true
-  if moment == 1 then come = due <= NOW
-  elseif moment == 2 then come = lease <= NOW
-  elseif moment == 3 then come = due > 0 and due <= NOW
-  elseif moment == 4 then come = overdue or (state == 7 and due > 0 and due <= NOW)
-  elseif moment == 5 then come = overdue or unstarted or (state == 4 and due <= NOW)
-  elseif event == 1 then come = due > NOW
-  elseif event == 4 or event == 3 then come = state ~= 1 or due <= NOW
-  elseif event == 10 then come = not overdue and not unstarted and (state ~= 1 or due <= NOW) end
-  if not come then refusal = 6 end
-end
-if refusal then return struct.pack('>BI8I8', refusal, 0, NOW) .. string.sub(raw, 1, after - 1) end
-local lives = to < 8
-local before = lives and look(state, false, since, due, lease, deadline, start_by, started)
-local note = ARGV[5] or ''
-if state == 7 then
-  ended_by = event
-  if event ~= 23 and event ~= 21 and event ~= 20 then lease = 0 end
-end
-if event == 10 then
-  if started > 0 then redis.call('HDEL', KEYS[1], 'g') end
-  attempt = attempt + 1
-  fence = math.max(fence + 1, NOW)
-  lease = NOW + asked_lease
-  started = NOW
-  start_id, worker = asked_id, ARGV[2] or ''
-  if note == '' then note = worker end
-  ended_by = 0
-  if timeout > 0 then due = NOW + timeout * 1000 else due = 0 end
-elseif to == 2 or to == 3 or to == 4 then
-  if event ~= 1 then due = NOW + wait end
-else
-  due = 0
-end
-if event == 15 then
-  attempt = attempt - 1
-  released = released + 1
-elseif moment == 2 then
-  lost = lost + 1
-end
-local forward = 0
-if lives then
-  local next = look(to, true, NOW, due, lease, deadline, start_by, started)
-  if next < before then forward = math.max(next - NOW, 0) + 1 end
-end
-local count, first = string.byte(raw, after) * 256 + string.byte(raw, after + 1), after + 2
-if count < 63 then count = count + 1 else first = first + 1 + string.byte(raw, first) end
-local top = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2', to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
-  lease, deadline, start_by, started, created, start_id, #worker, worker, count)
-local packed = top .. string.sub(raw, first) .. struct.pack('>BBBI8I2', 12 + #note, event, to, NOW, attempt) .. note
 local result, error = ARGV[3] or '', ARGV[4] or ''
 if result == '' and error == '' then
   redis.call('HSET', KEYS[1], 's', packed)
@@ -597,13 +619,16 @@ if event == 4 then
     redis.call('HDEL', KEYS[1], 'c')
   end
 end
-return struct.pack('>BI8I8', 1, forward, NOW) .. top
+if not top then return packed end
+return struct.pack('>BI8I8', 128 + 1, forward, NOW) .. top
 "#,
     );
 
     /// moves one job along the state table, if the caller's view of it still holds.
     /// The only script that changes a job's state. Asked again by the same holder it answers
     /// `already` with the same values and changes nothing; its caller then repeats the effects.
+    /// forward, now, head; without a head if the job is missing
+    /// A record that has ended, and one that runs, whole: what is taken over comes as it was.
     pub(crate) struct Apply {
         /// job
         pub(crate) key: Key,
@@ -621,7 +646,7 @@ return struct.pack('>BI8I8', 1, forward, NOW) .. top
 
     /// What `job/apply` answers.
     pub(crate) struct ApplyReply {
-        /// outcome, forward, now, head; the outcome alone if the job is missing
+        /// the record as it is now, if that is so by this call and its home can stay; else SAID + outcome,
         pub(crate) reply: Vec<u8>,
     }
 
@@ -733,10 +758,10 @@ return 1
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then return struct.pack('>BI8I8', 5, 0, NOW) end
+if not raw then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
 local head_end = 91 + string.byte(raw, 91)
 if string.byte(raw, 1) ~= 7 or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
-  return struct.pack('>BI8I8', 3, 0, NOW) .. string.sub(raw, 1, head_end)
+  return struct.pack('>BI8I8', 128 + 3, 0, NOW) .. string.sub(raw, 1, head_end)
 end
 local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
 local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
@@ -745,7 +770,7 @@ if ARGV[3] == '' then
 else
   redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
 end
-return struct.pack('>BI8I8', 1, 0, NOW) .. string.sub(packed, 1, head_end)
+return struct.pack('>BI8I8', 128 + 1, 0, NOW) .. string.sub(packed, 1, head_end)
 "#,
     );
 
@@ -764,7 +789,7 @@ return struct.pack('>BI8I8', 1, 0, NOW) .. string.sub(packed, 1, head_end)
 
     /// What `job/extend` answers.
     pub(crate) struct ExtendReply {
-        /// outcome (applied, stale, missing), forward, now, head
+        /// SAID + outcome (applied, stale, missing), forward, now, head
         pub(crate) reply: Vec<u8>,
     }
 
@@ -869,10 +894,9 @@ NOW = NOW[1] * 1000000 + NOW[2]
 local spec, payload, place, body_hash = ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local raw = redis.call('HGET', KEYS[1], 's')
 if raw then
-  local length = string.byte(raw, 91)
   local outcome = 2
   if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end
-  return struct.pack('>BI8I8', outcome, 0, NOW) .. string.sub(raw, 1, 91 + length)
+  return struct.pack('>BI8I8', 128 + outcome, 0, NOW) .. string.sub(raw, 1, 91 + string.byte(raw, 91))
 end
 local max, timeout, run_at, start_by, deadline, created = struct.unpack('>I2I4i8i8i8I8', ARGV[1])
 local lines = '\0\0'
@@ -885,14 +909,13 @@ end
 if run_at < 0 then run_at = created - run_at end
 if start_by < 0 then start_by = created - start_by end
 if deadline < 0 then deadline = created - deadline end
-local head = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0', 1, 1, 0, max, 0, 0, 0, 0, timeout,
-  0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '')
-local packed = head .. lines
+local record = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', 1, 1, 0, max, 0, 0, 0, 0, timeout,
+  0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '', lines)
 if payload ~= '' and body_hash == '' and place ~= '' then
-  redis.call('HSET', KEYS[1], 's', packed, 'd', spec, 'p', payload, 'l', place)
-  return struct.pack('>BI8I8', 1, 0, NOW) .. head
+  redis.call('HSET', KEYS[1], 's', record, 'd', spec, 'p', payload, 'l', place)
+  return record
 end
-local fields = { 's', packed, 'd', spec }
+local fields = { 's', record, 'd', spec }
 if payload ~= '' then
   fields[5] = 'p'
   fields[6] = payload
@@ -906,7 +929,7 @@ if place ~= '' then
   fields[#fields + 1] = place
 end
 redis.call('HSET', KEYS[1], unpack(fields))
-return struct.pack('>BI8I8', 1, 0, NOW) .. head
+return record
 "#,
     );
 
@@ -929,7 +952,7 @@ return struct.pack('>BI8I8', 1, 0, NOW) .. head
 
     /// What `job/submit` answers.
     pub(crate) struct SubmitReply {
-        /// outcome (1 created, 2 exists, 3 exists with another body), forward, now, head
+        /// the record, if it was created; else SAID + outcome (2 exists, 3 exists with another body), 0, now, head
         pub(crate) reply: Vec<u8>,
     }
 

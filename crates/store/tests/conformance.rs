@@ -84,6 +84,7 @@ on_both! {
     transitions::start_by_ends_only_what_never_started,
     transitions::an_offer_is_started_only_under_its_own_version,
     transitions::a_late_worker_changes_nothing,
+    transitions::the_short_ways_lead_where_the_long_one_does,
     claims::of_64_dispatchers_one_dispatches_and_all_know_the_offer,
     claims::of_64_workers_one_starts_and_hears_go_again,
     claims::fences_grow_over_ten_thousand_rescues,

@@ -140,7 +140,7 @@ fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Scr
         let letters: String = arg.parts.iter().map(|packed| packed.part.letter()).collect();
         script.body.push_str(&format!("local {} = '>{letters}'\n", arg.name.to_uppercase()));
     }
-    script.body.push_str(&code(text));
+    script.body.push_str(&code(&with_includes(text, files)?));
     script.body = constants::in_place(&script.body);
     let lists = script.args.iter().filter(|a| a.kind == Kind::List).count();
     ensure!(
@@ -193,6 +193,18 @@ fn field(text: &str) -> Result<Field> {
         other => bail!("unknown type {other}"),
     };
     Ok(Field { name, kind, doc, parts: vec![] })
+}
+
+/// The text with what it includes below its header, where that is: what only some calls need is made only by them.
+fn with_includes(text: &str, files: &BTreeMap<String, String>) -> Result<String> {
+    let mut out = String::new();
+    for line in text.lines().skip_while(|l| l.starts_with("--")) {
+        match line.trim_start().strip_prefix("-- @include ") {
+            Some(name) => out.push_str(files.get(name).context("no such include")?),
+            None => out.push_str(&format!("{line}\n")),
+        }
+    }
+    Ok(out)
 }
 
 fn code(text: &str) -> String {

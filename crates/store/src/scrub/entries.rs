@@ -109,7 +109,7 @@ impl Store {
         let of_home = |record: &&Record| ask(keys::homes(record.id.shard()), text(record.id));
         let of_entry = |record: &&Record| {
             let entry = QueueEntry::of(record);
-            ask(keys::queue(&entry.tenant, &entry.line, entry.priority), entry.member().into_bytes())
+            ask(keys::queue(&entry.tenant, &entry.line, entry.priority), entry.member())
         };
         let now = self.now();
         let bad = |record: &&Record| record.head.state().is_bad_end() && now.since(record.head.since) < UNFINISHED;

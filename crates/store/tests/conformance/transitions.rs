@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use muster_domain::{
-    Event, Head, JobId, Outcome, Seen, State, WorkerId,
+    Event, Head, JobError, JobId, Outcome, Phase, Seen, StartId, State, Time, WorkerId,
     job::{Due, TABLE, When, transition},
 };
 use muster_store::{Extension, Fields, Step};
@@ -257,4 +257,75 @@ pub(crate) async fn a_late_worker_changes_nothing(bench: &Bench) {
     }
     assert_eq!(bench.apply(ended.step(Event::Cancel)).await.outcome, Outcome::Illegal, "it ended otherwise");
     assert_eq!(bench.raw(job.id).await, before);
+}
+
+/// What a head says with its moments counted from the last one, so that two jobs can be compared.
+fn relative(mut head: Head) -> Head {
+    let zero = head.since.0;
+    let from = |time: Time| Time(time.0 - zero + 1_000_000_000_000);
+    head.created_at = Time::NONE;
+    head.fence = from(Time(head.fence)).0;
+    head.started_at = head.started_at.map(from);
+    if let Phase::Running { lease, attempt_end } = &mut head.phase {
+        lease.until = from(lease.until);
+        lease.start_id = StartId([0; 8]);
+        *attempt_end = attempt_end.map(from);
+    }
+    head.since = from(head.since);
+    head
+}
+
+pub(crate) async fn the_short_ways_lead_where_the_long_one_does(bench: &Bench) {
+    // A note of its own sends a start the long way.
+    for (lease, timeout_ms, state) in [
+        (30, 0, State::Pending),
+        (30, 0, State::Dispatched),
+        (45, 30_000, State::Dispatched),
+        (3600, 40_000, State::Pending),
+        (29, 0, State::Dispatched),
+        (60, 20_000, State::Pending),
+    ] {
+        let mut course = Course::calm(false);
+        course.spec.timeout_ms = timeout_ms;
+        let mut heads = Vec::new();
+        for note in ["", "w-1"] {
+            let job = bench.drive(state, &course).await.expect("no deadline was set");
+            let step = Step { note: note.into(), lease: Duration::from_secs(lease), ..job.step(Event::Start) };
+            let job = bench.go(&job, step).await;
+            let record = bench.record(job.id).await;
+            assert_eq!(record.head, job.head, "what is told is what is stored");
+            assert_eq!(record.history.last().unwrap().note, "w-1");
+            heads.push(relative(job.head));
+        }
+        assert_eq!(heads[0], heads[1], "{state}, a lease of {lease} s, a limit of {timeout_ms} ms");
+    }
+    // So does a long story an end.
+    let events = [Event::Succeed, Event::Fail, Event::Quarantine];
+    for (event, rounds) in events.into_iter().flat_map(|event| [0, 1, 4].map(|rounds| (event, rounds))) {
+        let mut course = Course::calm(false);
+        course.spec.timeout_ms = 3_600_000;
+        course.wait = Duration::ZERO;
+        let mut job = bench.drive(State::Running, &course).await.expect("no deadline was set");
+        for _ in 0..rounds {
+            for step in [Event::Release, Event::Wake, Event::Dispatch, Event::Start] {
+                let moved = bench.when_due(job.step(step)).await;
+                job = moved_on(&job, step, &moved);
+            }
+        }
+        let before = job.head.clone();
+        let error = JobError::new("handler_error", "no", false);
+        let step = Step { error: Some(error), note: "why".into(), ..job.step(event) };
+        let after = bench.go(&job, step).await.head;
+        let record = bench.record(job.id).await;
+        assert_eq!((&record.head, record.history.len()), (&after, usize::try_from(after.version).unwrap()));
+        assert_eq!(record.history.last().unwrap().note, "why");
+        assert_eq!(record.error.map(|error| error.code).as_deref(), Some("handler_error"));
+        let Phase::Ended { lease_end, .. } = after.phase else { panic!("{event} after {rounds}: {after:?}") };
+        assert_eq!((lease_end, after.attempt_ended_by), (None, Some(event)));
+        let kept = |head: &Head| {
+            let counts = (head.attempt, head.max_attempts, head.lost, head.released, head.timeout, head.fence);
+            (counts, head.started_at, head.created_at, head.last_worker.clone())
+        };
+        assert_eq!(kept(&after), kept(&before), "{event} after {rounds} rounds");
+    }
 }
