@@ -249,7 +249,8 @@ fn all_later(items: Vec<Item>, why: &str) -> Landed {
 }
 
 /// Moves the commands into a pipeline. Of several that need the same script loaded, the first
-/// carries its text and the others follow by hash.
+/// carries its text and the others follow by hash. A durable call has no time to hear that its script is not known:
+/// that would be said after the wait.
 fn pack(inner: &Inner, group: &mut Group, durable: Option<Durability>) -> Pipeline {
     let marker = durable.map(|_| inner.dedicated.marker(group.items.first().map_or(b"", |item| item.command.key())));
     let mut pipeline = Pipeline::with_capacity(group.items.len() * if group.asking { 2 } else { 1 } + 3);
@@ -259,7 +260,7 @@ fn pack(inner: &Inner, group: &mut Group, durable: Option<Durability>) -> Pipeli
             pipeline.cmd("ASKING");
         }
         match item.command.script {
-            Some(script) if item.eval && !loaded.iter().any(|known| ptr::eq(*known, script)) => {
+            Some(script) if (item.eval || durable.is_some()) && !loaded.iter().any(|known| ptr::eq(*known, script)) => {
                 loaded.push(script);
                 pipeline.add_command(item.command.as_eval(script));
             }

@@ -7,7 +7,8 @@ use muster_domain::{
     Backoff, Durability, Event, JobError, JobId, JobSpec, OnLostLease, Outcome, Priority, Progress, RetryPolicy, State,
     TraceParent, job::When,
 };
-use muster_store::{Deleted, Extension, Fields, Kept, NewJob, Step, StoredResult, Submitted};
+use muster_store::{Deleted, Extension, Fields, Kept, NewJob, RedisSettings, Step, Store, StoredResult, Submitted};
+use muster_testkit::RedisServer;
 
 use crate::bench::{Bench, HOUR, job_key, new_job, spec, tenant};
 
@@ -242,6 +243,17 @@ pub(crate) async fn a_replicated_submit_says_how_many_replicas_have_it(bench: &B
             assert_eq!(reached, replicas);
         }
     }
+}
+
+#[tokio::test]
+async fn the_first_durable_submit_on_a_server_waits_once() {
+    let server = RedisServer::start().await;
+    // Time for one wait and not for two: the server does not know the script yet.
+    let (budget, wait) = (Duration::from_secs(2), Duration::from_secs(3));
+    let store = Store::connect(RedisSettings { budget, ..RedisSettings::new(server.url()) }).await.unwrap();
+    let job = new_job(spec(&tenant()));
+    let outcome = store.submit_durable(&[job], Kept::ByReplicas(1), wait).await.remove(0);
+    assert!(matches!(outcome, Ok((Submitted::Created(_), 0))), "{outcome:?}");
 }
 
 /// A step with everything that a settle can carry.
