@@ -1,17 +1,25 @@
 //! What must hold after all of it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use muster_bus::{ConsumerSpec, subjects};
-use muster_domain::{State, Tenant, Time, Topic};
+use muster_domain::{State, Tenant, Time, Topic, slot::Limit};
 use muster_store::{Fields, Record};
 use muster_testkit::until;
 use muster_tests::{Probe, by_hand::bus_of};
 use muster_wire::Body;
 use serde_json::{Value, json};
 
-use crate::{Expected, Ground, LONG, SOON};
+use crate::{
+    Expected, Ground, LONG, SOON,
+    loads::{WORK, once},
+};
 
+/// How long a slot may be held after everything has ended before somebody wants it.
+const UNWANTED: Duration = Duration::from_secs(10);
 /// Transitions that a loop makes, and must tell.
 const TOLD: [&str; 8] = ["wake", "reoffer", "rescue", "abandon", "poison", "cut_short", "time_out", "expire"];
 
@@ -143,8 +151,13 @@ async fn one_ran_at_a_time(ground: &Ground) {
 async fn nothing_is_held(ground: &Ground) {
     let (store, tenant) = (ground.stack.store().await, Tenant::default());
     for limit in &ground.limits {
+        let mut wanted_at = Instant::now() + UNWANTED;
         until(SOON, &format!("{limit:?} to be free"), async || {
             let (_, held, waiting) = store.read_slots(&tenant, limit).await.ok()?;
+            if held + waiting > 0 && Instant::now() > wanted_at {
+                want(ground, limit).await;
+                wanted_at = Instant::now() + UNWANTED;
+            }
             (held + waiting == 0).then_some(())
         })
         .await;
@@ -155,6 +168,21 @@ async fn nothing_is_held(ground: &Ground) {
         store.queue_lens(&lines).await.ok()?.iter().all(|n| *n == 0).then_some(())
     })
     .await;
+}
+
+/// A slot that a death has left behind is found by whoever needs it; so somebody does.
+async fn want(ground: &Ground, limit: &Limit) {
+    let job = match limit {
+        Limit::Topic(topic) => once(topic.as_str(), "succeed"),
+        Limit::Key(key) => {
+            let mut job = once(WORK, "succeed");
+            job["concurrency_key"] = json!(key);
+            job
+        }
+    };
+    for id in ground.submit_many(6, &job).await {
+        ground.gateways[0].ended(&id, LONG).await;
+    }
 }
 
 async fn each_act_is_told_once(ground: &Ground, owed: BTreeSet<String>) {
