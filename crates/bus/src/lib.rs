@@ -8,6 +8,7 @@
 //! bus: a message here is work or a hint, never the truth).
 
 mod answers;
+mod appetite;
 mod broadcast;
 mod bus;
 mod checkup;
@@ -25,6 +26,7 @@ mod streams;
 pub mod subjects;
 mod sweep;
 
+pub use appetite::Appetite;
 pub use broadcast::{Answer, Received, Subscription};
 pub use bus::{Bus, BusSettings, Clock};
 pub use checkup::{BusVitals, StreamVitals};

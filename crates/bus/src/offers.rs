@@ -31,9 +31,12 @@ pub(crate) fn named(body: &Body) -> Option<String> {
     let Body::Offer(group) = body else { return None };
     let mut value = String::with_capacity(group.items.len() * 36);
     for offer in &group.items {
-        let comma = if value.is_empty() { "" } else { "," };
+        if !value.is_empty() {
+            value.push(',');
+        }
+        value.push_str(&hex::encode(&offer.job_id));
         // Writing to a string does not fail.
-        let _ = write!(value, "{comma}{}:{}", hex::encode(&offer.job_id), offer.version);
+        let _ = write!(value, ":{}", offer.version);
     }
     Some(value)
 }

@@ -13,16 +13,14 @@ use sha2::{Digest, Sha256};
 
 use crate::Flow;
 
-/// Most offers that share a message. More saves nothing.
-const SHARED: usize = 8;
 /// The version of a job that nothing has happened to yet: offered as it is, at a moment that nobody writes down.
 const ACCEPTED: u32 = 1;
 
 /// How offers are put on the bus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offering {
-    /// Jobs of this topic are short and many: several share a message.
-    pub many: bool,
+    /// Most that share a message: several where jobs are short and many, otherwise each has its own.
+    pub most: usize,
     /// Decided anew, so that the same id must not swallow it.
     pub again: bool,
 }
@@ -68,7 +66,7 @@ impl Flow {
         let limit = self.bus.max_message();
         let messages = by_line(offers).into_iter().flat_map(|offers| {
             let subject = offers.first().and_then(|(_, offer)| subject_of(offer));
-            let groups = share(offers, if how.many { SHARED } else { 1 }, limit);
+            let groups = share(offers, how.most, limit);
             groups.into_iter().filter_map(move |group| Some((subject.clone()?, group))).collect::<Vec<_>>()
         });
         let sends = messages.map(|(subject, group)| async move {

@@ -17,7 +17,10 @@ mod deferred;
 
 use std::{
     future::Future,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -26,7 +29,7 @@ use muster_chassis::Tasks;
 use muster_domain::{Durability, JobId, JobSpec, ProblemCode};
 use muster_flow::{Accepted, Flow};
 use muster_store::{NewJob, StoreError};
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
 use crate::{lag::Lag, limits::Limits, problem::Problem};
 pub(crate) use commit::Committer;
@@ -38,8 +41,11 @@ const QUEUE: usize = 4096;
 pub(crate) const GROUP_ITEMS: usize = 256;
 /// Bytes in one group, give or take its last entry.
 pub(crate) const GROUP_BYTES: usize = 2 * 1024 * 1024;
-/// Commits under way at one time.
+/// Commits under way at one time. The second one is for when the first is stuck.
 const COMMITTERS: usize = 2;
+/// So long whoever comes waits for a commit that is under way: in one group with the others it costs less than in one
+/// beside them. A commit takes a few milliseconds.
+const BESIDE_AFTER: Duration = Duration::from_millis(20);
 /// Those that wait for a replica or the disk. Where there is no replica each takes a second; with so many of them
 /// nobody waits long for its turn, and their connections, one for each node, still fit the pool.
 const DURABLE_COMMITTERS: usize = 6;
@@ -161,15 +167,16 @@ impl Group {
         });
         let queue = |name: &'static str, committers: usize| {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let receiver = Arc::new(Mutex::new(receiver));
+            let (receiver, under_way) = (Arc::new(Mutex::new(receiver)), Arc::<UnderWay>::default());
             for _ in 0..committers {
                 let committer = Committer::new(flow.clone(), limits.clone(), deferred.clone());
-                let (receiver, stop) = (receiver.clone(), tasks.stopping());
+                let (receiver, under_way, stop) = (receiver.clone(), under_way.clone(), tasks.stopping());
                 tasks.supervise(name, move || {
-                    let (receiver, committer, stop) = (receiver.clone(), committer.clone(), stop.clone());
+                    let (receiver, under_way) = (receiver.clone(), under_way.clone());
+                    let (committer, stop) = (committer.clone(), stop.clone());
                     async move {
                         let stopped = async move { stop.cancelled().await };
-                        serve(&receiver, stopped, |group| committer.commit(group)).await;
+                        serve(&receiver, &under_way, stopped, |group| committer.commit(group)).await;
                         Ok(())
                     }
                 });
@@ -247,16 +254,49 @@ fn chunks(items: Vec<Item>) -> Vec<Vec<Item>> {
     chunks
 }
 
+/// Commits under way.
+#[derive(Default)]
+struct UnderWay {
+    count: AtomicUsize,
+    over: Notify,
+}
+
+impl UnderWay {
+    fn begin(&self) -> Turn<'_> {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Turn(self)
+    }
+
+    /// Waits until one is over, if there is one, and not for long.
+    async fn one_over(&self) {
+        let over = self.over.notified();
+        if self.count.load(Ordering::Acquire) > 0 {
+            let _ = tokio::time::timeout(BESIDE_AFTER, over).await;
+        }
+    }
+}
+
+/// A commit under way; over when dropped, however it ended.
+struct Turn<'a>(&'a UnderWay);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.over.notify_waiters();
+    }
+}
+
 /// One committer: gathers a group, commits it, again. Only one of them gathers at a time, so that
 /// what waits becomes one group and not several halves.
 async fn serve<F: Future<Output = ()>>(
     queue: &Mutex<mpsc::Receiver<Entry>>,
+    under_way: &UnderWay,
     stopped: impl Future<Output = ()>,
     mut commit: impl FnMut(Vec<Entry>) -> F,
 ) {
     tokio::pin!(stopped);
     loop {
-        let group = {
+        let (group, turn) = {
             let mut queue = queue.lock().await;
             let first = tokio::select! {
                 biased;
@@ -264,9 +304,11 @@ async fn serve<F: Future<Output = ()>>(
                 () = &mut stopped => queue.try_recv().ok(),
             };
             let Some(first) = first else { return };
-            gather(first, &mut queue).await
+            under_way.one_over().await;
+            (gather(first, &mut queue).await, under_way.begin())
         };
         commit(group).await;
+        drop(turn);
     }
 }
 
@@ -328,7 +370,8 @@ mod tests {
             sender.try_send(entry(1)).ok().unwrap();
         }
         let receiver = Mutex::new(receiver);
-        let committer = serve(&receiver, std::future::pending(), |group| {
+        let under_way = UnderWay::default();
+        let committer = serve(&receiver, &under_way, std::future::pending(), |group| {
             let (sizes, permits) = (sizes.clone(), permits.clone());
             async move {
                 sizes.send(group.len()).unwrap();
@@ -380,7 +423,7 @@ mod tests {
         }
         let receiver = Mutex::new(receiver);
         let mut done = 0;
-        serve(&receiver, std::future::ready(()), |group| {
+        serve(&receiver, &UnderWay::default(), std::future::ready(()), |group| {
             done += group.len();
             std::future::ready(())
         })

@@ -18,7 +18,7 @@ use muster_wire::{Body, v1};
 use tokio::sync::{Notify, watch};
 
 /// How long the gateway goes on listening after the last waiter has left.
-const LINGER: Duration = Duration::from_secs(10);
+const LINGER: Duration = Duration::from_secs(1);
 /// How long a waiter waits for the gateway to listen. Without NATS it is woken by its time-out.
 const LISTENED_WITHIN: Duration = Duration::from_millis(500);
 

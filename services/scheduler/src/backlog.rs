@@ -230,7 +230,7 @@ async fn as_they_are(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, so
 /// Publish, forward, remove: in this order.
 pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
     let Sorted { offers, mut offered, over, nearer: mut homes, renewed, again, .. } = sorted;
-    let how = Offering { many: lane.window().is_hot(), again };
+    let how = Offering { most: lane.window().per_message(), again };
     lines::note(desk, lines::due(std::iter::once(lane))).await;
     // Before anybody can start them, so that watchers hear of both in this order.
     events::tell(desk.bus(), offered.iter_mut().filter_map(|ready| ready.event.take()).collect()).await;
@@ -246,7 +246,7 @@ pub(crate) async fn publish(desk: &Desk, lane: &Arc<Lane>, sorted: Sorted) {
         homes.extend(ready.look.map(|look| (ready.entry.job, look)));
         finished.push(ready.entry);
     }
-    desk.published(&stand, how.many).await;
+    desk.published(&stand, how.most).await;
     finished.extend(renew(desk, lane, renewed).await);
     let forwarded = desk.forward(&homes).await.is_ok();
     muster_flow::failpoint!("release.after_forward");

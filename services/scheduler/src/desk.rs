@@ -22,9 +22,6 @@ use crate::{
     slots::Judged,
 };
 
-/// Offers that share a message where many are started.
-const SHARED: u64 = 8;
-
 /// What every part is handed.
 pub(crate) struct Desk {
     pub(crate) flow: Flow,
@@ -64,10 +61,10 @@ impl Desk {
         Ok(())
     }
 
-    /// Offers of these lanes now stand on the stream.
-    pub(crate) async fn published(&self, offers: &PerLane, many: bool) {
+    /// Offers of these lanes now stand on the stream, in messages of up to so many.
+    pub(crate) async fn published(&self, offers: &PerLane, most: usize) {
         for (lane, n) in offers.iter() {
-            let messages = if many { n.div_ceil(SHARED) } else { *n };
+            let messages = n.div_ceil(most as u64);
             lane.window().published(*n, messages);
             pools::tell(self, lane).await;
         }

@@ -17,7 +17,7 @@ use std::{
 use muster_bus::{Subject, subjects};
 use muster_domain::{Head, JobId, Outcome, Priority, State, Time, job::PENDING_LOOK};
 use muster_flow::Offering;
-use muster_store::{Moved, QueueEntry, Step, StoreError};
+use muster_store::{Fields, Moved, QueueEntry, Record, Step, StoreError};
 use muster_telemetry::{Counter, count};
 use muster_wire::{
     Body, job_id,
@@ -72,7 +72,7 @@ pub(crate) async fn go_ahead(desk: &Desk, items: Vec<Submit>, again: bool) -> Ve
     survey::unknown(desk, asks.iter().map(|ask| &ask.lane)).await;
     let Decisions { offered, lined, decided } = decide(desk, asks, again);
     let moved = if decided.is_empty() { Vec::new() } else { apply(desk, decided).await };
-    let mut todo = Consequences::default();
+    let mut todo = Consequences::of(offered.len(), lined.len());
     offered.into_iter().for_each(|ask| todo.offer_as_it_is(ask, desk.store().now()));
     lined.into_iter().for_each(|ask| todo.line(ask));
     moved.into_iter().for_each(|answer| todo.add(answer, again));
@@ -228,6 +228,8 @@ struct Consequences {
     /// Those of them that stand in line as they were accepted.
     lined: Vec<(JobId, Submit)>,
     homes: Vec<(usize, JobId, Duration)>,
+    /// Those of them that were queued before this, by somebody else or by an earlier delivery.
+    queued_before: Vec<JobId>,
     /// Redis has forgotten these.
     forgotten: Vec<(usize, Submit)>,
     events: Vec<JobEvent>,
@@ -240,23 +242,42 @@ struct Offers {
     from: Vec<(usize, Arc<Lane>)>,
 }
 
+impl Offers {
+    /// How many of these may share a message, by the lane that bears the least.
+    fn most(&self) -> usize {
+        let mut last: Option<&Arc<Lane>> = None;
+        let mut most = usize::MAX;
+        for (_, lane) in &self.from {
+            if !last.is_some_and(|last| Arc::ptr_eq(last, lane)) {
+                most = most.min(lane.window().per_message());
+                last = Some(lane);
+            }
+        }
+        most
+    }
+}
+
 async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
-    let Consequences { offers: [single, shared], held, lined, homes, forgotten, events, mut failed } = todo;
+    let Consequences { offers: [single, shared], held, lined, homes, queued_before, forgotten, events, mut failed } =
+        todo;
     muster_flow::failpoint!("dispatch.after_apply");
     let offered = single.from.iter().chain(&shared.from).map(|(_, lane)| lane);
     lines::note(desk, lines::due(offered.chain(held.iter().map(|(_, lane, _)| lane)))).await;
     // Before anybody can start them, so that watchers hear of both in this order.
     events::tell(desk.bus(), events).await;
-    let (how, now) = (|many| Offering { many, again: false }, Instant::now());
+    let (how, now) = (|most| Offering { most, again: false }, Instant::now());
     lined.into_iter().for_each(|(id, submit)| desk.kept.keep(id, submit, now));
+    // Nearly always they are of one lane.
+    let most = shared.most();
     let (single, shared, unheld, unforwarded, unmade) = tokio::join!(
-        offer(desk, single, how(false)),
-        offer(desk, shared, how(true)),
+        offer(desk, single, how(1)),
+        offer(desk, shared, how(most)),
         hold(desk, held),
         forward(desk, homes),
         make_again(desk, forgotten),
     );
     muster_flow::failpoint!("dispatch.after_offer");
+    look_at_ended(desk, queued_before).await;
     for places in [single, shared, unheld, unforwarded, unmade] {
         failed.extend(places);
     }
@@ -264,6 +285,18 @@ async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
 }
 
 impl Consequences {
+    /// Of so many that are offered as they are, and so many that stand in line so.
+    fn of(offered: usize, lined: usize) -> Consequences {
+        let shared = Offers { items: Vec::with_capacity(offered), from: Vec::with_capacity(offered) };
+        Consequences {
+            offers: [Offers::default(), shared],
+            held: Vec::with_capacity(lined),
+            lined: Vec::with_capacity(lined),
+            events: Vec::with_capacity(offered + lined),
+            ..Consequences::default()
+        }
+    }
+
     fn add(&mut self, answer: Answered, again: bool) {
         let Answered { ask, decision, moved } = answer;
         let taken = decision == Decision::Dispatch;
@@ -292,6 +325,9 @@ impl Consequences {
         ask.give_back(taken && head.state() != State::Dispatched);
         if let Some(after) = forward_of(&moved, head).or_else(|| ends_soon(head, moved.now)) {
             self.homes.push((ask.place, ask.id, after));
+            if head.state() == State::Queued && moved.outcome != Outcome::Applied {
+                self.queued_before.push(ask.id);
+            }
         }
         if !again {
             self.events.push(events::pending(&ask.submit, &ask.lane));
@@ -396,7 +432,7 @@ async fn offer(desk: &Desk, offers: Offers, how: Offering) -> Vec<usize> {
             }
         }
     }
-    desk.published(&stand, how.many).await;
+    desk.published(&stand, how.most).await;
     failed
 }
 
@@ -422,6 +458,21 @@ async fn hold(desk: &Desk, held: Vec<(usize, Arc<Lane>, QueueEntry)>) -> Vec<usi
         }
     }
     Vec::new()
+}
+
+/// Who repeats what somebody else has done may be so slow that the job has ended meanwhile and its home was dropped:
+/// then it has just been given one again, which is due in a quarter of an hour. Whoever has ended by now is looked at
+/// now; who ends later drops its home later than this.
+async fn look_at_ended(desk: &Desk, jobs: Vec<JobId>) {
+    if jobs.is_empty() {
+        return;
+    }
+    let records = desk.store().read(&jobs, Fields::NONE).await;
+    let over = |record: &Option<Record>| record.as_ref().is_none_or(|record| record.head.state().is_end());
+    let ended = jobs.into_iter().zip(records).filter(|(_, record)| record.as_ref().is_ok_and(over));
+    let due: Vec<_> = ended.map(|(job, _)| (job, Duration::ZERO)).collect();
+    // If the store does not answer, the look comes when it is due.
+    let _ = desk.forward(&due).await;
 }
 
 /// Brings homes nearer; all their places if that failed.

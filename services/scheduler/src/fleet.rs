@@ -1,6 +1,6 @@
 //! The workers that live, as their heartbeats tell.
 //!
-//! Knows: each worker's topics, slots and how many are busy; free slots per lane, kept up to date
+//! Knows: each worker's topics, slots and how many are busy; the crew of each lane, kept up to date
 //! with every heartbeat. Promises: a worker that has not been heard for 30 s is gone; one that
 //! says it leaves is gone at once. Leaves to others: giving work (workers pull), and judging a
 //! worker's attempts (their leases say).
@@ -38,15 +38,41 @@ pub(crate) struct Fleet {
 struct State {
     workers: HashMap<String, Worker>,
     /// By tenant, then topic.
-    free: HashMap<String, HashMap<String, u64>>,
+    crews: HashMap<String, HashMap<String, Crew>>,
     listens_since: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Worker {
     said: Heartbeat,
-    free: u64,
     heard: Instant,
+}
+
+/// The live workers of a lane, taken together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Crew {
+    pub(crate) workers: u64,
+    pub(crate) slots: u64,
+    /// Slots in which nothing runs.
+    pub(crate) free: u64,
+}
+
+impl Crew {
+    fn of(said: &Heartbeat) -> Crew {
+        Crew { workers: 1, slots: said.slots.into(), free: said.slots.saturating_sub(said.busy).into() }
+    }
+
+    fn join(&mut self, other: Crew) {
+        self.workers += other.workers;
+        self.slots += other.slots;
+        self.free += other.free;
+    }
+
+    fn leave(&mut self, other: Crew) {
+        self.workers = self.workers.saturating_sub(other.workers);
+        self.slots = self.slots.saturating_sub(other.slots);
+        self.free = self.free.saturating_sub(other.free);
+    }
 }
 
 impl Fleet {
@@ -62,12 +88,11 @@ impl Fleet {
         if beat.leaving {
             return before.is_some();
         }
-        let free = u64::from(beat.slots.saturating_sub(beat.busy));
         let changed = before != Some(beat.consuming);
         for topic in &beat.topics {
-            state.add(&beat.tenant, topic, free);
+            state.add(&beat.tenant, topic, Crew::of(&beat));
         }
-        state.workers.insert(beat.worker.clone(), Worker { said: beat, free, heard: now });
+        state.workers.insert(beat.worker.clone(), Worker { said: beat, heard: now });
         changed
     }
 
@@ -117,17 +142,19 @@ impl Fleet {
         live
     }
 
-    /// How many slots are free for a tenant's topic, over all its live workers.
-    pub(crate) fn free_slots(&self, tenant: &str, topic: &str) -> u64 {
-        self.state().free.get(tenant).and_then(|topics| topics.get(topic)).copied().unwrap_or(0)
+    /// The live workers of a tenant's topic.
+    fn crew(&self, tenant: &str, topic: &str) -> Crew {
+        self.state().crews.get(tenant).and_then(|topics| topics.get(topic)).copied().unwrap_or_default()
     }
 
     /// The same for a lane, whose workers may have to provide something.
-    pub(crate) fn free_for(&self, lane: &Lane) -> u64 {
+    pub(crate) fn crew_of(&self, lane: &Lane) -> Crew {
         if !lane.is_pooled() && !lane.is_shared() {
-            return self.free_slots(lane.tenant.as_str(), lane.topic.as_str());
+            return self.crew(lane.tenant.as_str(), lane.topic.as_str());
         }
-        self.state().workers.values().filter(|worker| worker.takes(lane)).map(|worker| worker.free).sum()
+        let mut crew = Crew::default();
+        self.state().workers.values().filter(|worker| worker.takes(lane)).for_each(|w| crew.join(Crew::of(&w.said)));
+        crew
     }
 
     /// Who may run a lane's jobs and does not pull them by itself.
@@ -157,24 +184,22 @@ impl Worker {
 impl State {
     fn forget(&mut self, name: &str) -> Option<Worker> {
         let worker = self.workers.remove(name)?;
-        let Some(topics) = self.free.get_mut(&worker.said.tenant) else { return Some(worker) };
+        let Some(topics) = self.crews.get_mut(&worker.said.tenant) else { return Some(worker) };
         for topic in &worker.said.topics {
-            if let Some(free) = topics.get_mut(topic) {
-                *free = free.saturating_sub(worker.free);
+            if let Some(crew) = topics.get_mut(topic) {
+                crew.leave(Crew::of(&worker.said));
             }
         }
-        topics.retain(|_, free| *free > 0);
+        topics.retain(|_, crew| crew.workers > 0);
         if topics.is_empty() {
-            self.free.remove(&worker.said.tenant);
+            self.crews.remove(&worker.said.tenant);
         }
         Some(worker)
     }
 
-    fn add(&mut self, tenant: &str, topic: &str, free: u64) {
-        if free > 0 {
-            let topics = self.free.entry(tenant.to_owned()).or_default();
-            *topics.entry(topic.to_owned()).or_default() += free;
-        }
+    fn add(&mut self, tenant: &str, topic: &str, crew: Crew) {
+        let topics = self.crews.entry(tenant.to_owned()).or_default();
+        topics.entry(topic.to_owned()).or_default().join(crew);
     }
 }
 
@@ -214,7 +239,7 @@ async fn note(desk: &Desk, beat: Heartbeat) {
     for topic in topics {
         // A worker's own names are not ours to judge; one that is no topic has no lane.
         let Ok(lane) = desk.lanes.lane(&tenant, &topic) else { continue };
-        lane.window().free_slots(desk.fleet.free_for(&lane));
+        lane.window().served_by(desk.fleet.crew_of(&lane));
         if !leaving && lane.can_release() {
             desk.lanes.poke(&lane);
         }
@@ -241,10 +266,10 @@ mod tests {
         let (fleet, now) = (Fleet::default(), Instant::now());
         fleet.heard(beat("w1", &["a", "b"], 10, 4), now);
         fleet.heard(beat("w2", &["a"], 5, 0), now);
-        assert_eq!((fleet.free_slots("default", "a"), fleet.free_slots("default", "b")), (11, 6));
+        assert_eq!((fleet.crew("default", "a").free, fleet.crew("default", "b").free), (11, 6));
         fleet.heard(beat("w1", &["a"], 10, 10), now);
-        assert_eq!((fleet.free_slots("default", "a"), fleet.free_slots("default", "b")), (5, 0));
-        assert_eq!(fleet.free_slots("other", "a"), 0);
+        assert_eq!((fleet.crew("default", "a").free, fleet.crew("default", "b").free), (5, 0));
+        assert_eq!(fleet.crew("other", "a").free, 0);
     }
 
     #[test]
@@ -264,9 +289,9 @@ mod tests {
         fleet.heard(beat("w1", &["a"], 3, 0), now);
         fleet.heard(beat("w2", &["a"], 4, 0), now + GONE_AFTER);
         fleet.sweep(now + GONE_AFTER + Duration::from_millis(1));
-        assert_eq!(fleet.free_slots("default", "a"), 4);
+        assert_eq!(fleet.crew("default", "a").free, 4);
         fleet.heard(Heartbeat { leaving: true, ..beat("w2", &["a"], 4, 0) }, now + GONE_AFTER);
-        assert_eq!(fleet.free_slots("default", "a"), 0);
+        assert_eq!(fleet.crew("default", "a").free, 0);
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Work for Settle {
         let (reads, mut failed) = read(desk, items).await;
         let answered = apply(desk, reads).await;
         muster_flow::failpoint!("settle.after_apply");
-        let mut todo = Consequences::default();
+        let mut todo = Consequences::of(answered.len());
         for (read, event, moved) in answered {
             todo.add(read, event, moved);
         }
@@ -87,7 +87,8 @@ type Answered = (Read, Event, Result<Moved, StoreError>);
 
 /// One pipeline for successes, and one for the others once their records were read.
 async fn apply(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
-    let (mut well, mut steps, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut well, mut steps, mut other) =
+        (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()), Vec::new());
     for mut read in reads {
         match std::mem::take(&mut read.kind) {
             Kind::Success(success) => {
@@ -156,6 +157,12 @@ struct Consequences {
 }
 
 impl Consequences {
+    /// Of so many reports: nearly all are ends.
+    fn of(reports: usize) -> Consequences {
+        let (ends, notices) = (Vec::with_capacity(reports), Vec::with_capacity(reports));
+        Consequences { ends, notices, ..Consequences::default() }
+    }
+
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
         let Read { place, id, lane, fence, worker, error_code, slot, traceparent, told_of, .. } = read;
         // Early is an estimate of the time that ran ahead: it comes again.

@@ -79,6 +79,7 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
         let worker = workers.len();
         workers.push(WorkerId::trusted(request.worker));
         replies.push((reply, request.items.len()));
+        reads.reserve(request.items.len());
         for ask in request.items {
             let job = read(&desk, &ask);
             reads.push(Read { ask, worker, job, refused: None });
@@ -92,7 +93,8 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
     let steps = steps.collect();
     let mut moved = desk.store().apply(steps).await.into_iter();
     muster_flow::failpoint!("start.after_apply");
-    let mut outcome = Outcomes::default();
+    let (answers, events) = (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()));
+    let mut outcome = Outcomes { answers, events, ..Outcomes::default() };
     for Read { ask, job, refused, .. } in reads {
         if let Some(refused) = refused {
             outcome.refuse(&ask, job, refused);

@@ -54,10 +54,10 @@ pub(crate) async fn measure(desk: &Desk, lanes: &[Arc<Lane>]) -> u64 {
     tokio::join!(counts, lengths);
     let mut waiting = 0;
     for lane in lanes {
-        let free = desk.fleet.free_for(lane);
+        let crew = desk.fleet.crew_of(lane);
         {
             let mut window = lane.window();
-            window.free_slots(free);
+            window.served_by(crew);
             window.tick(Instant::now());
             waiting += window.waiting();
         }

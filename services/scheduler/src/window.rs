@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use muster_domain::Time;
 
+use crate::fleet::Crew;
+
 /// The limit that a subject begins with.
 pub(crate) const FIRST_LIMIT: u64 = 32;
 /// The limit never falls below so many, however few slots are free.
@@ -25,6 +27,12 @@ pub(crate) const TARGET: Duration = Duration::from_millis(200);
 const FORGET: Duration = Duration::from_secs(10);
 /// From so many starts a second on, offers share messages.
 const HOT_STARTS: u64 = 200;
+/// So many share one then, and as many more as are started within [`SHARED_FOR`].
+const LEAST_SHARED: usize = 8;
+/// More than this saves nothing.
+const MOST_SHARED: usize = 32;
+/// Nobody's offer waits longer than this for those that share its message.
+const SHARED_FOR: Duration = Duration::from_millis(5);
 /// A wait of this long is short: well below the first look at a pending job.
 const SHORT_WAIT: Duration = Duration::from_secs(15);
 /// Starts are counted over this span to tell whether a subject is hot.
@@ -50,6 +58,8 @@ pub(crate) struct Window {
     judged_from: Time,
     /// How many offers a message of this subject carries on average.
     per_message: f64,
+    /// How many slots a worker has, on average.
+    slots_each: u64,
     /// What this replica itself did, ever: a count that takes a while is corrected by it.
     own: Own,
     meter: Meter,
@@ -87,6 +97,7 @@ impl Window {
             was_full: false,
             judged_from: Time::NONE,
             per_message: 1.0,
+            slots_each: 0,
             own: Own::default(),
             meter: Meter { since: None, count: 0, rate: 0.0 },
             moved: None,
@@ -122,6 +133,17 @@ impl Window {
     /// Whether starts come by the hundreds a second, so that offers share messages.
     pub(crate) fn is_hot(&self) -> bool {
         self.meter.rate >= HOT_STARTS as f64
+    }
+
+    /// How many offers may share a message: one, unless they are started by the hundreds a second, and never more
+    /// than half of what a worker takes at once, or it would keep from others what it cannot begin.
+    pub(crate) fn per_message(&self) -> usize {
+        if !self.is_hot() {
+            return 1;
+        }
+        let soon = (self.meter.rate * SHARED_FOR.as_secs_f64()) as usize;
+        let fits = if self.slots_each == 0 { LEAST_SHARED } else { (self.slots_each / 2) as usize };
+        soon.clamp(LEAST_SHARED, MOST_SHARED).min(fits).max(1)
     }
 
     /// Whether the backlog moves so fast that a newcomer waits for seconds only. Counts the starts
@@ -208,10 +230,11 @@ impl Window {
         }
     }
 
-    /// How many slots live workers have free.
-    pub(crate) fn free_slots(&mut self, free: u64) {
-        self.floor = free.clamp(LEAST_FLOOR, MOST_FLOOR);
+    /// Who takes its offers.
+    pub(crate) fn served_by(&mut self, crew: Crew) {
+        self.floor = crew.free.clamp(LEAST_FLOOR, MOST_FLOOR);
         self.limit = self.limit.max(self.floor);
+        self.slots_each = crew.slots.checked_div(crew.workers).unwrap_or(0);
     }
 
     /// What this replica has done so far: taken before a count is asked for, given back with it.
@@ -265,6 +288,10 @@ mod tests {
     use super::*;
 
     const T0: Time = Time(1_800_000_000_000_000);
+
+    fn with_free(free: u64) -> Crew {
+        Crew { workers: 1, slots: free, free }
+    }
 
     fn full() -> Window {
         let mut window = Window::new();
@@ -342,11 +369,11 @@ mod tests {
     #[test]
     fn free_slots_are_the_floor_within_bounds() {
         let mut window = Window::new();
-        window.free_slots(50);
+        window.served_by(with_free(50));
         assert_eq!(window.limit(), 50, "a worker with fifty free slots can start fifty now");
-        window.free_slots(5_000);
+        window.served_by(with_free(5_000));
         assert_eq!(window.limit(), MOST_FLOOR);
-        window.free_slots(0);
+        window.served_by(with_free(0));
         window.aged(T0, T0 + Duration::from_secs(100));
         window.aged(T0 + Duration::from_secs(101), T0 + Duration::from_secs(200));
         window.aged(T0 + Duration::from_secs(201), T0 + Duration::from_secs(300));
@@ -380,6 +407,29 @@ mod tests {
         window.dequeued(7);
         window.unclaimed(7);
         assert!(window.is_idle());
+    }
+
+    #[test]
+    fn offers_share_messages_as_they_are_started_and_as_workers_can_take_them() {
+        let (mut window, now) = (Window::new(), Instant::now());
+        let started = |window: &mut Window, a_second: u64| {
+            window.meter = Meter { since: Some(now), count: 0, rate: 0.0 };
+            window.consumed(a_second, now + Duration::from_secs(1));
+        };
+        started(&mut window, 150);
+        assert_eq!(window.per_message(), 1, "not hot");
+        started(&mut window, 10_000);
+        assert_eq!(window.per_message(), LEAST_SHARED, "nobody knows what a worker takes");
+        window.served_by(Crew { workers: 10, slots: 5_000, free: 0 });
+        assert_eq!(window.per_message(), MOST_SHARED);
+        started(&mut window, 3_000);
+        assert_eq!(window.per_message(), 15, "what is started within five milliseconds");
+        started(&mut window, 300);
+        assert_eq!(window.per_message(), LEAST_SHARED);
+        for (slots, most) in [(16, 8), (6, 3), (1, 1)] {
+            window.served_by(Crew { workers: 10, slots: 10 * slots, free: 0 });
+            assert_eq!(window.per_message(), most, "workers of {slots}");
+        }
     }
 
     #[test]
@@ -419,7 +469,7 @@ mod tests {
                     2 => window.consumed(n, clock),
                     3 => window.queued(n),
                     4 => window.aged(now.before(Duration::from_millis(n)), now),
-                    5 => window.free_slots(n),
+                    5 => window.served_by(with_free(n)),
                     _ => { let mark = window.mark(); window.counted(mark, n); window.measured(mark, n); }
                 }
                 prop_assert!((LEAST_FLOOR..=CEILING).contains(&window.limit()));

@@ -8,11 +8,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_bus::Consumer;
+use muster_bus::{Appetite, Consumer};
 use muster_domain::{Line, Tenant};
 use tokio::time::Instant;
-
-use super::slots::Appetite;
 
 /// A line of which nothing was heard for so long has nothing for us. Heartbeats are answered every 5 s.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
@@ -43,7 +41,7 @@ struct Pull<C> {
 
 impl<C> Pull<C> {
     fn new(source: Source, until: Option<Instant>) -> Pull<C> {
-        let appetite = Appetite::new();
+        let appetite = Appetite::careful();
         Pull { source, consumer: None, appetite, under_way: false, has_more: false, turn: 0, until }
     }
 }

@@ -127,7 +127,7 @@ pub(crate) struct BacklogPlace {
 /// Offers of a job's topic that stand on the bus, its own perhaps among them.
 #[derive(ToSchema)]
 pub(crate) struct OffersView {
-    /// In so many messages, of up to eight offers each.
+    /// In so many messages; those of a busy topic carry several offers.
     messages: u64,
 }
 

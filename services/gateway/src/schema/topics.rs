@@ -101,7 +101,7 @@ pub(crate) struct Topic {
 pub(crate) struct TopicCounts {
     /// In the backlog.
     queued: u64,
-    /// Offered on the bus, in messages: busy topics put up to eight offers into one.
+    /// Offered on the bus, in messages: busy topics put several offers into one.
     dispatched: Option<u64>,
 }
 

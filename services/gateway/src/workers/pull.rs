@@ -1,6 +1,6 @@
 //! Pullers: one per tenant and line of a topic, asking the bus for as much as waiting calls want.
 //!
-//! Promises: no more is asked for than is wanted; an offer for which nobody waits any more goes
+//! Promises: no more is asked for than is wanted, as far as the size of messages is known; an offer for which nobody waits any more goes
 //! back at once; a delivery is acked when every offer in it was started or is gone, and given
 //! back otherwise, but never before all of its offers were decided. A puller without waiters ends
 //! after a while.
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, Receipt};
+use muster_bus::{Appetite, Bus, Consumer, ConsumerSpec, Delivery, Receipt};
 use muster_chassis::Tasks;
 use muster_domain::{Event, JobId, Line, ProblemCode, Tenant, job::transition};
 use muster_flow::Flow;
@@ -153,7 +153,8 @@ impl Pullers {
         let _ = puller.send(want);
         wants.insert(key, puller);
         let (bus, store) = (self.bus.clone(), self.store.clone());
-        let puller = Puller { bus, store, answers: self.answers.clone(), wanted, waiting: VecDeque::new() };
+        let (answers, waiting, appetite) = (self.answers.clone(), VecDeque::new(), Appetite::bold());
+        let puller = Puller { bus, store, answers, wanted, waiting, appetite };
         self.tasks.spawn("pull offers", puller.run(spec, self.tasks.stopping()));
         Ok(())
     }
@@ -165,6 +166,7 @@ struct Puller {
     answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
     wanted: mpsc::UnboundedReceiver<Want>,
     waiting: VecDeque<Want>,
+    appetite: Appetite,
 }
 
 impl Puller {
@@ -192,7 +194,13 @@ impl Puller {
     async fn fetch(&mut self, consumer: &Consumer) -> Option<Vec<Delivery>> {
         let (n, expires) = self.demand().await?;
         // An error costs a turn: the next one asks again, after the rest that it took.
-        Some(consumer.fetch(n, expires).await.unwrap_or_default())
+        let deliveries = consumer.fetch(self.appetite.messages(n), expires).await.unwrap_or_default();
+        let offers = |delivery: &Delivery| match &delivery.body {
+            Body::Offer(group) => group.items.len(),
+            _ => 0,
+        };
+        self.appetite.saw(deliveries.len(), deliveries.iter().map(offers).sum());
+        Some(deliveries)
     }
 
     /// How many offers are wanted now, and for how long; none when nobody has come for a while.

@@ -61,7 +61,7 @@ impl StandIn {
             let record = self.flow.store.read_one(*id, Fields::PAYLOAD).await.unwrap().unwrap();
             offers.push(offer_of(&record, &record.head));
         }
-        let sent = self.flow.offer(offers, Offering { many: true, again: true }).await;
+        let sent = self.flow.offer(offers, Offering { most: 8, again: true }).await;
         assert!(sent.iter().all(Result::is_ok), "{sent:?}");
     }
 }

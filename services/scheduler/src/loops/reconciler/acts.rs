@@ -333,8 +333,8 @@ async fn offer_again(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Do
     }
     muster_flow::failpoint!("reoffer.after_audit");
     // One that the bus does not take is found again by the next look.
-    desk.flow.offer(offers, Offering { many: false, again: true }).await;
-    desk.published(&stand, false).await;
+    desk.flow.offer(offers, Offering { most: 1, again: true }).await;
+    desk.published(&stand, 1).await;
     Ok(())
 }
 
