@@ -16,6 +16,9 @@ use super::{
     stretch::{Stretch, share},
 };
 
+/// Jobs that every queue is given, ours and the others: some of them slow down as their lists grow.
+const ALIKE: u64 = 60_000;
+
 /// How much is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Set {
@@ -140,10 +143,10 @@ impl Scenario {
     pub(super) async fn on_reference(self, reference: &Reference, scale: f64) -> anyhow::Result<Option<Figures>> {
         match self {
             S::Set => reference.set().await.map(Some),
-            S::ApalisRedis => reference.peer(&APALIS, share(15_000, scale)).await,
-            S::ApalisRedisBare => reference.peer(&APALIS_BARE, share(60_000, scale)).await,
+            S::ApalisRedis => reference.peer(&APALIS, share(ALIKE, scale)).await,
+            S::ApalisRedisBare => reference.peer(&APALIS_BARE, share(ALIKE, scale)).await,
             S::BullmqOfficial => {
-                let Some(mut figures) = reference.peer(&BULLMQ, share(40_000, scale)).await? else { return Ok(None) };
+                let Some(mut figures) = reference.peer(&BULLMQ, share(ALIKE, scale)).await? else { return Ok(None) };
                 if let Some(latency) = reference.peer_latency(&BULLMQ, 200, 8).await? {
                     figures.extend(latency);
                 }
@@ -170,7 +173,7 @@ impl Scenario {
                 let load = OpenLoop { rate: 200.0, lasts: Duration::from_secs(10) };
                 return load.run(rig).await?.exact();
             }
-            _ => Stretch::default(),
+            _ => Stretch { jobs: ALIKE, ..Stretch::default() },
         };
         stretch.scaled(scale).end_to_end(rig).await?.exact()
     }
