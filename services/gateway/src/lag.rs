@@ -8,7 +8,7 @@
 //! scheduler).
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,8 @@ use crate::problem::Problem;
 
 /// Between two readings.
 const EVERY: Duration = Duration::from_secs(1);
+/// So many are left out while nobody submits here and nothing is behind: each asks both stores.
+const LEFT_OUT: u32 = 4;
 /// How long one may take.
 const ANSWER: Duration = Duration::from_secs(2);
 /// When somebody who was refused should come back.
@@ -32,16 +34,23 @@ pub(crate) struct Lag {
     limit: Option<Duration>,
     /// How far behind the schedulers are, in milliseconds.
     behind: AtomicU64,
+    /// Whether anybody has submitted since the last reading.
+    asked: AtomicBool,
 }
 
 impl Lag {
     /// Nothing is known yet, so nobody is refused. A limit of zero is none.
     pub(crate) fn new(limit: Duration) -> Lag {
-        Lag { limit: Some(limit).filter(|limit| !limit.is_zero()), behind: AtomicU64::new(0) }
+        Lag {
+            limit: Some(limit).filter(|limit| !limit.is_zero()),
+            behind: AtomicU64::new(0),
+            asked: AtomicBool::new(true),
+        }
     }
 
     /// Lets a submit in, unless the schedulers are too far behind with those before it.
     pub(crate) fn admit(&self) -> Result<(), Problem> {
+        self.asked.store(true, Ordering::Relaxed);
         if !self.is_over() {
             return Ok(());
         }
@@ -56,8 +65,14 @@ impl Lag {
 
     /// Measures again and again, for as long as this runs.
     pub(crate) async fn watch(&self, flow: &Flow) {
-        let mut undisturbed = None;
+        let (mut undisturbed, mut left_out) = (None, 0);
         loop {
+            if !self.is_wanted() && left_out < LEFT_OUT {
+                left_out += 1;
+                tokio::time::sleep(EVERY).await;
+                continue;
+            }
+            left_out = 0;
             let age = tokio::time::timeout(ANSWER, oldest_age(flow)).await.ok().flatten();
             if let Some(age) = age {
                 set(Gauge::SubmitLag, &[], age.as_secs_f64());
@@ -65,6 +80,11 @@ impl Lag {
             self.note(counted(age, &mut undisturbed, Instant::now()));
             tokio::time::sleep(EVERY).await;
         }
+    }
+
+    /// Whether the next reading matters to anybody.
+    fn is_wanted(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed) || self.behind.load(Ordering::Relaxed) > 0
     }
 
     fn note(&self, behind: Duration) {
@@ -130,6 +150,16 @@ mod tests {
         let lag = Lag::new(Duration::ZERO);
         lag.note(secs(3600));
         assert_eq!(lag.admit(), Ok(()));
+    }
+
+    #[test]
+    fn nobody_asks_the_stores_for_nobody() {
+        let lag = Lag::new(LIMIT);
+        assert!(lag.is_wanted() && !lag.is_wanted(), "the first, and then none");
+        lag.admit().unwrap();
+        assert!(lag.is_wanted() && !lag.is_wanted());
+        lag.note(secs(1));
+        assert!(lag.is_wanted() && lag.is_wanted(), "while something is behind");
     }
 
     #[test]

@@ -35,8 +35,11 @@ const MOST_SHARED: usize = 32;
 const SHARED_FOR: Duration = Duration::from_millis(5);
 /// A wait of this long is short: well below the first look at a pending job.
 const SHORT_WAIT: Duration = Duration::from_secs(15);
-/// Starts are counted over this span to tell whether a subject is hot.
+/// Starts are counted over this span to tell whether a subject is hot, or until there were so many that it is.
 const METER: Duration = Duration::from_millis(500);
+const ENOUGH: u64 = HOT_STARTS * METER.as_millis() as u64 / 1_000;
+/// Starts come by the hundred in one answer: no span is shorter.
+const LEAST_SPAN: Duration = Duration::from_millis(20);
 
 /// One replica's window onto one subject.
 #[derive(Debug)]
@@ -269,7 +272,7 @@ impl Meter {
         let since = *self.since.get_or_insert(now);
         self.count += n;
         let span = now.saturating_duration_since(since);
-        if span >= METER {
+        if span >= METER || (self.count >= ENOUGH && span >= LEAST_SPAN) {
             self.rate = self.count as f64 / span.as_secs_f64();
             self.count = 0;
             self.since = Some(now);
@@ -441,6 +444,15 @@ mod tests {
         assert!(window.is_hot());
         window.tick(start + METER * 3);
         assert!(!window.is_hot());
+        // Nobody waits for the span to end who has seen enough.
+        let again = start + METER * 4;
+        window.tick(again);
+        window.consumed(ENOUGH, again);
+        assert!(!window.is_hot(), "one answer says nothing about a second");
+        window.consumed(1, again + LEAST_SPAN);
+        assert!(window.is_hot());
+        window.tick(again + METER * 2);
+        assert!(!window.is_hot(), "a burst is over soon");
     }
 
     #[test]
