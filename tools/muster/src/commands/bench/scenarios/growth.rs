@@ -30,52 +30,61 @@ const MEASURED: u64 = 40_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Figures as `growth-<depth>`: `submit.rate`, `drain.rate`, and their CPU per job; `cpu.total` is
-/// the sum of both; `start` and `end` are latencies of the other topic.
-pub(super) async fn waiting(rig: &Rig, found: &mut Rounds, scale: f64) -> anyhow::Result<()> {
-    let measured = share(MEASURED, scale);
+/// the sum of both; `start` and `end` are latencies of the other topic. Measured as often as rounds are wanted: as
+/// many wait after each as before.
+pub(super) async fn waiting(rig: &Rig, found: &mut Rounds, rounds: u32, scale: f64) -> anyhow::Result<()> {
     let topics = rig.topics(1);
     let mut waiting = Vec::new();
     // A depth means what it says, so a short try leaves out what takes longest.
     for depth in DEPTHS.into_iter().filter(|depth| scale >= 1.0 || *depth < 1_000_000) {
+        let name = format!("growth-{depth}");
         fill(rig, &topics, depth, &mut waiting).await?;
-        let mut figures = Figures::default();
-
-        let submits = Submits::new(&rig.door, &topics, 1);
-        let mut connections = load::connect(&rig.addrs, 256).await?;
-        let (meter, begun) = (Meter::start(rig, &[]).await?, Instant::now());
-        let more = load::submit(&mut connections, &submits, measured, |_| ()).await?;
-        figures.put("submit.rate", measured as f64 / begun.elapsed().as_secs_f64());
-        let submit = meter.per_job(measured).await?;
-        waiting.extend(more.jobs);
-
-        let (workers, begun) = (rig.hire_unseen(&Crew::default(), &topics)?, Instant::now());
-        let meter = Meter::start(rig, &workers.pids).await?;
-        let ran = until_executed(&workers, measured, PATIENCE, &ProgressBar::hidden()).await?;
-        figures.put("drain.rate", ran as f64 / begun.elapsed().as_secs_f64());
-        let drain = meter.per_job(ran).await?;
-        let record = workers.record.clone();
-        workers.dismiss().await;
-        let total = |name: &str| submit.get(name).unwrap_or_default() + drain.get(name).unwrap_or_default();
-        for (name, _) in drain.iter().filter(|(name, _)| name.starts_with("cpu.")) {
-            figures.put(name, total(name));
-        }
-        figures.put("redis_commands", total("redis_commands"));
-        figures.put("nats_messages", total("nats_messages"));
-
-        let ran = delivery::executions(&record)?;
-        let served: Vec<JobId> = take(&mut waiting, &ran)?;
-        let delivery = Delivery::check(rig, &served, &ran, PATIENCE).await?;
-        if !delivery.is_exact() {
-            return Err(Failure::new(format!("the run is void. {delivery}")).into());
+        for _ in 0..rounds {
+            found.add(&name, &in_and_out(rig, &topics, share(MEASURED, scale), &mut waiting).await?);
         }
         let load = OpenLoop { rate: 200.0, lasts: Duration::from_secs(8) };
         let latency = load.run(rig).await?.exact()?;
+        let mut figures = Figures::default();
         for (name, value) in latency.iter().filter(|(name, _)| name.starts_with("start.") || name.starts_with("end.")) {
             figures.put(name, value);
         }
-        found.add(&format!("growth-{depth}"), &figures);
+        found.add(&name, &figures);
     }
     Ok(())
+}
+
+/// So many go in at the back, and as many come out at the front.
+async fn in_and_out(rig: &Rig, topics: &[String], measured: u64, waiting: &mut Vec<JobId>) -> anyhow::Result<Figures> {
+    let mut figures = Figures::default();
+    let submits = Submits::new(&rig.door, topics, 1);
+    let mut connections = load::connect(&rig.addrs, 256).await?;
+    let (meter, begun) = (Meter::start(rig, &[]).await?, Instant::now());
+    let more = load::submit(&mut connections, &submits, measured, |_| ()).await?;
+    figures.put("submit.rate", measured as f64 / begun.elapsed().as_secs_f64());
+    let submit = meter.per_job(measured).await?;
+    waiting.extend(more.jobs);
+
+    let (workers, begun) = (rig.hire_unseen(&Crew::default(), topics)?, Instant::now());
+    let meter = Meter::start(rig, &workers.pids).await?;
+    let ran = until_executed(&workers, measured, PATIENCE, &ProgressBar::hidden()).await?;
+    figures.put("drain.rate", ran as f64 / begun.elapsed().as_secs_f64());
+    let drain = meter.per_job(ran).await?;
+    let record = workers.record.clone();
+    workers.dismiss().await;
+    let total = |name: &str| submit.get(name).unwrap_or_default() + drain.get(name).unwrap_or_default();
+    for (name, _) in drain.iter().filter(|(name, _)| name.starts_with("cpu.")) {
+        figures.put(name, total(name));
+    }
+    figures.put("redis_commands", total("redis_commands"));
+    figures.put("nats_messages", total("nats_messages"));
+
+    let ran = delivery::executions(&record)?;
+    let served: Vec<JobId> = take(waiting, &ran)?;
+    let delivery = Delivery::check(rig, &served, &ran, PATIENCE).await?;
+    match delivery.is_exact() {
+        true => Ok(figures),
+        false => Err(Failure::new(format!("the run is void. {delivery}")).into()),
+    }
 }
 
 /// A million jobs that have ended, and then a run as any other.
