@@ -46,6 +46,9 @@ const COMMITTERS: usize = 2;
 /// So long whoever comes waits for a commit that is under way: in one group with the others it costs less than in one
 /// beside them. A commit takes a few milliseconds.
 const BESIDE_AFTER: Duration = Duration::from_millis(20);
+/// The same for those that wait for a replica. Where there is none, so the committers' seconds are spread: nobody
+/// waits longer than this for one of them to begin.
+const DURABLE_BESIDE_AFTER: Duration = Duration::from_millis(170);
 /// Those that wait for a replica or the disk. Where there is no replica each takes a second; with so many of them
 /// nobody waits long for its turn, and their connections, one for each node, still fit the pool.
 const DURABLE_COMMITTERS: usize = 6;
@@ -165,9 +168,9 @@ impl Group {
                 Ok(())
             }
         });
-        let queue = |name: &'static str, committers: usize| {
+        let queue = |name: &'static str, committers: usize, beside_after: Duration| {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let (receiver, under_way) = (Arc::new(Mutex::new(receiver)), Arc::<UnderWay>::default());
+            let (receiver, under_way) = (Arc::new(Mutex::new(receiver)), Arc::new(UnderWay::new(beside_after)));
             for _ in 0..committers {
                 let committer = Committer::new(flow.clone(), limits.clone(), deferred.clone());
                 let (receiver, under_way, stop) = (receiver.clone(), under_way.clone(), tasks.stopping());
@@ -183,7 +186,10 @@ impl Group {
             }
             sender
         };
-        let (plain, durable) = (queue("commit", COMMITTERS), queue("durable commit", DURABLE_COMMITTERS));
+        let (plain, durable) = (
+            queue("commit", COMMITTERS, BESIDE_AFTER),
+            queue("durable commit", DURABLE_COMMITTERS, DURABLE_BESIDE_AFTER),
+        );
         Group { plain, durable, limits: limits.clone(), lag: lag.clone() }
     }
 
@@ -255,13 +261,17 @@ fn chunks(items: Vec<Item>) -> Vec<Vec<Item>> {
 }
 
 /// Commits under way.
-#[derive(Default)]
 struct UnderWay {
     count: AtomicUsize,
     over: Notify,
+    beside_after: Duration,
 }
 
 impl UnderWay {
+    fn new(beside_after: Duration) -> UnderWay {
+        UnderWay { count: AtomicUsize::new(0), over: Notify::new(), beside_after }
+    }
+
     fn begin(&self) -> Turn<'_> {
         self.count.fetch_add(1, Ordering::AcqRel);
         Turn(self)
@@ -271,7 +281,7 @@ impl UnderWay {
     async fn one_over(&self) {
         let over = self.over.notified();
         if self.count.load(Ordering::Acquire) > 0 {
-            let _ = tokio::time::timeout(BESIDE_AFTER, over).await;
+            let _ = tokio::time::timeout(self.beside_after, over).await;
         }
     }
 }
@@ -370,7 +380,7 @@ mod tests {
             sender.try_send(entry(1)).ok().unwrap();
         }
         let receiver = Mutex::new(receiver);
-        let under_way = UnderWay::default();
+        let under_way = UnderWay::new(BESIDE_AFTER);
         let committer = serve(&receiver, &under_way, std::future::pending(), |group| {
             let (sizes, permits) = (sizes.clone(), permits.clone());
             async move {
@@ -423,7 +433,7 @@ mod tests {
         }
         let receiver = Mutex::new(receiver);
         let mut done = 0;
-        serve(&receiver, &UnderWay::default(), std::future::ready(()), |group| {
+        serve(&receiver, &UnderWay::new(BESIDE_AFTER), std::future::ready(()), |group| {
             done += group.len();
             std::future::ready(())
         })

@@ -37,7 +37,7 @@ async fn without_a_replica_jobs_that_ask_for_one_are_accepted_as_they_come() {
     });
     let accepted = futures_util::future::join_all(asks).await.into_iter().filter(|accepted| *accepted).count();
     // On a busy machine one or the other is not answered within two seconds.
-    assert!(accepted >= 50, "{accepted} of 60 were accepted");
+    assert!(accepted >= 55, "{accepted} of 60 were accepted");
 }
 
 #[tokio::test]
