@@ -8,13 +8,15 @@ pub struct Appetite {
     offers_per_message: f64,
 }
 
+/// Most offers that share a message: more saves nothing.
+pub const MOST_OFFERS: u32 = 32;
 /// Most messages of one pull.
 const MOST_MESSAGES: usize = 256;
 
 impl Appetite {
     /// For whoever must not be brought more than fits: as if messages carried as many as they ever do.
     pub fn careful() -> Appetite {
-        Appetite { offers_per_message: 32.0 }
+        Appetite { offers_per_message: MOST_OFFERS.into() }
     }
 
     /// For whoever gives back what is too much: as if each carried one.

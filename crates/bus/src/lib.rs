@@ -26,7 +26,7 @@ mod streams;
 pub mod subjects;
 mod sweep;
 
-pub use appetite::Appetite;
+pub use appetite::{Appetite, MOST_OFFERS};
 pub use broadcast::{Answer, Received, Subscription};
 pub use bus::{Bus, BusSettings, Clock};
 pub use checkup::{BusVitals, StreamVitals};

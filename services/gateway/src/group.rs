@@ -1,7 +1,8 @@
 //! Group commit: whoever asks while a commit is under way is in the next one.
 //!
 //! Knows: the queue of submits and the committers that empty it. Promises: no timer while few
-//! wait, so an idle system pays no delay; with [`LINGER_FROM`] or more waiting, one millisecond
+//! wait and no commit is under way, so an idle system pays no delay; a commit that is stuck holds
+//! nobody up for longer than [`BESIDE_AFTER`]; with [`LINGER_FROM`] or more waiting, one millisecond
 //! more makes the group larger and the whole cheaper. Every item is answered for itself. The
 //! queue is bounded: past it the answer is `overloaded` at once, and so it is while the schedulers are
 //! too far behind (`lag`). Nobody waits longer than [`ANSWERED_WITHIN`], and whoever was not taken up
@@ -408,6 +409,41 @@ mod tests {
     async fn what_arrives_during_a_commit_is_the_next_group() {
         assert_eq!(committed(1, 3).await, [1, 3]);
         assert_eq!(committed(2, 40).await, [2, 40]);
+    }
+
+    /// Two committers over a queue; the first commit goes on for `stuck`. The sizes of the groups, as they are begun.
+    async fn by_two(stuck: Duration, wait: Duration) -> Vec<usize> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (receiver, under_way) = (Mutex::new(receiver), UnderWay::new(BESIDE_AFTER));
+        let sizes = std::cell::RefCell::new(Vec::new());
+        let commit = |group: Vec<Entry>| {
+            sizes.borrow_mut().push(group.len());
+            let first = sizes.borrow().len() == 1;
+            async move { tokio::time::sleep(if first { stuck } else { Duration::ZERO }).await }
+        };
+        let one = serve(&receiver, &under_way, std::future::pending(), commit);
+        let other = serve(&receiver, &under_way, std::future::pending(), commit);
+        let script = async {
+            sender.try_send(entry(1)).ok().unwrap();
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                sender.try_send(entry(1)).ok().unwrap();
+            }
+            tokio::time::sleep(wait).await;
+        };
+        tokio::select! {
+            _ = futures_util::future::join(one, other) => {}
+            () = script => {}
+        }
+        sizes.into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_committer_does_not_cut_a_group_in_two_and_passes_a_stuck_commit() {
+        let soon = Duration::from_millis(8);
+        assert_eq!(by_two(soon, soon).await, [1, 3], "together, when the commit is over");
+        assert_eq!(by_two(Duration::from_secs(9), BESIDE_AFTER / 2).await, [1], "not yet");
+        assert_eq!(by_two(Duration::from_secs(9), BESIDE_AFTER * 2).await, [1, 3], "beside it");
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use muster_bus::MOST_OFFERS;
 use muster_domain::Time;
 
 use crate::fleet::Crew;
@@ -29,8 +30,7 @@ const FORGET: Duration = Duration::from_secs(10);
 const HOT_STARTS: u64 = 200;
 /// So many share one then, and as many more as are started within [`SHARED_FOR`].
 const LEAST_SHARED: usize = 8;
-/// More than this saves nothing.
-const MOST_SHARED: usize = 32;
+const MOST_SHARED: usize = MOST_OFFERS as usize;
 /// Nobody's offer waits longer than this for those that share its message.
 const SHARED_FOR: Duration = Duration::from_millis(5);
 /// A wait of this long is short: well below the first look at a pending job.

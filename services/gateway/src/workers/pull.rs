@@ -1,7 +1,7 @@
 //! Pullers: one per tenant and line of a topic, asking the bus for as much as waiting calls want.
 //!
-//! Promises: no more is asked for than is wanted, as far as the size of messages is known; an offer for which nobody waits any more goes
-//! back at once; a delivery is acked when every offer in it was started or is gone, and given
+//! Promises: no more is asked for than is wanted, as far as the size of messages is known; an offer
+//! for which nobody waits any more goes back at once; a delivery is acked when every offer in it was started or is gone, and given
 //! back otherwise, but never before all of its offers were decided. A puller without waiters ends
 //! after a while.
 
