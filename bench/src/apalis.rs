@@ -55,14 +55,13 @@ async fn main() -> Result<()> {
             let backend = storage.poll_with_strategy(Every(Box::pin(tokio::time::sleep(POLL))));
             // A name of its own: one that was seen a moment ago is refused.
             let name = format!("bench-{}", std::process::id());
-            let worker =
-                WorkerBuilder::new(name).backend(backend).parallelize(tokio::spawn).build(move |_: Value| {
-                    let ticks = ticks.clone();
-                    async move {
-                        ticks.tick();
-                        Ok::<u32, BoxDynError>(1)
-                    }
-                });
+            let worker = WorkerBuilder::new(name).backend(backend).parallelize(tokio::spawn).build(move |_: Value| {
+                let ticks = ticks.clone();
+                async move {
+                    ticks.tick();
+                    Ok::<u32, BoxDynError>(1)
+                }
+            });
             worker.run().await?;
             Ok(())
         }

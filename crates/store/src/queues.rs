@@ -92,11 +92,29 @@ pub(crate) fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEn
 impl Store {
     /// Adds entries; one that is there already stays as it is.
     pub async fn enqueue(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
+        self.score_queued(items, "NX", |entry| entry.since.0.cast_signed()).await
+    }
+
+    /// Adds entries that are claimed from their first moment on, until `hold` after they began to wait. One that is
+    /// there already stays as it is.
+    pub async fn enqueue_claimed(&self, items: &[QueueEntry], hold: Duration) -> Result<(), StoreError> {
+        // A clock that was set back makes no claim longer.
+        let now = self.now();
+        self.score_queued(items, "NX", |entry| (entry.since.min(now) + hold).0.cast_signed() - CLAIM as i64).await
+    }
+
+    /// Gives entries their scores, one command a queue.
+    async fn score_queued(
+        &self,
+        items: &[QueueEntry],
+        which: &str,
+        score: impl Fn(&QueueEntry) -> i64,
+    ) -> Result<(), StoreError> {
         let command = |(key, entries): (keys::Key, Vec<&QueueEntry>)| {
             let mut cmd = redis::cmd("ZADD");
-            cmd.arg(key.as_bytes()).arg("NX");
+            cmd.arg(key.as_bytes()).arg(which);
             for entry in entries {
-                cmd.arg(entry.since.0).arg(entry.member());
+                cmd.arg(score(entry)).arg(entry.member());
             }
             Command::plain(cmd)
         };
@@ -104,18 +122,20 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Claims up to `n` heads for `hold`, most urgent first. A claim that lapses gives the entry its place back.
+    /// Claims up to `n` heads for `hold`, most urgent first; with `ahead_of` only those that go before a job of the
+    /// usual priority that waits since then. A claim that lapses gives the entry its place back.
     pub async fn claim_queued(
         &self,
         tenant: &Tenant,
         line: impl Into<Line>,
         n: usize,
         hold: Duration,
+        ahead_of: Option<Time>,
     ) -> Result<Vec<QueueEntry>, StoreError> {
         let line = line.into();
         // Counted in one flight and claimed in one: so the classes of one claim stay together, and two
         // schedulers do not take one class each.
-        let claimable = self.claimable(tenant, &line).await?;
+        let claimable = self.claimable(tenant, &line, ahead_of).await?;
         let (mut left, mut claims) = (n as u64, Vec::new());
         for (&priority, claimable) in Priority::ALL.iter().zip(claimable) {
             let n = claimable.min(left).min(MOST_CLAIMED);
@@ -147,15 +167,21 @@ impl Store {
         Ok(taken)
     }
 
-    /// How many entries of each priority nobody has claimed, or has no more.
-    async fn claimable(&self, tenant: &Tenant, line: &Line) -> Result<Vec<u64>, StoreError> {
+    /// How many entries of each priority nobody has claimed, or has no more, and go before who is named.
+    async fn claimable(&self, tenant: &Tenant, line: &Line, ahead_of: Option<Time>) -> Result<Vec<u64>, StoreError> {
         let lapsed = format!("{:.0}", self.now().0 as f64 - CLAIM);
+        let older = ahead_of.map_or_else(|| "+inf".to_owned(), |since| format!("({}", since.0));
+        let last = if ahead_of.is_some() { Priority::Normal } else { Priority::Low };
         let count = |priority: Priority, from: &str, to: &str| {
             let mut cmd = redis::cmd("ZCOUNT");
             cmd.arg(keys::queue(tenant, line, priority).as_bytes()).arg(from).arg(to);
             Command::plain(cmd)
         };
-        let asked = Priority::ALL.iter().flat_map(|&p| [count(p, "0", "+inf"), count(p, "-inf", &lapsed)]);
+        let classes = Priority::ALL.iter().filter(|priority| **priority <= last);
+        let asked = classes.flat_map(|&priority| {
+            let until = if priority == Priority::Normal { older.as_str() } else { "+inf" };
+            [count(priority, "0", until), count(priority, "-inf", &lapsed)]
+        });
         let replies = self.router().many(asked.collect()).await;
         let counts = replies.into_iter().map(|reply| number::<u64>(&reply?)).collect::<Result<Vec<_>, _>>()?;
         Ok(counts.chunks(2).map(|two| two.iter().sum()).collect())
@@ -163,16 +189,7 @@ impl Store {
 
     /// Gives claimed entries their places back, without waiting for the claim to lapse. One that is gone stays so.
     pub async fn unclaim_queued(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
-        let command = |(key, entries): (keys::Key, Vec<&QueueEntry>)| {
-            let mut cmd = redis::cmd("ZADD");
-            cmd.arg(key.as_bytes()).arg("XX");
-            for entry in entries {
-                cmd.arg(entry.since.0).arg(entry.member());
-            }
-            Command::plain(cmd)
-        };
-        let replies = self.router().many(by_queue(items).into_iter().map(command).collect()).await;
-        replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
+        self.score_queued(items, "XX", |entry| entry.since.0.cast_signed()).await
     }
 
     /// Removes entries. Repeating is harmless.

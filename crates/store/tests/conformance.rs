@@ -118,6 +118,8 @@ on_both! {
     queues::priority_goes_first_then_age,
     queues::a_claimed_entry_is_not_claimed_twice,
     queues::a_lapsed_claim_comes_first_again,
+    queues::an_entry_may_be_claimed_from_its_first_moment_on,
+    queues::who_goes_before_a_kept_one_is_claimed_alone,
     queues::a_late_removal_does_not_hit_the_new_entry,
     queues::an_entry_that_is_there_stays_as_it_is,
     queues::a_place_counts_everybody_who_goes_before,

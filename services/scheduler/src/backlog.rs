@@ -9,7 +9,10 @@
 //! dispatch leaves the entry. Leaves to others: how many fit (`window`), what the topic was told
 //! about it (`rules`), who goes first (the queue).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_domain::{Event, Head, JobId, Outcome, State, Time, job::next_look};
 use muster_flow::{Offering, offer_of};
@@ -26,7 +29,7 @@ use crate::{
 };
 
 /// How long a claim holds.
-const CLAIM: Duration = Duration::from_secs(5);
+pub(crate) const CLAIM: Duration = Duration::from_secs(5);
 /// Entries released in one round.
 const ROUND: u64 = 256;
 /// The version of a job that nothing has happened to yet.
@@ -58,7 +61,7 @@ pub(crate) async fn run(desk: &Arc<Desk>, pokes: &mut mpsc::UnboundedReceiver<Ar
 /// Round after round, while jobs wait and there is room. True if the queue gave less than asked.
 async fn release(desk: &Arc<Desk>, lane: &Arc<Lane>, stop: &CancellationToken) -> bool {
     while !stop.is_cancelled() {
-        if !lane.may_release() {
+        if !lane.may_release() || (lane.kept.len() == 0 && !should_look(lane)) {
             return true;
         }
         let wanted = {
@@ -77,20 +80,19 @@ async fn release(desk: &Arc<Desk>, lane: &Arc<Lane>, stop: &CancellationToken) -
         if wanted == 0 {
             return true;
         }
-        let claimed = desk.store().claim_queued(&lane.tenant, &lane.line, wanted as usize, CLAIM).await;
-        let Ok(entries) = claimed else {
+        let Ok((taken, all)) = claim(desk, lane, wanted as usize).await else {
             lane.window().give_back(wanted);
             return true;
         };
-        let found = entries.len() as u64;
+        let found = taken.len() as u64;
         {
             let mut window = lane.window();
             window.give_back(wanted.saturating_sub(found));
-            window.claimed(found, found < wanted);
+            window.claimed(found, all.then(|| lane.kept.len() as u64));
         }
-        if !entries.is_empty() {
+        if !taken.is_empty() {
             muster_flow::failpoint!("release.after_claim");
-            round(desk, lane, entries).await;
+            round(desk, lane, taken).await;
         }
         lane.window().unclaimed(found);
         if found < wanted {
@@ -98,6 +100,66 @@ async fn release(desk: &Arc<Desk>, lane: &Arc<Lane>, stop: &CancellationToken) -
         }
     }
     true
+}
+
+/// An entry that is ours to release.
+struct Taken {
+    entry: QueueEntry,
+    /// What this replica has kept of it.
+    known: Option<Submit>,
+}
+
+impl Taken {
+    fn others(entry: QueueEntry) -> Taken {
+        Taken { entry, known: None }
+    }
+}
+
+/// Who goes next. First those that anybody may claim and that go before what this replica keeps: they are more urgent, or
+/// have waited for longer. Then what it keeps, then the rest. True if there is no more.
+async fn claim(desk: &Desk, lane: &Lane, wanted: usize) -> Result<(Vec<Taken>, bool), StoreError> {
+    let now = Instant::now();
+    let ask = async |n: usize, ahead_of: Option<Time>| {
+        let claimed = desk.store().claim_queued(&lane.tenant, &lane.line, n, CLAIM, ahead_of).await?;
+        if claimed.is_empty() {
+            lane.kept.found_nothing(now);
+        }
+        Ok::<_, StoreError>(claimed.into_iter().map(Taken::others))
+    };
+    let (first, look) = (lane.kept.first(now), should_look(lane));
+    let mut taken = Vec::with_capacity(wanted);
+    if look && first.is_some() {
+        taken.extend(ask(wanted, first).await?);
+    }
+    let kept = lane.kept.take(wanted.saturating_sub(taken.len()), Instant::now());
+    taken.extend(kept.into_iter().map(|(entry, submit)| Taken { entry, known: Some(submit) }));
+    if look && taken.len() < wanted {
+        match ask(wanted - taken.len(), None).await {
+            Ok(rest) => taken.extend(rest),
+            Err(fault) if taken.is_empty() => return Err(fault),
+            // What is ours already is released all the same.
+            Err(_) => return Ok((taken, false)),
+        }
+    }
+    let all = look && taken.len() < wanted;
+    Ok((taken, all))
+}
+
+/// Whether to look for what anybody may claim. Only where starts come by the hundreds a second does it pay to have done
+/// so a moment ago, and harm nobody.
+fn should_look(lane: &Lane) -> bool {
+    !lane.window().is_hot() || lane.kept.should_look(Instant::now())
+}
+
+/// Gives back what this replica keeps, so that others need not wait for its claims to lapse.
+pub(crate) async fn give_up(desk: &Desk) {
+    for lane in desk.lanes.all() {
+        let entries = lane.kept.give_up(Instant::now());
+        if !entries.is_empty() {
+            // If the store does not answer, they lapse.
+            let _ = desk.store().unclaim_queued(&entries).await;
+        }
+    }
 }
 
 /// What becomes of claimed entries.
@@ -134,15 +196,16 @@ pub(crate) struct Ready {
     pub(crate) event: Option<JobEvent>,
 }
 
-async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) {
+async fn round(desk: &Desk, lane: &Arc<Lane>, taken: Vec<Taken>) {
     let bounded = lane.max().is_some();
-    let (limited, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| bounded || entry.limited);
+    let (limited, taken): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| bounded || taken.entry.limited);
     if !limited.is_empty() {
-        let next = slots::round(desk, lane, limited).await;
+        let next = slots::round(desk, lane, limited.into_iter().map(|taken| taken.entry).collect()).await;
         slots::hand_over(desk, next).await;
     }
     let fast = lane.window().is_hot() && desk.consults.is_none();
-    let (lined, mut held): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| fast && entry.version == ACCEPTED);
+    let (lined, held): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| fast && taken.entry.version == ACCEPTED);
+    let mut held: Vec<QueueEntry> = held.into_iter().map(|taken| taken.entry).collect();
     let mut sorted = Sorted::default();
     if !lined.is_empty() {
         held.extend(as_they_are(desk, lane, lined, &mut sorted).await);
@@ -199,15 +262,14 @@ async fn dispatch(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorte
 }
 
 /// Offers those that stand as they were accepted: whoever starts them compares the version. What this
-/// replica put in line itself it knows; of what others did it reads the records. Returns those of whose
+/// replica has kept it knows; of the others it reads the records. Returns those of whose
 /// records there is more to say.
-async fn as_they_are(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>, sorted: &mut Sorted) -> Vec<QueueEntry> {
-    let known: Vec<Option<Submit>> = entries.iter().map(|entry| desk.kept.take(entry.job)).collect();
-    let unknown = entries.iter().zip(&known).filter(|(_, known)| known.is_none());
-    let ids: Vec<JobId> = unknown.map(|(entry, _)| entry.job).collect();
+async fn as_they_are(desk: &Desk, lane: &Arc<Lane>, taken: Vec<Taken>, sorted: &mut Sorted) -> Vec<QueueEntry> {
+    let unknown = taken.iter().filter(|taken| taken.known.is_none());
+    let ids: Vec<JobId> = unknown.map(|taken| taken.entry.job).collect();
     let records = if ids.is_empty() { Vec::new() } else { desk.store().read(&ids, Fields::PAYLOAD).await };
     let (now, mut records, mut others) = (desk.store().now(), records.into_iter(), Vec::new());
-    for (entry, known) in entries.into_iter().zip(known) {
+    for Taken { entry, known } in taken {
         if let Some(submit) = known {
             events::observe_dispatch(Time(submit.pending_since), now);
             sorted.offers.push(offers::as_it_is(submit, now, &lane.line));

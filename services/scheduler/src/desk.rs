@@ -15,7 +15,7 @@ use crate::{
     decide::Decide,
     fleet::Fleet,
     hints::Hints,
-    kept::Kept,
+    kept::Memory,
     lanes::{Lanes, PerLane},
     pools,
     silence::Silence,
@@ -31,8 +31,8 @@ pub(crate) struct Desk {
     /// When the holders of concurrency limits were last looked at.
     pub(crate) judged: Judged,
     pub(crate) lanes: Lanes,
-    /// Submits of jobs that stand in line as they were accepted.
-    pub(crate) kept: Kept,
+    /// Room for submits of jobs that this replica has put in line.
+    pub(crate) memory: Memory,
     pub(crate) fleet: Fleet,
     pub(crate) hints: Hints,
     pub(crate) silence: Silence,

@@ -9,11 +9,11 @@
 //! `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing what was held
 //! (`backlog`), the effects of ends (`flow`).
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+mod in_line;
 
+use std::{sync::Arc, time::Duration};
+
+use in_line::{Keeping, hold, keep};
 use muster_bus::{Subject, subjects};
 use muster_domain::{Head, JobId, Outcome, Priority, State, Time, job::PENDING_LOOK};
 use muster_flow::Offering;
@@ -29,10 +29,13 @@ use crate::{
     desk::{Desk, forward_of},
     events,
     intake::{Work, bury},
+    kept::Memory,
     lanes::{Lane, PerLane},
     lines, offers, survey,
 };
 
+/// Who waits no longer than this in all is kept by who puts it in line: well within the claim that comes with it.
+const BRIEF: Duration = Duration::from_secs(4);
 /// A submit older than this was published again: its job has waited long enough to be held.
 const FRESH: Duration = Duration::from_secs(5);
 
@@ -74,7 +77,7 @@ pub(crate) async fn go_ahead(desk: &Desk, items: Vec<Submit>, again: bool) -> Ve
     let moved = if decided.is_empty() { Vec::new() } else { apply(desk, decided).await };
     let mut todo = Consequences::of(offered.len(), lined.len());
     offered.into_iter().for_each(|ask| todo.offer_as_it_is(ask, desk.store().now()));
-    lined.into_iter().for_each(|ask| todo.line(ask));
+    lined.into_iter().for_each(|(ask, brief)| todo.line(ask, brief.then_some(&desk.memory)));
     moved.into_iter().for_each(|answer| todo.add(answer, again));
     let done = carry_out(desk, todo).await;
     failed.extend(done);
@@ -99,6 +102,13 @@ impl Ask {
     /// It needs a concurrency slot.
     fn is_limited(&self) -> bool {
         self.submit.spec.as_ref().is_some_and(|spec| !spec.concurrency_key.is_empty())
+    }
+
+    /// Its entry in the backlog.
+    fn entry(&self, version: u32, since: Time) -> QueueEntry {
+        let priority = Priority::from_code(self.submit.spec.as_ref().map_or(0, |spec| spec.priority));
+        let (tenant, line, limited) = (self.lane.tenant.clone(), self.lane.line.clone(), self.is_limited());
+        QueueEntry { tenant, line, priority, job: self.id, version, since, limited }
     }
 
     /// Gives the place in the window back that was taken for it.
@@ -150,8 +160,8 @@ async fn read(desk: &Desk, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
 struct Decisions {
     /// Offered without a word in their records: a start takes them from `pending`.
     offered: Vec<Ask>,
-    /// In line without a word in their records.
-    lined: Vec<Ask>,
+    /// In line without a word in their records; for so short a time that this replica keeps them, or not.
+    lined: Vec<(Ask, bool)>,
     /// Everybody else.
     decided: Vec<Decided>,
 }
@@ -168,11 +178,14 @@ fn decide(desk: &Desk, asks: Vec<Ask>, again: bool) -> Decisions {
         if decision == Decision::Dispatch {
             window.take(1);
         }
-        let fast = window.moves_fast() && !ask.lane.holds_newcomers();
+        let wait = window.short_wait().filter(|_| may_stay && !ask.lane.holds_newcomers());
         drop(window);
-        match decision {
-            Decision::Dispatch if fast && may_stay && may_stay_pending(&ask, now) => decisions.offered.push(ask),
-            Decision::Hold if fast && may_stay && may_stay_pending(&ask, now) => decisions.lined.push(ask),
+        match (decision, wait.filter(|_| may_stay_pending(&ask, now))) {
+            (Decision::Dispatch, Some(_)) => decisions.offered.push(ask),
+            (Decision::Hold, Some(wait)) => {
+                let age = now.since(Time(ask.submit.pending_since));
+                decisions.lined.push((ask, age + wait <= BRIEF));
+            }
             _ => decisions.decided.push(Decided { ask, decision }),
         }
     }
@@ -225,8 +238,8 @@ struct Consequences {
     /// One message each, or several a message on hot subjects.
     offers: [Offers; 2],
     held: Vec<(usize, Arc<Lane>, QueueEntry)>,
-    /// Those of them that stand in line as they were accepted.
-    lined: Vec<(JobId, Submit)>,
+    /// In line as they were accepted, and ours to release.
+    kept: Keeping,
     homes: Vec<(usize, JobId, Duration)>,
     /// Those of them that were queued before this, by somebody else or by an earlier delivery.
     queued_before: Vec<JobId>,
@@ -258,27 +271,28 @@ impl Offers {
 }
 
 async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
-    let Consequences { offers: [single, shared], held, lined, homes, queued_before, forgotten, events, mut failed } =
+    let Consequences { offers: [single, shared], held, kept, homes, queued_before, forgotten, events, mut failed } =
         todo;
     muster_flow::failpoint!("dispatch.after_apply");
     let offered = single.from.iter().chain(&shared.from).map(|(_, lane)| lane);
-    lines::note(desk, lines::due(offered.chain(held.iter().map(|(_, lane, _)| lane)))).await;
+    let in_line = held.iter().map(|(_, lane, _)| lane).chain(kept.rest.iter().map(|(_, lane, _)| lane));
+    lines::note(desk, lines::due(offered.chain(in_line))).await;
     // Before anybody can start them, so that watchers hear of both in this order.
     events::tell(desk.bus(), events).await;
-    let (how, now) = (|most| Offering { most, again: false }, Instant::now());
-    lined.into_iter().for_each(|(id, submit)| desk.kept.keep(id, submit, now));
+    let how = |most| Offering { most, again: false };
     // Nearly always they are of one lane.
     let most = shared.most();
-    let (single, shared, unheld, unforwarded, unmade) = tokio::join!(
+    let (single, shared, unheld, unkept, unforwarded, unmade) = tokio::join!(
         offer(desk, single, how(1)),
         offer(desk, shared, how(most)),
         hold(desk, held),
+        keep(desk, kept),
         forward(desk, homes),
         make_again(desk, forgotten),
     );
     muster_flow::failpoint!("dispatch.after_offer");
     look_at_ended(desk, queued_before).await;
-    for places in [single, shared, unheld, unforwarded, unmade] {
+    for places in [single, shared, unheld, unkept, unforwarded, unmade] {
         failed.extend(places);
     }
     failed
@@ -290,8 +304,7 @@ impl Consequences {
         let shared = Offers { items: Vec::with_capacity(offered), from: Vec::with_capacity(offered) };
         Consequences {
             offers: [Offers::default(), shared],
-            held: Vec::with_capacity(lined),
-            lined: Vec::with_capacity(lined),
+            kept: Keeping { entries: Vec::with_capacity(lined), rest: Vec::with_capacity(lined) },
             events: Vec::with_capacity(offered + lined),
             ..Consequences::default()
         }
@@ -356,7 +369,8 @@ impl Consequences {
     }
 
     fn hold(&mut self, ask: Ask, head: &Head) {
-        self.enqueue(ask, head.version, head.created_at);
+        let entry = ask.entry(head.version, head.created_at);
+        self.held.push((ask.place, ask.lane, entry));
     }
 
     /// It stays `pending`; whoever starts it does so under the version it was accepted with.
@@ -368,19 +382,19 @@ impl Consequences {
         shared.from.push((ask.place, ask.lane));
     }
 
-    /// It stays `pending`; its entry, under the version it was accepted with, is what releases it.
-    fn line(&mut self, ask: Ask) {
+    /// It stays `pending`; its entry, under the version it was accepted with, is what releases it. Kept are only those
+    /// of the usual priority: of who is more urgent, or less, all replicas must know.
+    fn line(&mut self, ask: Ask, memory: Option<&Memory>) {
         self.events.push(events::pending(&ask.submit, &ask.lane));
-        let (version, accepted) = (ask.submit.version, Time(ask.submit.pending_since));
-        self.lined.push((ask.id, ask.submit.clone()));
-        self.enqueue(ask, version, accepted);
-    }
-
-    fn enqueue(&mut self, ask: Ask, version: u32, since: Time) {
-        let priority = Priority::from_code(ask.submit.spec.as_ref().map_or(0, |spec| spec.priority));
-        let (tenant, line, limited) = (ask.lane.tenant.clone(), ask.lane.line.clone(), ask.is_limited());
-        let entry = QueueEntry { tenant, line, priority, job: ask.id, version, since, limited };
-        self.held.push((ask.place, ask.lane, entry));
+        let entry = ask.entry(ask.submit.version, Time(ask.submit.pending_since));
+        let memory = memory.filter(|_| entry.priority == Priority::Normal);
+        match memory.and_then(|memory| memory.copy(ask.submit)) {
+            Some(copy) => {
+                self.kept.entries.push(entry);
+                self.kept.rest.push((ask.place, ask.lane, copy));
+            }
+            None => self.held.push((ask.place, ask.lane, entry)),
+        }
     }
 }
 
@@ -434,30 +448,6 @@ async fn offer(desk: &Desk, offers: Offers, how: Offering) -> Vec<usize> {
     }
     desk.published(&stand, how.most).await;
     failed
-}
-
-/// Puts held jobs into the backlog; all their places if that failed.
-async fn hold(desk: &Desk, held: Vec<(usize, Arc<Lane>, QueueEntry)>) -> Vec<usize> {
-    if held.is_empty() {
-        return Vec::new();
-    }
-    muster_flow::failpoint!("hold.after_apply");
-    let (mut places, mut entries, mut lanes) = (Vec::new(), Vec::new(), PerLane::default());
-    for (place, lane, entry) in held {
-        places.push(place);
-        entries.push(entry);
-        lanes.add(&lane);
-    }
-    if desk.store().enqueue(&entries).await.is_err() {
-        return places;
-    }
-    for (lane, n) in lanes.iter() {
-        lane.window().queued(*n);
-        if lane.can_release() {
-            desk.lanes.poke(lane);
-        }
-    }
-    Vec::new()
 }
 
 /// Who repeats what somebody else has done may be so slow that the job has ended meanwhile and its home was dropped:

@@ -1,94 +1,65 @@
-//! Submits of jobs that stand in line as they were accepted, so that their release reads nothing.
+//! Jobs that this replica has put in line itself, and keeps: their entries are claimed from the first moment on, so
+//! that their release asks nobody and reads nothing.
 //!
-//! Knows: what this replica has put in line lately. Promises: so many bytes at most, of its own, so that no
-//! message stays for a part of it; nothing for longer than such a wait lasts, nor for long after its
-//! successors were released, because then somebody else has released it; beyond that nothing is kept, and
-//! the record is read. What is kept may be out of
-//! date, because others release the same line and people cancel: that harms nobody, because whoever
-//! starts an offer compares its version with the record's. Leaves to others: who is released.
+//! Knows: which entries of a lane are this replica's to release, in their order, and their submits. Promises: so many
+//! bytes at most in all lanes together, each submit on its own, so that no message stays for a part of it; nothing is
+//! handed out whose claim is about to lapse, because then anybody may release it. What is kept may be out of date,
+//! because people cancel: that harms nobody, because whoever starts an offer compares its version with the record's.
+//! Leaves to others: the claims themselves (`store`), and who is put in line so (`dispatch`).
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use muster_domain::JobId;
+use muster_domain::Time;
+use muster_store::QueueEntry;
 use muster_wire::{encoded_len, v1::Submit};
 
 /// Most bytes of submits, and so much for the rest of each.
 const MOST_BYTES: usize = 32 * 1024 * 1024;
 const EACH: usize = 512;
-/// Who stands in line as it was accepted waits for about this long at most.
-const LONGEST: Duration = Duration::from_secs(20);
-/// Lines are released in their order, give or take this.
-const DISORDER: Duration = Duration::from_secs(1);
+/// A claim that ends within this is left to lapse: an offer and a removal have to fit before its end.
+const MARGIN: Duration = Duration::from_millis(500);
+/// What others put in line is looked for this often while there is enough of our own to release.
+const LOOK: Duration = Duration::from_millis(20);
 
-/// What is kept.
-#[derive(Debug, Default)]
-pub(crate) struct Kept(Mutex<Inner>);
+/// The room that a replica has for what it keeps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory(Arc<AtomicUsize>);
 
-#[derive(Debug, Default)]
-struct Inner {
-    submits: HashMap<JobId, Held>,
-    /// Since when each was kept; of those that were taken meanwhile, too.
-    since: VecDeque<(Instant, JobId)>,
-    /// Since when the latest had been kept that was taken.
-    passed: Option<Instant>,
-    bytes: usize,
-}
-
+/// A part of it; given back when dropped.
 #[derive(Debug)]
-struct Held {
-    since: Instant,
+struct Part {
+    of: Memory,
     size: usize,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.size, Ordering::AcqRel);
+    }
+}
+
+/// A submit in a replica's memory.
+#[derive(Debug)]
+pub(crate) struct Copied {
     submit: Submit,
+    _part: Part,
 }
 
-impl Kept {
-    /// Keeps a submit, if there is room.
-    pub(crate) fn keep(&self, id: JobId, submit: Submit, now: Instant) {
+impl Memory {
+    /// A copy of this submit; none if there is no room.
+    pub(crate) fn copy(&self, submit: Submit) -> Option<Copied> {
         let size = encoded_len(&submit) + EACH;
-        let mut inner = self.inner();
-        inner.forget(now);
-        if inner.bytes + size <= MOST_BYTES && !inner.submits.contains_key(&id) {
-            inner.bytes += size;
-            inner.since.push_back((now, id));
-            inner.submits.insert(id, Held { since: now, size, submit: on_its_own(submit) });
-        }
-    }
-
-    /// Forgets what is kept in vain; [`Kept::keep`] does, too.
-    pub(crate) fn forget(&self, now: Instant) {
-        self.inner().forget(now);
-    }
-
-    /// Gives a submit back that was kept, once.
-    pub(crate) fn take(&self, id: JobId) -> Option<Submit> {
-        let mut inner = self.inner();
-        let held = inner.submits.remove(&id)?;
-        inner.bytes -= held.size;
-        inner.passed = inner.passed.max(Some(held.since));
-        Some(held.submit)
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inner {
-    fn forget(&mut self, now: Instant) {
-        let passed = |since: Instant| self.passed.is_some_and(|passed| passed > since + DISORDER);
-        while let Some((since, id)) = self.since.front()
-            && (now.saturating_duration_since(*since) > LONGEST || passed(*since) || !self.submits.contains_key(id))
-        {
-            if let Some(held) = self.submits.remove(id) {
-                self.bytes -= held.size;
-            }
-            self.since.pop_front();
-        }
+        let fits = |bytes: usize| bytes.checked_add(size).filter(|sum| *sum <= MOST_BYTES);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        Some(Copied { submit: on_its_own(submit), _part: Part { of: self.clone(), size } })
     }
 }
 
@@ -99,68 +70,161 @@ fn on_its_own(submit: Submit) -> Submit {
     Submit { job_id, payload, body_hash, ..submit }
 }
 
+/// What is kept of one lane.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    held: VecDeque<Held>,
+    /// When nothing was found in line that anybody could claim.
+    looked: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Held {
+    entry: QueueEntry,
+    copy: Copied,
+    until: Instant,
+}
+
+impl Kept {
+    /// Keeps an entry whose claim ends then.
+    pub(crate) fn keep(&self, entry: QueueEntry, copy: Copied, claimed_until: Instant) {
+        let until = claimed_until.checked_sub(MARGIN).unwrap_or(claimed_until);
+        self.inner().held.push_back(Held { entry, copy, until });
+    }
+
+    /// Hands out the oldest, at most so many.
+    pub(crate) fn take(&self, most: usize, now: Instant) -> Vec<(QueueEntry, Submit)> {
+        let mut inner = self.inner();
+        let mut taken = Vec::with_capacity(most.min(inner.held.len()));
+        while taken.len() < most
+            && let Some(held) = inner.held.pop_front()
+        {
+            if held.until > now {
+                taken.push((held.entry, held.copy.submit));
+            }
+        }
+        taken
+    }
+
+    /// Since when the first of them waits.
+    pub(crate) fn first(&self, now: Instant) -> Option<Time> {
+        let mut inner = self.inner();
+        inner.forget(now);
+        inner.held.front().map(|held| held.entry.since)
+    }
+
+    /// Forgets those whose claims lapse.
+    pub(crate) fn forget(&self, now: Instant) {
+        self.inner().forget(now);
+    }
+
+    /// Everything, because this replica stops. What lapses may be another's by now.
+    pub(crate) fn give_up(&self, now: Instant) -> Vec<QueueEntry> {
+        self.take(usize::MAX, now).into_iter().map(|(entry, _)| entry).collect()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.inner().held.len()
+    }
+
+    /// Nothing was found in line that anybody could claim.
+    pub(crate) fn found_nothing(&self, now: Instant) {
+        self.inner().looked = Some(now);
+    }
+
+    /// Something was put in line for anybody.
+    pub(crate) fn look_again(&self) {
+        self.inner().looked = None;
+    }
+
+    /// Whether somebody should look again for what anybody can claim. Where little is started nobody waits for that.
+    pub(crate) fn should_look(&self, now: Instant) -> bool {
+        self.inner().looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn forget(&mut self, now: Instant) {
+        while self.held.front().is_some_and(|held| held.until <= now) {
+            self.held.pop_front();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use muster_domain::{JobId, Line, Priority, Tenant};
+
     use super::*;
+
+    const CLAIM: Duration = Duration::from_secs(5);
 
     fn submit(bytes: usize) -> Submit {
         Submit { payload: vec![0; bytes].into(), ..Default::default() }
     }
 
-    #[test]
-    fn it_is_given_back_once_and_bounded_in_bytes_and_time() {
-        let (kept, now) = (Kept::default(), Instant::now());
-        let ids: Vec<JobId> = (0..3).map(JobId::mint).collect();
-        for id in &ids {
-            kept.keep(*id, submit(MOST_BYTES / 2 - 2 * EACH), now);
-        }
-        assert!(kept.take(ids[2]).is_none(), "no room for a third");
-        assert!(kept.take(ids[0]).is_some() && kept.take(ids[0]).is_none());
-        kept.keep(ids[2], submit(1), now);
-        assert!(kept.take(ids[2]).is_some(), "there is room again");
+    fn entry(n: u8) -> QueueEntry {
+        let line = Line::named("t", "").unwrap();
+        let (tenant, job) = (Tenant::default(), JobId::mint(n));
+        QueueEntry { tenant, line, priority: Priority::Normal, job, version: 1, since: Time(n.into()), limited: false }
+    }
 
-        kept.keep(ids[0], submit(1), now + LONGEST + Duration::from_secs(1));
-        assert!(kept.take(ids[1]).is_none(), "it has waited for too long");
-        let held = || kept.inner().bytes;
-        assert_eq!(held(), encoded_len(&submit(1)) + EACH);
-        kept.forget(now + 3 * LONGEST);
-        assert_eq!(held(), 0, "and nothing new came since");
+    #[test]
+    fn what_is_kept_comes_back_once_in_its_order_until_its_claim_lapses() {
+        let (memory, kept, now) = (Memory::default(), Kept::default(), Instant::now());
+        let entries: Vec<_> = (0..4).map(entry).collect();
+        for (n, entry) in entries.iter().enumerate() {
+            kept.keep(entry.clone(), memory.copy(submit(10)).unwrap(), now + CLAIM * (n as u32 + 1));
+        }
+        let jobs = |taken: Vec<(QueueEntry, Submit)>| taken.into_iter().map(|(entry, _)| entry).collect::<Vec<_>>();
+        assert_eq!(jobs(kept.take(2, now)), entries[..2]);
+        assert_eq!(jobs(kept.take(9, now + CLAIM * 3)), entries[3..], "the third is anybody's by then");
+        assert_eq!(kept.len(), 0);
+        assert_eq!(memory.0.load(Ordering::Acquire), 0, "and nothing is left of them");
+        kept.keep(entries[0].clone(), memory.copy(submit(10)).unwrap(), now + CLAIM);
+        kept.forget(now + CLAIM - MARGIN);
+        assert_eq!(kept.len(), 0, "also where nobody releases");
+        kept.keep(entries[1].clone(), memory.copy(submit(10)).unwrap(), now + CLAIM);
+        assert_eq!(kept.first(now), Some(entries[1].since));
+        assert!(kept.first(now + CLAIM).is_none());
+        kept.keep(entries[1].clone(), memory.copy(submit(10)).unwrap(), now + CLAIM);
+        assert_eq!(kept.give_up(now), entries[1..2]);
     }
 
     #[test]
     fn all_of_a_submit_counts_and_it_holds_no_message() {
         let message = Bytes::from(vec![7; 100_000]);
         let spec = muster_wire::v1::Spec { topic: "t".repeat(5_000), ..Default::default() };
-        let part = Submit { payload: message.slice(10..20), spec: Some(spec), ..Default::default() };
-        let (kept, id) = (Kept::default(), JobId::mint(1));
-        kept.keep(id, part.clone(), Instant::now());
-        assert!(kept.inner().bytes > 5_000);
-        drop(part.payload);
+        let part = Submit { payload: message.slice(10..20), spec: Some(spec), version: 3, ..Default::default() };
+        let memory = Memory::default();
+        let copy = memory.copy(part.clone()).unwrap();
+        assert_eq!(copy.submit, part);
+        assert!(memory.0.load(Ordering::Acquire) > 5_000);
+        drop(part);
         assert!(message.is_unique(), "a slice would hold all of it");
-        assert_eq!(kept.take(id).unwrap().payload.as_ref(), [7; 10]);
+
+        let large = submit(MOST_BYTES / 2);
+        let first = memory.copy(large.clone());
+        assert!(first.is_some() && memory.copy(large.clone()).is_none(), "no room for a second");
+        drop((first, copy));
+        assert!(memory.copy(large).is_some(), "there is room again");
     }
 
     #[test]
-    fn who_was_passed_by_was_released_by_somebody_else() {
+    fn others_are_looked_for_now_and_then() {
         let (kept, now) = (Kept::default(), Instant::now());
-        let ids: Vec<JobId> = (0..4).map(JobId::mint).collect();
-        for (n, id) in ids.iter().enumerate() {
-            kept.keep(*id, submit(1), now + n as u32 * DISORDER);
-        }
-        assert!(kept.take(ids[2]).is_some());
-        kept.keep(JobId::mint(9), submit(1), now + 4 * DISORDER);
-        assert!(kept.take(ids[0]).is_none() && kept.take(ids[1]).is_some(), "give or take a second");
-    }
-
-    #[test]
-    fn what_was_taken_leaves_nothing_behind() {
-        let (kept, now) = (Kept::default(), Instant::now());
-        for n in 0..1_000 {
-            let id = JobId::mint(n as u8);
-            kept.keep(id, submit(10), now);
-            assert!(kept.take(id).is_some());
-        }
-        let inner = kept.inner();
-        assert!(inner.since.len() <= 1 && inner.submits.is_empty() && inner.bytes == 0);
+        assert!(kept.should_look(now));
+        kept.found_nothing(now);
+        assert!(!kept.should_look(now + LOOK / 2) && kept.should_look(now + LOOK));
+        kept.look_again();
+        assert!(kept.should_look(now));
     }
 }

@@ -22,7 +22,7 @@ use muster_flow::Settings;
 use muster_store::TopicRecord;
 use tokio::sync::{Notify, mpsc};
 
-use crate::{decide::TopicView, window::Window};
+use crate::{decide::TopicView, kept::Kept, window::Window};
 
 /// How long a lane without offers, backlog or traffic is remembered.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
@@ -49,6 +49,8 @@ pub(crate) struct Lane {
     /// When it is to be written down again among its topic's lines; none if it never was.
     note_at: Mutex<Option<Instant>>,
     window: Mutex<Window>,
+    /// What stands in it by this replica's own doing.
+    pub(crate) kept: Kept,
     /// Counted at least once: before that nothing is known of its backlog.
     surveyed: AtomicBool,
     /// Used since the last survey.
@@ -82,6 +84,7 @@ impl Lane {
             told: Mutex::new(None),
             note_at: Mutex::new(None),
             window: Mutex::new(Window::new()),
+            kept: Kept::default(),
             surveyed: AtomicBool::new(false),
             active: AtomicBool::new(false),
             used: Mutex::new(Instant::now()),

@@ -58,7 +58,7 @@ use crate::{
     fleet::Fleet,
     hints::Hints,
     intake::{Consumers, Work},
-    kept::Kept,
+    kept::Memory,
     lanes::Lanes,
     settle::Settle,
     silence::Silence,
@@ -94,7 +94,7 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
         consults,
         judged: slots::Judged::default(),
         lanes,
-        kept: Kept::default(),
+        memory: Memory::default(),
         fleet: Fleet::default(),
         hints: Hints::default(),
         silence: Silence::new(settings::outage_wait(values), Instant::now()),
@@ -273,9 +273,10 @@ fn stages(chassis: &Chassis, taking: &Tasks, in_flight: &Tasks, desk: &Arc<Desk>
     });
     let taking = taking.clone();
     chassis.stop.stage("consumers", async move { late("consumers", &taking.drain(STOP_TAKING).await) });
-    let (in_flight, bus) = (in_flight.clone(), desk.bus().clone());
+    let (in_flight, desk_of_last, bus) = (in_flight.clone(), desk.clone(), desk.bus().clone());
     chassis.stop.stage("in flight", async move {
         late("in flight", &in_flight.drain(STOP_DOING).await);
+        backlog::give_up(&desk_of_last).await;
         bus.flush(Duration::from_secs(1)).await;
     });
     let bus = desk.bus().clone();

@@ -61,6 +61,7 @@ pub(crate) async fn measure(desk: &Desk, lanes: &[Arc<Lane>]) -> u64 {
             window.tick(Instant::now());
             waiting += window.waiting();
         }
+        lane.kept.forget(Instant::now());
         if lane.can_release() {
             desk.lanes.poke(lane);
         }
@@ -93,7 +94,6 @@ pub(crate) async fn run(desk: &Desk, stop: &CancellationToken) {
     loop {
         let stirred = desk.lanes.stirred.notified();
         tokio::pin!(stirred);
-        desk.kept.forget(Instant::now());
         let mut lanes = desk.lanes.take_active();
         if last_full.elapsed() >= OCCUPIED {
             last_full = Instant::now();

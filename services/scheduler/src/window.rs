@@ -118,9 +118,17 @@ impl Window {
         u64::try_from(self.standing).unwrap_or(0) + self.under_way
     }
 
-    /// How many more it takes.
+    /// How many more it takes. Where offers share messages it takes whole ones: a part of one waits for its rest,
+    /// which is room again within milliseconds as long as enough stand there to be started.
     pub(crate) fn room(&self) -> u64 {
-        self.limit.saturating_sub(self.outstanding())
+        let (room, whole) = (self.width().saturating_sub(self.outstanding()), self.per_message() as u64);
+        if room < whole && self.outstanding() >= 2 * whole { 0 } else { room }
+    }
+
+    /// How many it takes in all at this rate: a wide limit is for who starts by the hundreds a second, as long as that
+    /// lasts. Whoever comes after a crew has left would go onto the bus one a message, for nobody.
+    fn width(&self) -> u64 {
+        if self.is_hot() { self.limit } else { self.limit.min(MOST_FLOOR) }
     }
 
     /// How many jobs wait in Redis, as far as this replica knows, less those it is releasing.
@@ -149,16 +157,19 @@ impl Window {
         soon.clamp(LEAST_SHARED, MOST_SHARED).min(fits).max(1)
     }
 
-    /// Whether the backlog moves so fast that a newcomer waits for seconds only. Counts the starts
+    /// How long a newcomer waits, where the backlog moves so fast that it is for seconds only. Counts the starts
     /// that this replica sees, so with several replicas it is on the safe side.
-    pub(crate) fn moves_fast(&self) -> bool {
-        self.is_hot() && self.waiting() as f64 <= self.meter.rate * SHORT_WAIT.as_secs_f64()
+    pub(crate) fn short_wait(&self) -> Option<Duration> {
+        let seconds = self.waiting() as f64 / self.meter.rate.max(1.0);
+        (self.is_hot() && seconds <= SHORT_WAIT.as_secs_f64()).then(|| Duration::from_secs_f64(seconds))
     }
 
     /// Takes up to `n` places. What was taken is given back by [`Window::published`] or
     /// [`Window::give_back`].
     pub(crate) fn take(&mut self, n: u64) -> u64 {
-        let granted = n.min(self.room());
+        let (room, whole) = (self.room(), self.per_message() as u64);
+        // As many as fill their messages, if there are more.
+        let granted = if n > room && room > whole { room - room % whole } else { n.min(room) };
         self.under_way += granted;
         self.was_full |= self.room() == 0;
         granted
@@ -192,11 +203,12 @@ impl Window {
         self.own.dequeued += n;
     }
 
-    /// Entries were claimed; `all`: there were no more to claim.
-    pub(crate) fn claimed(&mut self, n: u64, all: bool) {
+    /// Entries were claimed. `kept`, where there were no more to claim: how many more this replica keeps, put there
+    /// meanwhile.
+    pub(crate) fn claimed(&mut self, n: u64, kept: Option<u64>) {
         self.claimed += n;
-        if all {
-            self.waiting = signed(self.claimed);
+        if let Some(kept) = kept {
+            self.waiting = signed(self.claimed + kept);
         }
     }
 
@@ -272,7 +284,9 @@ impl Meter {
         let since = *self.since.get_or_insert(now);
         self.count += n;
         let span = now.saturating_duration_since(since);
-        if span >= METER || (self.count >= ENOUGH && span >= LEAST_SPAN) {
+        // A worker asks now this replica and now another: what is known of a whole span is not given up for less.
+        let first = self.rate < HOT_STARTS as f64 && self.count >= ENOUGH && span >= LEAST_SPAN;
+        if span >= METER || first {
             self.rate = self.count as f64 / span.as_secs_f64();
             self.count = 0;
             self.since = Some(now);
@@ -285,209 +299,4 @@ fn signed(n: u64) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const T0: Time = Time(1_800_000_000_000_000);
-
-    fn with_free(free: u64) -> Crew {
-        Crew { workers: 1, slots: free, free }
-    }
-
-    fn full() -> Window {
-        let mut window = Window::new();
-        assert_eq!(window.take(1_000), FIRST_LIMIT);
-        window.published(FIRST_LIMIT, FIRST_LIMIT);
-        window
-    }
-
-    #[test]
-    fn it_takes_as_many_as_it_has_room_for() {
-        let mut window = full();
-        assert_eq!((window.room(), window.take(5)), (0, 0));
-        window.consumed(3, Instant::now());
-        assert_eq!(window.take(5), 3);
-        window.give_back(3);
-        assert_eq!(window.room(), 3, "what was not offered is free again");
-    }
-
-    #[test]
-    fn running_dry_with_a_backlog_widens_it_once_per_filling() {
-        let mut window = full();
-        window.queued(10_000);
-        window.consumed(FIRST_LIMIT, Instant::now());
-        assert_eq!(window.limit(), 2 * FIRST_LIMIT);
-        window.consumed(1, Instant::now());
-        assert_eq!(window.limit(), 2 * FIRST_LIMIT, "not again before it was full again");
-    }
-
-    #[test]
-    fn running_dry_without_a_backlog_or_never_full_changes_nothing() {
-        let mut window = full();
-        window.consumed(FIRST_LIMIT, Instant::now());
-        assert_eq!(window.limit(), FIRST_LIMIT, "nobody waited");
-        let mut window = Window::new();
-        window.queued(10);
-        window.take(1);
-        window.published(1, 1);
-        window.consumed(1, Instant::now());
-        assert_eq!(window.limit(), FIRST_LIMIT, "it was not the window that held it back");
-    }
-
-    #[test]
-    fn silence_makes_it_begin_anew() {
-        let mut window = full();
-        window.queued(10_000);
-        let now = Instant::now();
-        window.consumed(FIRST_LIMIT, now);
-        window.tick(now + FORGET / 2);
-        assert_eq!(window.limit(), 2 * FIRST_LIMIT, "a breath is no silence");
-        window.tick(now + FORGET);
-        assert_eq!(window.limit(), FIRST_LIMIT);
-    }
-
-    #[test]
-    fn offers_that_grew_old_narrow_it_once_per_generation() {
-        let mut window = full();
-        let old = T0 + Duration::from_millis(800);
-        window.aged(T0, old);
-        assert_eq!(window.limit(), FIRST_LIMIT / 2);
-        window.aged(T0 + Duration::from_millis(1), old + Duration::from_secs(9));
-        assert_eq!(window.limit(), FIRST_LIMIT / 2, "made under the old limit");
-        window.aged(old, old + Duration::from_millis(250));
-        assert_eq!(window.limit(), 12, "by the share that was too much");
-        window.aged(old + Duration::from_secs(1), old + Duration::from_secs(60));
-        assert_eq!(window.limit(), LEAST_FLOOR, "never below the floor");
-    }
-
-    #[test]
-    fn offers_started_in_time_leave_it_alone() {
-        let mut window = full();
-        window.aged(T0, T0 + TARGET);
-        assert_eq!(window.limit(), FIRST_LIMIT);
-    }
-
-    #[test]
-    fn free_slots_are_the_floor_within_bounds() {
-        let mut window = Window::new();
-        window.served_by(with_free(50));
-        assert_eq!(window.limit(), 50, "a worker with fifty free slots can start fifty now");
-        window.served_by(with_free(5_000));
-        assert_eq!(window.limit(), MOST_FLOOR);
-        window.served_by(with_free(0));
-        window.aged(T0, T0 + Duration::from_secs(100));
-        window.aged(T0 + Duration::from_secs(101), T0 + Duration::from_secs(200));
-        window.aged(T0 + Duration::from_secs(201), T0 + Duration::from_secs(300));
-        assert_eq!(window.limit(), LEAST_FLOOR);
-    }
-
-    #[test]
-    fn a_count_is_corrected_by_what_happened_while_it_was_taken() {
-        let mut window = full();
-        let mark = window.mark();
-        window.consumed(10, Instant::now());
-        window.take(4);
-        window.published(4, 4);
-        window.counted(mark, 30);
-        assert_eq!(window.outstanding(), 24);
-        let mark = window.mark();
-        window.queued(7);
-        window.dequeued(2);
-        window.measured(mark, 100);
-        assert_eq!(window.waiting(), 105);
-    }
-
-    #[test]
-    fn entries_being_released_do_not_hold_up_newcomers() {
-        let mut window = Window::new();
-        window.queued(10);
-        window.claimed(4, false);
-        assert_eq!(window.waiting(), 6);
-        window.claimed(3, true);
-        assert_eq!(window.waiting(), 0, "the rest is with others");
-        window.dequeued(7);
-        window.unclaimed(7);
-        assert!(window.is_idle());
-    }
-
-    #[test]
-    fn offers_share_messages_as_they_are_started_and_as_workers_can_take_them() {
-        let (mut window, now) = (Window::new(), Instant::now());
-        let started = |window: &mut Window, a_second: u64| {
-            window.meter = Meter { since: Some(now), count: 0, rate: 0.0 };
-            window.consumed(a_second, now + Duration::from_secs(1));
-        };
-        started(&mut window, 150);
-        assert_eq!(window.per_message(), 1, "not hot");
-        started(&mut window, 10_000);
-        assert_eq!(window.per_message(), LEAST_SHARED, "nobody knows what a worker takes");
-        window.served_by(Crew { workers: 10, slots: 5_000, free: 0 });
-        assert_eq!(window.per_message(), MOST_SHARED);
-        started(&mut window, 3_000);
-        assert_eq!(window.per_message(), 15, "what is started within five milliseconds");
-        started(&mut window, 300);
-        assert_eq!(window.per_message(), LEAST_SHARED);
-        for (slots, most) in [(16, 8), (6, 3), (1, 1)] {
-            window.served_by(Crew { workers: 10, slots: 10 * slots, free: 0 });
-            assert_eq!(window.per_message(), most, "workers of {slots}");
-        }
-    }
-
-    #[test]
-    fn a_subject_is_hot_while_hundreds_start_a_second() {
-        let mut window = Window::new();
-        let start = Instant::now();
-        window.consumed(150, start);
-        window.consumed(150, start + METER);
-        assert!(window.is_hot());
-        window.tick(start + METER * 3);
-        assert!(!window.is_hot());
-        // Nobody waits for the span to end who has seen enough.
-        let again = start + METER * 4;
-        window.tick(again);
-        window.consumed(ENOUGH, again);
-        assert!(!window.is_hot(), "one answer says nothing about a second");
-        window.consumed(1, again + LEAST_SPAN);
-        assert!(window.is_hot());
-        window.tick(again + METER * 2);
-        assert!(!window.is_hot(), "a burst is over soon");
-    }
-
-    #[test]
-    fn a_backlog_moves_fast_while_it_is_started_within_seconds() {
-        let mut window = Window::new();
-        let start = Instant::now();
-        window.queued(10);
-        assert!(!window.moves_fast(), "nobody starts anything");
-        window.consumed(150, start);
-        window.consumed(150, start + METER);
-        assert!(window.moves_fast());
-        window.queued(600 * 15);
-        assert!(!window.moves_fast(), "600 a second need more than 15 seconds for these");
-    }
-
-    proptest! {
-        #[test]
-        fn the_limit_keeps_its_bounds_and_the_room_adds_up(steps in prop::collection::vec((0u8..7, 0u64..5_000), 1..200)) {
-            let mut window = Window::new();
-            let (mut now, clock) = (T0, Instant::now());
-            for (step, n) in steps {
-                now = now + Duration::from_millis(n);
-                match step {
-                    0 => { let taken = window.take(n); window.published(taken, taken.div_ceil(8)); }
-                    1 => { let taken = window.take(n); window.give_back(taken); }
-                    2 => window.consumed(n, clock),
-                    3 => window.queued(n),
-                    4 => window.aged(now.before(Duration::from_millis(n)), now),
-                    5 => window.served_by(with_free(n)),
-                    _ => { let mark = window.mark(); window.counted(mark, n); window.measured(mark, n); }
-                }
-                prop_assert!((LEAST_FLOOR..=CEILING).contains(&window.limit()));
-                prop_assert!(window.room() <= window.limit());
-                prop_assert!(window.room() == 0 || window.room() + window.outstanding() == window.limit());
-            }
-        }
-    }
-}
+mod tests;

@@ -26,6 +26,8 @@ use crate::{
 const LONG_AGO: Duration = Duration::from_secs(60 * 24 * 3600);
 /// Longer than a message is waited for before it is taken for lost.
 const A_WHILE_AGO: Duration = Duration::from_secs(60);
+/// How much later than now a job is to run that loses its home before: sooner than any look at a pending one.
+const LATER: Duration = Duration::from_secs(10);
 /// Writes into a packed head when its job entered its state.
 const BACKDATE: &str = "local s = redis.call('HGET', KEYS[1], 's')
     return redis.call('HSET', KEYS[1], 's', s:sub(1, 26) .. struct.pack('>I8', ARGV[1]) .. s:sub(35))";
@@ -274,11 +276,17 @@ impl Ground {
     /// A job that waits for its time, and whose home is gone before that: nobody but the scrub finds it.
     pub(crate) async fn homeless(&mut self, row: &str) -> String {
         let mut job = once(WORK, "succeed");
-        job["delay_ms"] = json!(10_000);
+        job["delay_ms"] = json!(LATER.as_millis());
         let id = self.submit(&job).await;
         self.gateways[0].reaches(&id, "scheduled", SOON).await;
-        let lost = id.parse::<JobId>().expect("an id");
-        self.stack.store().await.drop_homes(&[lost]).await.expect("redis answers");
+        let (lost, store) = (id.parse::<JobId>().expect("an id"), self.stack.store().await);
+        // Whoever schedules a job gives it its home for that time afterwards, and would do so again.
+        until(SOON, "its home to be due when its time comes", async || {
+            let due = store.home_of(lost).await.expect("redis answers").expect("a home");
+            (due.remaining(store.now()) <= LATER).then_some(())
+        })
+        .await;
+        store.drop_homes(&[lost]).await.expect("redis answers");
         self.expect(row, vec![id.clone()], "succeeded", 1, 1);
         id
     }

@@ -24,9 +24,18 @@ impl Backlog {
         QueueEntry { tenant, line: topic.into(), priority, job: JobId::mint(0), version: 2, since, limited: false }
     }
 
+    /// So many of each, in the order in which they go.
+    fn of_each_priority(&self, n: u64, base: u64) -> Vec<QueueEntry> {
+        let of = |&priority| (0..n).map(move |age| self.entry(priority, base + age));
+        Priority::ALL.iter().flat_map(of).collect()
+    }
+
     async fn claim(&self, bench: &Bench, n: usize, hold: Duration) -> Vec<JobId> {
-        let claimed = bench.store.claim_queued(&self.tenant, &self.topic, n, hold).await.unwrap();
-        claimed.into_iter().map(|entry| entry.job).collect()
+        jobs(&self.heads(bench, n, hold, None).await)
+    }
+
+    async fn heads(&self, bench: &Bench, n: usize, hold: Duration, ahead_of: Option<Time>) -> Vec<QueueEntry> {
+        bench.store.claim_queued(&self.tenant, &self.topic, n, hold, ahead_of).await.unwrap()
     }
 
     async fn len(&self, bench: &Bench) -> u64 {
@@ -46,10 +55,7 @@ async fn base(bench: &Bench) -> u64 {
 pub(crate) async fn priority_goes_first_then_age(bench: &Bench) {
     let (backlog, base) = (Backlog::new(), base(bench).await);
     // Enqueued from the last to the first, so that neither ids nor arrival decide.
-    let mut entries: Vec<QueueEntry> = Vec::new();
-    for &priority in Priority::ALL {
-        entries.extend((0..5).map(|age| backlog.entry(priority, base + age)));
-    }
+    let entries = backlog.of_each_priority(5, base);
     for entry in entries.iter().rev() {
         bench.store.enqueue(std::slice::from_ref(entry)).await.unwrap();
     }
@@ -75,7 +81,7 @@ pub(crate) async fn a_claimed_entry_is_not_claimed_twice(bench: &Bench) {
     let replicas = join_all((0..4).map(|_| bench.replica())).await;
     let claims = (0..100).map(|n| {
         let (store, backlog) = (&replicas[n % 4], &backlog);
-        async move { store.claim_queued(&backlog.tenant, &backlog.topic, 4, HOUR).await.unwrap() }
+        async move { store.claim_queued(&backlog.tenant, &backlog.topic, 4, HOUR, None).await.unwrap() }
     });
     let mut claimed: Vec<JobId> = join_all(claims).await.concat().into_iter().map(|entry| entry.job).collect();
     assert_eq!(claimed.len(), 300);
@@ -113,17 +119,44 @@ pub(crate) async fn a_lapsed_claim_comes_first_again(bench: &Bench) {
     assert!(backlog.claim(bench, 6, HOUR).await.is_empty());
 }
 
+pub(crate) async fn an_entry_may_be_claimed_from_its_first_moment_on(bench: &Bench) {
+    let (backlog, base) = (Backlog::new(), base(bench).await);
+    let entries: Vec<QueueEntry> = (0..4).map(|age| backlog.entry(Priority::Normal, base + age)).collect();
+    bench.store.enqueue_claimed(&entries[2..3], HOUR).await.unwrap();
+    // This one's keeper has died, and its claim with it.
+    bench.store.enqueue_claimed(&entries[3..], Duration::ZERO).await.unwrap();
+    bench.store.enqueue(&entries[..2]).await.unwrap();
+    bench.store.ping().await.unwrap();
+    assert_eq!(backlog.claim(bench, 9, HOUR).await, [entries[3].job, entries[0].job, entries[1].job]);
+    let place = bench.store.queue_place(&entries[2]).await.unwrap().unwrap();
+    assert_eq!(place.claimed_until, Some(entries[2].since + HOUR));
+    bench.store.unclaim_queued(&entries[2..3]).await.unwrap();
+    assert_eq!(backlog.claim(bench, 9, HOUR).await, [entries[2].job], "given up by who stops");
+}
+
+pub(crate) async fn who_goes_before_a_kept_one_is_claimed_alone(bench: &Bench) {
+    let (backlog, base) = (Backlog::new(), base(bench).await);
+    let entries = backlog.of_each_priority(3, base);
+    bench.store.enqueue(&entries).await.unwrap();
+    let normal = |age: usize| entries[2 * 3 + age].clone();
+    assert_eq!(normal(0).priority, Priority::Normal);
+    let ahead = backlog.heads(bench, 99, HOUR, Some(normal(1).since)).await;
+    assert_eq!(jobs(&ahead), jobs(&entries[..7]), "the more urgent ones, and who is older");
+    assert!(backlog.heads(bench, 99, HOUR, Some(normal(1).since)).await.is_empty());
+    assert_eq!(backlog.claim(bench, 99, HOUR).await, jobs(&entries[7..]));
+}
+
 pub(crate) async fn a_late_removal_does_not_hit_the_new_entry(bench: &Bench) {
     let (backlog, base) = (Backlog::new(), base(bench).await);
     let old = backlog.entry(Priority::Normal, base);
     bench.store.enqueue(std::slice::from_ref(&old)).await.unwrap();
-    let claimed = bench.store.claim_queued(&backlog.tenant, &backlog.topic, 1, HOUR).await.unwrap();
+    let claimed = backlog.heads(bench, 1, HOUR, None).await;
     assert_eq!((claimed[0].job, claimed[0].version), (old.job, old.version));
     // Dispatched, failed, and held again: the job is in the backlog anew.
     let new = QueueEntry { version: old.version + 5, since: Time(base + 10), ..old.clone() };
     bench.store.enqueue(std::slice::from_ref(&new)).await.unwrap();
     bench.store.remove_queued(&claimed).await.unwrap();
-    let left = bench.store.claim_queued(&backlog.tenant, &backlog.topic, 5, HOUR).await.unwrap();
+    let left = backlog.heads(bench, 5, HOUR, None).await;
     assert_eq!(left.iter().map(|e| (e.job, e.version)).collect::<Vec<_>>(), [(new.job, new.version)]);
 }
 
@@ -142,10 +175,7 @@ pub(crate) async fn an_entry_that_is_there_stays_as_it_is(bench: &Bench) {
 
 pub(crate) async fn a_place_counts_everybody_who_goes_before(bench: &Bench) {
     let (backlog, base) = (Backlog::new(), base(bench).await);
-    let mut entries: Vec<QueueEntry> = Vec::new();
-    for &priority in Priority::ALL {
-        entries.extend((0..3).map(|age| backlog.entry(priority, base + age)));
-    }
+    let entries = backlog.of_each_priority(3, base);
     bench.store.enqueue(&entries).await.unwrap();
     for (n, entry) in entries.iter().enumerate() {
         let place = bench.store.queue_place(entry).await.unwrap().expect("it is there");

@@ -153,7 +153,7 @@ async fn queued_jobs_get_their_entry_and_claims_stay(bench: &Bench) {
     assert_eq!((done.queued, done.homes), (9, 10));
     assert_eq!(done.lines.into_iter().collect::<Vec<_>>(), [(tenant.clone(), Line::from(&lane))]);
 
-    let claim = async |n| bench.store.claim_queued(&tenant, &lane, n, HOUR).await.unwrap();
+    let claim = async |n| bench.store.claim_queued(&tenant, &lane, n, HOUR, None).await.unwrap();
     let first = claim(6).await;
     let wanted: Vec<(JobId, u32)> = jobs[5..].iter().chain(&jobs[..1]).map(|job| (job.id, job.head.version)).collect();
     assert_eq!(

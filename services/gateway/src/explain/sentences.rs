@@ -171,7 +171,11 @@ fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
     told.push(match &seen.place {
         // Those who wait for a limit are claimed too, only to find that it holds them.
         Some(place) if !limited && place.claimed_until.is_some_and(|until| !until.reached(now)) => {
-            format!("It is first in the backlog of topic {topic}: a scheduler has claimed it and is about to offer it.")
+            format!(
+                "It is in the backlog of topic {topic}, {} before it, and a scheduler has claimed it and is about to \
+                 offer it.",
+                jobs(place.ahead)
+            )
         }
         Some(place) => format!(
             "It waits its turn in the backlog of topic {topic} with priority {priority}: {} before it, {} in all.",

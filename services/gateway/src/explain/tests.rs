@@ -345,7 +345,9 @@ fn a_place_in_the_backlog_is_told() {
     says(&first, "It is held because workers are offered only as much as they soon start");
     assert_eq!(shown(&first)["backlog"], serde_json::json!({"ahead": 0, "waiting": 7, "priority": "normal"}));
     let claimed = QueuePlace { claimed_until: Some(NOW + S), ..place };
-    says(&placed(&waiting, None, Some(claimed)), "a scheduler has claimed it and is about to offer it");
+    says(&placed(&waiting, None, Some(claimed)), "no job goes before it, and a scheduler has claimed it");
+    let kept = QueuePlace { ahead: 900, ..claimed };
+    says(&placed(&waiting, None, Some(kept)), "900 jobs go before it, and a scheduler has claimed it");
     let lapsed = QueuePlace { claimed_until: Some(NOW.before(S)), ..place };
     says(&placed(&waiting, None, Some(lapsed)), "no job goes before it");
     says(&placed(&waiting, None, None), "its entry was lost and the next look puts it back");

@@ -19,7 +19,7 @@ use crate::{
     problem::{MUSTER_BUS, Problem},
     query::Params,
     schema,
-    submit::{Place, read_job},
+    submit::{Asked, Place, read_job},
     view::{JobView, history as story},
 };
 
@@ -41,7 +41,17 @@ use crate::{
 )]
 pub(super) async fn submit(
     State(gateway): State<Gateway>,
-    Submitter { caller, key, trace }: Submitter,
+    submitter: Submitter,
+    params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    // Every layer between here and the connection moves the handler's future, so it is a small one.
+    Box::pin(accept(gateway, submitter, params, body)).await
+}
+
+async fn accept(
+    gateway: Gateway,
+    submitter: Submitter,
     mut params: Params,
     body: Posted<SINGLE>,
 ) -> Result<Response, Problem> {
@@ -50,33 +60,19 @@ pub(super) async fn submit(
     params.finish(faults)?;
 
     gateway.topics.know().await?;
-    let mut faults = Faults::default();
-    let object = Object::from_body(&body.bytes)?;
-    let (tenant, topics) = (&caller.tenant, &gateway.topics);
-    let told = |topic: &_| topics.told(tenant, topic);
-    let asked = read_job(&body.bytes, object, tenant, &told, Place::Alone, key.is_some(), &mut faults);
-    faults.into_result()?;
-    let Some(asked) = asked else {
-        return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read"));
-    };
-    caller.may_touch(&asked.spec.topic)?;
-    let id = key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key));
-    if let Err(refused) = topics.fits(tenant, &asked.spec.topic, &asked.payload, "/payload").await {
-        unless_there(&gateway, &caller, id, refused).await?;
+    let item = read_item(&gateway, &submitter, &body)?;
+    let (caller, topics) = (&submitter.caller, &gateway.topics);
+    if let Err(refused) = topics.fits(&caller.tenant, &item.spec.topic, &item.payload, "/payload").await {
+        Box::pin(unless_there(&gateway, caller, item.id, refused)).await?;
     }
-    if let Err(refused) = topics.admit(tenant, &asked.spec.topic).await {
-        Box::pin(unless_there(&gateway, &caller, id, refused)).await?;
+    if let Err(refused) = topics.admit(&caller.tenant, &item.spec.topic).await {
+        Box::pin(unless_there(&gateway, caller, item.id, refused)).await?;
     }
-
-    let mut spec = asked.spec;
-    spec.principal.clone_from(&caller.key.id);
-    spec.trace = spec.trace.or(trace);
-    let item = Item { id, spec, payload: asked.payload, hash: key.is_some().then_some(asked.hash), paid: false };
     let answer = gateway.group.submit(item).await?;
     let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
     let record = match wait {
-        Some(wait) => Some(Box::pin(wait_for(&gateway, &caller, job.id, visible(&caller), wait)).await),
-        None if accepted.replayed => Some(Box::pin(find(&gateway, &caller, job.id, visible(&caller))).await),
+        Some(wait) => Some(Box::pin(wait_for(&gateway, caller, job.id, visible(caller), wait)).await),
+        None if accepted.replayed => Some(Box::pin(find(&gateway, caller, job.id, visible(caller))).await),
         None => None,
     };
     // It is accepted, though it may be deleted meanwhile or Redis gone: then the answer is what the commit said.
@@ -86,6 +82,24 @@ pub(super) async fn submit(
     let mut response = json(if ended { StatusCode::OK } else { StatusCode::ACCEPTED }, view.document());
     note_acceptance(&mut response, job.id, &accepted);
     Ok(response)
+}
+
+/// The job that a body asks for.
+fn read_item(gateway: &Gateway, submitter: &Submitter, body: &Posted<SINGLE>) -> Result<Item, Problem> {
+    let Submitter { caller, key, trace } = submitter;
+    let mut faults = Faults::default();
+    let object = Object::from_body(&body.bytes)?;
+    let told = |topic: &_| gateway.topics.told(&caller.tenant, topic);
+    let asked = read_job(&body.bytes, object, &caller.tenant, &told, Place::Alone, key.is_some(), &mut faults);
+    faults.into_result()?;
+    let Some(Asked { mut spec, payload, hash, .. }) = asked else {
+        return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read"));
+    };
+    caller.may_touch(&spec.topic)?;
+    spec.principal.clone_from(&caller.key.id);
+    spec.trace = spec.trace.or(*trace);
+    let id = key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key));
+    Ok(Item { id, spec, payload, hash: key.is_some().then_some(hash), paid: false })
 }
 
 /// A job that was accepted stays so: a repeat of its submit is not refused by what its topic was told since.

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use muster_bus::{ConsumerSpec, subjects};
+use muster_bus::{BusError, ConsumerSpec, subjects};
 use muster_chassis::Part;
 use muster_store::{NodeAddr, Said, StoreError};
 use muster_telemetry::{Gauge, set};
@@ -25,30 +25,35 @@ pub(crate) async fn probe(desk: &Desk, redis: &Part, nats: &Part, stop: &Cancell
     let mut clock = tokio::time::interval(PROBE);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let consumers = [subjects::submit(), subjects::result(), subjects::cancel()].map(ConsumerSpec::scheduler);
+    // All are asked about at first and while one of them is away; otherwise they take turns, which says as much.
+    let (mut turns, mut faults) = (0_usize.., consumers.each_ref().map(|_| None::<BusError>));
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = clock.tick() => {}
         }
-        let states = join_all(consumers.iter().map(|spec| desk.bus().consumer_state(spec)));
+        let turn = turns.next().unwrap_or_default();
+        let all = turn == 0 || faults.iter().any(Option::is_some);
+        let asked: Vec<usize> = (0..consumers.len()).filter(|n| all || *n == turn % consumers.len()).collect();
+        let states = join_all(asked.iter().map(|n| desk.bus().consumer_state(&consumers[*n])));
         let format = async {
             let late =
                 || StoreError::Unavailable { detail: format!("the data's format was not told within {ANSWER:?}") };
             tokio::time::timeout(ANSWER, desk.store().check_format()).await.unwrap_or_else(|_| Err(late()))
         };
         let (times, states, format) = tokio::join!(desk.store().times(ANSWER), states, format);
-        let mut away = None;
-        for (spec, state) in consumers.iter().zip(states) {
-            match state {
-                Ok(state) => set(Gauge::BusConsumerPending, &[("consumer", &spec.name)], state.pending as f64),
-                Err(fault) => away = Some(fault),
+        for (n, state) in asked.into_iter().zip(states) {
+            if let Ok(state) = &state {
+                set(Gauge::BusConsumerPending, &[("consumer", &consumers[n].name)], state.pending as f64);
             }
+            faults[n] = state.err();
         }
+        let away = faults.iter().flatten().last();
         let connections = desk.store().router().connections();
         for (state, n) in [("shared", connections.shared), ("busy", connections.busy), ("idle", connections.idle)] {
             set(Gauge::RedisConnections, &[("state", state)], n as f64);
         }
-        tell(nats, away.as_ref());
+        tell(nats, away);
         let silent = |times: &Vec<(NodeAddr, Said)>| times.iter().find_map(|(_, said)| said.as_ref().err().cloned());
         tell(redis, times.as_ref().map_or_else(|fault| Some(fault.clone()), silent).or(format.err()).as_ref());
         let now = Instant::now();

@@ -213,7 +213,8 @@ impl Reference {
         Ok(())
     }
 
-    async fn forget(&self) -> anyhow::Result<()> {
+    /// Empties the server.
+    pub(super) async fn forget(&self) -> anyhow::Result<()> {
         probe::redis_ask(&self.addr, "FLUSHALL").await.map(drop)
     }
 }

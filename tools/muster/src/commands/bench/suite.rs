@@ -121,8 +121,19 @@ impl Suite {
                     }
                 }
                 for scenario in at(Place::Reference) {
-                    if let Some(figures) = scenario.on_reference(&reference, self.scale).await? {
-                        note(&mut report.figures, scenario, round, &figures);
+                    match scenario.on_reference(&reference, self.scale).await {
+                        Ok(Some(figures)) => note(&mut report.figures, scenario, round, &figures),
+                        Ok(None) => {}
+                        // Another queue that fails says something about itself, and nothing about ours.
+                        Err(fault) if scenario.is_peer() => {
+                            let fault = fault.to_string();
+                            let why = fault.lines().next().unwrap_or_default();
+                            let note = format!("round {round} went without {}: {why}", scenario.name());
+                            eprintln!("hint:  {note}");
+                            report.notes.push(note);
+                            reference.forget().await?;
+                        }
+                        Err(fault) => return Err(fault),
                     }
                 }
                 reference.stop().await;
