@@ -181,7 +181,7 @@ impl Bus {
 
     /// Messages that stand on [`Stream::Jobs`] for a subject.
     pub async fn subject_count(&self, subject: &Subject) -> Result<u64, BusError> {
-        Ok(self.counts(subject).await?.values().sum())
+        Ok(self.counts(&subjects::by_pattern(subject)).await?.remove(subject.as_str()).unwrap_or(0))
     }
 
     /// The same for each of these lines of a tenant's topic. A few are asked for by name; many are picked
@@ -197,7 +197,7 @@ impl Bus {
         Ok(subjects.map(|subject| counts.get(subject.as_str()).copied().unwrap_or(0)).collect())
     }
 
-    /// Messages by subject, of those subjects that have any and that a filter matches.
+    /// Messages by subject, of those subjects that have any and that a filter matches. The filter has a wildcard.
     async fn counts(&self, filter: &Subject) -> Result<HashMap<String, u64>, BusError> {
         let verb = format!("STREAM.INFO.{}", Stream::Jobs.name());
         let info: StreamInfo = self.about(&verb, &json!({ "subjects_filter": filter.as_str() })).await?;

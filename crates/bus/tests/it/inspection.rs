@@ -71,6 +71,31 @@ async fn lines_are_counted_each_for_itself_however_many() {
     }
 }
 
+/// The server keeps a stream in files of some megabytes each, and removes one when all in it was acked.
+#[tokio::test]
+async fn what_stands_is_counted_though_the_first_of_a_subjects_messages_are_gone_with_their_file() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let ((tenant, topic), subject) = (names("t"), offers_of("t"));
+    let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
+    let large = |at: u64| {
+        let Body::Offer(mut group) = offer_group(&[at]) else { unreachable!("it is an offer") };
+        group.items[0].payload = vec![b'x'; 512 * 1024].into();
+        Body::Offer(group)
+    };
+    let (all, acked) = (60, 40);
+    for at in 1..=all {
+        bus.publish(&subject, None, None, large(at)).await.unwrap();
+    }
+    for _ in 0..acked {
+        consumer.fetch(1, SOON).await.unwrap()[0].ack().await;
+    }
+    until(SOON, "what is left", async || (bus.subject_count(&subject).await == Ok(all - acked)).then_some(())).await;
+    let line = Line::from(&topic);
+    assert_eq!(bus.line_counts(&tenant, &topic, &[&line]).await, Ok(vec![all - acked]));
+    assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(acked + 1)));
+}
+
 /// What a killed server may come back with: a message that its consumer has acked. Made here by
 /// putting the message blocks of an earlier moment back.
 #[tokio::test]

@@ -15,6 +15,7 @@ mod plot;
 mod reference;
 mod report;
 mod requests;
+mod rest;
 mod rig;
 mod scenarios;
 mod stores;

@@ -177,8 +177,8 @@ impl Report {
         };
         Table {
             title: "Growth: the same with many jobs waiting",
-            about: "Jobs are submitted behind those that wait and taken from the front of the same queue; CPU is the sum \
-                    of both, without the load generator. Latencies are of another topic at 200/s, in milliseconds.",
+            about: "Jobs are submitted behind those that wait, once the stack rests after these, and taken from the \
+                    front of the same queue; CPU is the sum of both, without the load generator. Latencies are of another topic at 200/s, in milliseconds.",
             headings: owned(&[
                 "WAITING",
                 "SUBMITS/S",

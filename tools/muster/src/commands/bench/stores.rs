@@ -33,6 +33,11 @@ pub(super) async fn bytes(stack: &Stack) -> anyhow::Result<u64> {
     Ok(used.saturating_sub(sum(stack, "INFO memory", &passing).await?))
 }
 
+/// How many nodes of Redis rewrite their log just now, or are about to.
+pub(super) async fn rewrites(stack: &Stack) -> anyhow::Result<u64> {
+    sum(stack, "INFO persistence", &["aof_rewrite_in_progress", "aof_rewrite_scheduled"]).await
+}
+
 async fn sum(stack: &Stack, ask: &str, names: &[&str]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for node in of(stack, "redis") {

@@ -16,6 +16,7 @@ use crate::{
         meter::Meter,
         open_loop::OpenLoop,
         requests::Submits,
+        rest,
         rig::{Crew, Rig},
         stretch::{Stretch, share, until_executed},
     },
@@ -39,7 +40,9 @@ pub(super) async fn waiting(rig: &Rig, found: &mut Rounds, rounds: u32, scale: f
     for depth in DEPTHS.into_iter().filter(|depth| scale >= 1.0 || *depth < 1_000_000) {
         let name = format!("growth-{depth}");
         fill(rig, &topics, depth, &mut waiting).await?;
+        rest::after_a_fill(rig).await?;
         for _ in 0..rounds {
+            rest::quiet(rig).await?;
             found.add(&name, &in_and_out(rig, &topics, share(MEASURED, scale), &mut waiting).await?);
         }
         let load = OpenLoop { rate: 200.0, lasts: Duration::from_secs(8) };
