@@ -2,6 +2,8 @@
 
 #[path = "backlog/hot.rs"]
 mod hot;
+#[path = "backlog/kept.rs"]
+mod kept;
 #[path = "backlog/left.rs"]
 mod left;
 #[path = "backlog/rest.rs"]

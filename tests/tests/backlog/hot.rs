@@ -9,14 +9,12 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use muster_domain::{Line, Priority, Tenant, Time};
-use muster_store::QueueEntry;
 use muster_testkit::until;
 use muster_tests::{Executions, Options, Probe, Setup, Stack};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-const LONG: Duration = Duration::from_secs(120);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// Whether a job went from its submit straight to its start.
 async fn was_offered_as_it_was(gateway: &Probe, id: &str) -> bool {
@@ -25,7 +23,7 @@ async fn was_offered_as_it_was(gateway: &Probe, id: &str) -> bool {
     events.map(|line| line["event"].as_str().unwrap_or_default()).eq(["submit", "start", "succeed"])
 }
 
-async fn ended(gateway: &Probe, ids: &[String]) -> Vec<Value> {
+pub(crate) async fn ended(gateway: &Probe, ids: &[String]) -> Vec<Value> {
     let mut jobs = Vec::with_capacity(ids.len());
     for some in ids.chunks(32) {
         jobs.extend(join_all(some.iter().map(|id| gateway.ended(id, LONG))).await);
@@ -137,71 +135,4 @@ async fn a_job_that_stands_on_the_bus_as_it_is_is_explained_as_waiting_for_a_wor
     gate.send_replace(true);
     gateway.ended(&id, LONG).await;
     assert!(was_offered_as_it_was(&gateway, &id).await, "{said:#} {:#}", gateway.history(&id).await);
-}
-
-/// How long a scheduler keeps what it puts in line.
-const KEPT: Duration = Duration::from_secs(5);
-
-#[tokio::test]
-async fn what_a_scheduler_keeps_in_line_is_released_after_its_death() {
-    let stack = Stack::with(Options::two()).await;
-    let (one, two, store) = (stack.gateway(1), stack.gateway(2), stack.store().await);
-    let runs = Executions::default();
-    // A few hundred starts a second, seen by either scheduler.
-    let setup = Setup { slots: 16, ..Setup::new("w1", "hot") };
-    let _worker = runs.worker(&stack, setup, |_, payload| async move {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        Ok(payload)
-    });
-    let job = json!({"topic": "hot", "retry": {"max_attempts": 1}});
-    let entry_of = |job: &Value| QueueEntry {
-        tenant: Tenant::default(),
-        line: Line::named("hot", "").unwrap(),
-        priority: Priority::Normal,
-        job: job["id"].as_str().unwrap().parse().unwrap(),
-        version: 1,
-        since: Time::parse_rfc3339(job["created_at"].as_str().unwrap()).unwrap(),
-        limited: false,
-    };
-
-    let (enough, ids) = (AtomicBool::new(false), RefCell::new(Vec::<String>::new()));
-    let flood = async {
-        while !enough.load(Ordering::Relaxed) {
-            // As many as make everybody wait for a moment, not for long.
-            let (a, b) = tokio::join!(one.submit_many(60, &job), two.submit_many(60, &job));
-            ids.borrow_mut().extend([a, b].concat());
-            let ahead = ids.borrow().len().saturating_sub(runs.all().len());
-            tokio::time::sleep(Duration::from_millis(if ahead > 800 { 100 } else { 5 })).await;
-        }
-    };
-    let deaths = async {
-        for scheduler in ["scheduler-1", "scheduler-2"] {
-            until(LONG, "jobs in line that a scheduler keeps", async || {
-                let last: Vec<String> = ids.borrow().iter().rev().take(40).cloned().collect();
-                for id in last {
-                    let entry = entry_of(&one.job(&id).await);
-                    let place = store.queue_place(&entry).await.ok().flatten();
-                    let kept_until = place.and_then(|place| place.claimed_until);
-                    // To the millisecond: an answer tells no more.
-                    if kept_until.is_some_and(|at| (at.0 / 1_000).abs_diff((entry.since + KEPT).0 / 1_000) <= 1) {
-                        return Some(());
-                    }
-                }
-                None
-            })
-            .await;
-            let old = stack.kill9(scheduler);
-            stack.replaced(scheduler, old).await;
-        }
-        enough.store(true, Ordering::Relaxed);
-    };
-    tokio::join!(flood, deaths);
-
-    let all = ids.into_inner();
-    for job in ended(&one, &all).await {
-        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(1)), "{job}");
-    }
-    let counts = runs.counts();
-    assert_eq!(counts.len(), all.len());
-    assert!(counts.values().all(|n| *n == 1), "each once");
 }

@@ -94,6 +94,12 @@ async fn what_stands_is_counted_though_the_first_of_a_subjects_messages_are_gone
     let line = Line::from(&topic);
     assert_eq!(bus.line_counts(&tenant, &topic, &[&line]).await, Ok(vec![all - acked]));
     assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(acked + 1)));
+
+    // Whoever listens anew, after the server has removed a consumer that nobody used, is brought all of them.
+    let client = plain(&server).await;
+    js(&client, &format!("CONSUMER.DELETE.MUSTER_JOBS.{}", consumer.spec().name), Value::Null).await;
+    let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
+    assert_eq!(gathered(&consumer, (all - acked) as usize).await.len() as u64, all - acked);
 }
 
 /// What a killed server may come back with: a message that its consumer has acked. Made here by

