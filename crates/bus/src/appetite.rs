@@ -9,7 +9,7 @@ pub struct Appetite {
 }
 
 /// Most offers that share a message: more saves nothing.
-pub const MOST_OFFERS: u32 = 32;
+pub const MOST_OFFERS: u32 = 128;
 /// Most messages of one pull.
 const MOST_MESSAGES: usize = 256;
 
@@ -51,7 +51,7 @@ mod tests {
         let mut appetite = Appetite::careful();
         assert_eq!(appetite.messages(0), 0);
         assert_eq!(appetite.messages(1), 1);
-        assert_eq!(appetite.messages(64), 2, "careful at first");
+        assert_eq!(appetite.messages(256), 2, "careful at first");
         assert_eq!(Appetite::bold().messages(64), 64);
         for _ in 0..20 {
             appetite.saw(4, 4);

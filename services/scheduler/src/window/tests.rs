@@ -136,12 +136,12 @@ fn offers_share_messages_as_they_are_started_and_as_workers_can_take_them() {
     };
     started(&mut window, 150);
     assert_eq!(window.per_message(), 1, "not hot");
-    started(&mut window, 10_000);
+    started(&mut window, 20_000);
     assert_eq!(window.per_message(), LEAST_SHARED, "nobody knows what a worker takes");
     window.served_by(Crew { workers: 10, slots: 5_000, free: 0 });
     assert_eq!(window.per_message(), MOST_SHARED);
     started(&mut window, 3_000);
-    assert_eq!(window.per_message(), 15, "what is started within five milliseconds");
+    assert_eq!(window.per_message(), 30, "what is started within ten milliseconds");
     started(&mut window, 300);
     assert_eq!(window.per_message(), LEAST_SHARED);
     for (slots, most) in [(16, 8), (6, 3), (1, 1)] {
@@ -166,7 +166,7 @@ fn where_offers_share_messages_room_comes_by_whole_ones() {
     let (mut window, now) = (Window::new(), Instant::now());
     window.meter = Meter { since: Some(now), count: 0, rate: 0.0 };
     window.consumed(10_000, now + Duration::from_secs(1));
-    window.served_by(Crew { workers: 1, slots: 512, free: 512 });
+    window.served_by(Crew { workers: 1, slots: 64, free: 64 });
     window.limit = 200;
     (window.standing, window.was_full) = (0, false);
     assert_eq!(window.take(1_000), 192, "six whole messages");
