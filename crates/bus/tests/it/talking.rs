@@ -5,23 +5,21 @@ use std::time::Duration;
 use muster_bus::{BusError, Subscription, subjects};
 use muster_domain::WorkerId;
 use muster_testkit::{NatsServer, until};
-use tokio::{sync::watch, task::JoinSet, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::fixture::{SOON, bus, loose_bus, number, numbered, plain};
 
 const LIMIT: Duration = SOON;
 
-/// Answers every question with its number and `mark` added, until a moment after all were asked; says how many.
-async fn answer(mut questions: Subscription, mark: u64, mut all_asked: watch::Receiver<bool>) -> usize {
+/// Answers every question with its number and `mark` added, until it hears that all were asked; says how many. What one
+/// connection said is heard on another in its order, so nothing that was asked comes after that.
+async fn answer(mut questions: Subscription, mut all_asked: Subscription, mark: u64) -> usize {
     let mut answered = 0;
     loop {
-        let over = async {
-            let _ = all_asked.wait_for(|over| *over).await;
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        };
         let question = tokio::select! {
+            biased;
             question = questions.next() => question.unwrap(),
-            () = over => return answered,
+            _ = all_asked.next() => return answered,
         };
         assert!(question.wants_answer());
         question.respond(numbered(number(&question.body) + mark)).await.unwrap();
@@ -33,12 +31,13 @@ async fn answer(mut questions: Subscription, mark: u64, mut all_asked: watch::Re
 async fn a_request_reaches_exactly_one_of_a_queue_group() {
     let server = NatsServer::start().await;
     let asking = bus(&server).await;
-    let (mut group, all_asked) = (JoinSet::new(), watch::Sender::new(false));
+    let mut group = JoinSet::new();
     for mark in [1_000, 2_000, 3_000] {
         let replica = loose_bus(&server.url()).await;
         let questions = replica.subscribe(&subjects::start(), Some(subjects::SCHEDULERS)).await.unwrap();
+        let all_asked = replica.subscribe(&subjects::wake(), None).await.unwrap();
         replica.flush(LIMIT).await;
-        group.spawn(answer(questions, mark, all_asked.subscribe()));
+        group.spawn(answer(questions, all_asked, mark));
     }
     until(SOON, "somebody who answers", async || asking.request(&subjects::start(), numbered(0), LIMIT).await.ok())
         .await;
@@ -46,7 +45,7 @@ async fn a_request_reaches_exactly_one_of_a_queue_group() {
         let heard = number(&asking.request(&subjects::start(), numbered(n), LIMIT).await.unwrap());
         assert_eq!(heard % 1_000, n, "its own answer");
     }
-    all_asked.send_replace(true);
+    asking.broadcast(&subjects::wake(), numbered(60)).await.unwrap();
     assert_eq!(group.join_all().await.into_iter().sum::<usize>(), 60, "each question was answered once");
 }
 

@@ -12,6 +12,7 @@ use muster_sdk::{Context, HandlerError, MAX_RESULT, RESULT_PREVIEW, StopReason, 
 use muster_testkit::until;
 use muster_wire::{v1, v1::result::Kind};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::scheduler::{SOON, Scheduler, beside, job_of, left, settle};
 
@@ -262,22 +263,26 @@ async fn progress_travels_with_the_lease_soon_after_it_was_reported() {
 #[tokio::test]
 async fn draining_finishes_what_is_short_releases_what_is_long_and_gives_back_what_is_not_begun() {
     let scheduler = Scheduler::start().await;
-    let worker = scheduler.worker("w1").concurrency(2).drain(Duration::from_secs(5)).handle(
-        "t",
-        |ctx: Context, long: bool| async move {
+    let drains = Arc::new(Notify::new());
+    let told = Arc::clone(&drains);
+    let handler = move |ctx: Context, long: bool| {
+        let told = Arc::clone(&told);
+        async move {
             if long {
                 ctx.cancelled().await;
                 return Err(HandlerError::retryable("told to stop"));
             }
-            tokio::time::sleep(Duration::from_millis(400)).await;
+            told.notified().await;
             Ok(1)
-        },
-    );
+        }
+    };
+    let worker = scheduler.worker("w1").concurrency(2).drain(Duration::from_secs(5)).handle("t", handler);
     let (handle, running) = beside(worker.build().unwrap());
     let [short, long] = scheduler.offer("t", ["false", "true"]).await;
     scheduler.all_taken("t").await;
     handle.drain();
     let [late] = scheduler.offer("t", ["false"]).await;
+    drains.notify_one();
     let summary = left(running).await;
     assert_eq!((summary.succeeded, summary.released, summary.failed, summary.unsettled), (1, 1, 0, 0));
     let results = scheduler.results(2).await;
