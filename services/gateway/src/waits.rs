@@ -88,7 +88,7 @@ impl Waits {
             wanted.wait_for(|wanted| *wanted).await?;
             let mut events = bus.subscribe_now(&subjects::event()).await?;
             self.heard.send_replace(true);
-            let followed = self.follow(bus, &mut events, &mut wanted).await;
+            let followed = self.follow(bus, &mut events, &wanted).await;
             self.heard.send_replace(false);
             followed?;
             events.drain().await;
@@ -100,10 +100,12 @@ impl Waits {
         &self,
         bus: &Bus,
         events: &mut Subscription,
-        wanted: &mut watch::Receiver<bool>,
+        wanted: &watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         let mut state = bus.watch_state();
         self.wake_all();
+        // One wait, whatever is heard meanwhile: begun anew by each event it would never be over under load.
+        let mut idle = std::pin::pin!(unwanted(wanted.clone()));
         loop {
             tokio::select! {
                 received = events.next() => match received.map(|received| received.body) {
@@ -117,13 +119,14 @@ impl Waits {
                         self.wake_all();
                     }
                 }
-                () = unwanted(wanted) => {
+                () = &mut idle => {
                     // Whoever comes now waits until we listen again, unless it came before this.
                     self.heard.send_replace(false);
                     if !*self.wanted.borrow() {
                         return Ok(());
                     }
                     self.heard.send_replace(true);
+                    idle.set(unwanted(wanted.clone()));
                 }
             }
         }
@@ -131,7 +134,7 @@ impl Waits {
 }
 
 /// Resolves when nobody has waited for [`LINGER`].
-async fn unwanted(wanted: &mut watch::Receiver<bool>) {
+async fn unwanted(mut wanted: watch::Receiver<bool>) {
     loop {
         if wanted.wait_for(|wanted| !*wanted).await.is_err() {
             return std::future::pending().await;
