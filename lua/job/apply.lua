@@ -20,7 +20,7 @@
 local ENDED = '>BI4I2I2I2BBBI4I8I8I8I8c0I2c0BBBI8I2c0'
 local STARTED = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2c0BBBI8I2c0'
 local FIRST_LOOK = 30000000
-local raw = redis.call('HGET', KEYS[1], 's')
+-- @include job/raw
 if not raw then return struct.pack(ANSWER, SAID + MISSING, 0, NOW) end
 local event, seen, wait, asked_lease, asked_id = struct.unpack(ASK, ARGV[1])
 local state, version, attempt, max, lost, released, last, ended_by, timeout, fence = struct.unpack(STANDING, raw)

@@ -7,7 +7,7 @@
 -- @ret outcome: u64         1 deleted, 2 still alive, 3 missing, 4 too young
 -- @include job/table
 -- @include job/head
-local raw = redis.call('HGET', KEYS[1], 's')
+-- @include job/raw
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < SUCCEEDED then return 2 end
 local ended, kept = struct.unpack('>I8', raw, SINCE), tonumber(ARGV[3])
@@ -17,7 +17,12 @@ if redis.call('HEXISTS', KEYS[1], 'k') == 1 then
   left = math.max(left, struct.unpack('>I8', raw, CREATED) + tonumber(ARGV[1]) - NOW)
 end
 if left > 0 then
-  redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')
+  local whole = redis.call('HGET', KEYS[1], 'j')
+  if whole then
+    local spec = string.sub(whole, SPEC, SPEC - 1 + struct.unpack('>I2', whole, SPEC - 2))
+    redis.call('HSET', KEYS[1], 'd', spec, 'l', string.sub(whole, LISTED, SPEC - 3))
+  end
+  redis.call('HDEL', KEYS[1], 'j', 'p', 'r', 'e', 'g')
   redis.call('HSET', KEYS[1], 'x', '1')
   redis.call('PEXPIRE', KEYS[1], math.ceil(left / 1000))
 else

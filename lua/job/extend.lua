@@ -7,7 +7,7 @@
 -- @ret reply: bytes         SAID + outcome (applied, stale, missing), forward, now, head
 -- @include job/table
 -- @include job/head
-local raw = redis.call('HGET', KEYS[1], 's')
+-- @include job/raw
 if not raw then return struct.pack(ANSWER, SAID + MISSING, 0, NOW) end
 local head_end = NAME + string.byte(raw, NAME)
 if string.byte(raw, 1) ~= RUNNING or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then

@@ -3,6 +3,11 @@
 -- @arg read: bytes          place as read
 -- @arg place: bytes         where it is listed now
 -- @ret changed: u64         1 or 0
-if redis.call('HGET', KEYS[1], 'l') ~= ARGV[1] then return 0 end
+local place = redis.call('HGET', KEYS[1], 'l')
+if not place then
+  local whole = redis.call('HGET', KEYS[1], 'j')
+  place = whole and string.sub(whole, 94, 101)
+end
+if place ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'l', ARGV[2])
 return 1

@@ -78,7 +78,11 @@ async fn of_64_dispatches_and_64_starts_of_one_job_one_counts() {
     let spec = muster_domain::JobSpec::new(Tenant::default(), Topic::parse("race").unwrap());
     let id = JobId::mint(7);
     store.set_homes(&[id], Duration::from_secs(30)).await.unwrap();
-    store.submit(&[NewJob { id, spec, payload: "1".into(), body_hash: None, place: None }]).await.remove(0).unwrap();
+    store
+        .submit(&[NewJob { id, spec, payload: "1".into(), body_hash: None, place: None, at: None }])
+        .await
+        .remove(0)
+        .unwrap();
     let submit = submit_of(&record(&store, id).await);
     let dispatches = (0..64).map(|n| {
         let body = Body::Submit(SubmitGroup { items: vec![submit.clone()] });

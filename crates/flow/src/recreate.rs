@@ -30,7 +30,7 @@ fn job_of(submit: &v1::Submit) -> Option<(NewJob, Time)> {
         true => None,
         false => Some(<[u8; 16]>::try_from(submit.body_hash.as_ref()).ok()?),
     };
-    Some((NewJob { id, spec, payload: submit.payload.clone(), body_hash, place: None }, accepted))
+    Some((NewJob { id, spec, payload: submit.payload.clone(), body_hash, place: None, at: None }, accepted))
 }
 
 impl Flow {

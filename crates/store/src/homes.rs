@@ -53,11 +53,11 @@ pub(crate) fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u
 impl Store {
     /// Gives jobs their home, due after `after`, whatever stood there before.
     pub async fn set_homes(&self, ids: &[JobId], after: Duration) -> Result<(), StoreError> {
-        self.set_each_home(ids, after).await.into_iter().collect()
+        self.set_each_home(ids, after).await.into_iter().try_for_each(|set| set.map(drop))
     }
 
-    /// The same, each for itself: a shard that is away harms nobody in another.
-    pub(crate) async fn set_each_home(&self, ids: &[JobId], after: Duration) -> Vec<Result<(), StoreError>> {
+    /// The same, each for itself: a shard that is away harms nobody in another. Tells when, by the shard's node.
+    pub(crate) async fn set_each_home(&self, ids: &[JobId], after: Duration) -> Vec<Result<Time, StoreError>> {
         let groups = by_shard(ids, |id| *id);
         let call = |(shard, ids): &(u8, Vec<JobId>)| scripts::home::Set {
             key: keys::homes(*shard),
@@ -65,14 +65,18 @@ impl Store {
             jobs: ids.iter().copied().map(text).collect(),
         };
         let replies = self.run_many(groups.iter().map(call).collect()).await;
+        let mut times = [Time::NONE; SHARDS as usize];
         let mut away: HashMap<JobId, StoreError> = HashMap::new();
-        for ((_, members), reply) in groups.iter().zip(replies) {
+        for ((shard, members), reply) in groups.iter().zip(replies) {
             match reply {
-                Ok(reply) => self.note_time(Time(reply.now)),
+                Ok(reply) => {
+                    times[usize::from(*shard)] = Time(reply.now);
+                    self.note_time(Time(reply.now));
+                }
                 Err(fault) => away.extend(members.iter().map(|id| (*id, fault.clone()))),
             }
         }
-        ids.iter().map(|id| away.get(id).cloned().map_or(Ok(()), Err)).collect()
+        ids.iter().map(|id| away.get(id).cloned().map_or(Ok(times[usize::from(id.shard())]), Err)).collect()
     }
 
     /// Brings homes nearer, adds those that are missing. Always changes the score.

@@ -16,9 +16,9 @@ use muster_wire::v1;
 use crate::{
     Kept, Store, StoreError, keys,
     lists::Place,
-    record::{Fields, Record, StoredResult, fault_of, read_head, read_record, write_result},
+    record::{Fields, Record, StoredResult, fault_of, read_head, read_record, write_result, write_whole},
     router::Command,
-    script::Script,
+    script::{Script, number},
     scripts,
 };
 
@@ -35,6 +35,8 @@ pub struct NewJob {
     pub body_hash: Option<[u8; 16]>,
     /// Where the listing names it, once [`Store::prepare`] has said so.
     pub place: Option<Place>,
+    /// When its home was set, where that is by the clock of its record's node; as [`Store::prepare`] says.
+    pub at: Option<Time>,
 }
 
 /// What became of a submit.
@@ -171,6 +173,9 @@ pub const KEEP_STUB: Duration = Duration::from_secs(20 * 60);
 /// How long an idempotency key stays taken, at least.
 pub(crate) const KEEP_KEY: Duration = Duration::from_secs(24 * 3600);
 
+/// So long what the clock said when a home was set will do for its record.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
 /// What a script answers begins with this and an outcome; or it is the record itself, which begins with its state.
 const SAID: u8 = 128;
 /// The outcome of a submit whose job was there before, from the same request.
@@ -267,6 +272,30 @@ fn submit_call(job: &NewJob, accepted: Time) -> scripts::job::Submit {
     }
 }
 
+/// How a job is created.
+enum Creation {
+    /// By the script.
+    Script,
+    /// By one command, as this: it has an id that only we know, so that nobody has to be told from it, and the time
+    /// of its node is known already.
+    Whole(Head),
+}
+
+/// What creates a job. Either way it is there at once or not at all, and a repeat changes nothing.
+fn creation(job: &NewJob, now: Time) -> (Command, Creation) {
+    let by_script = || (submit_call(job, Time::NONE).into_command(), Creation::Script);
+    let (None, Some(place), Some(at)) = (job.body_hash, job.place, job.at) else { return by_script() };
+    if now.since(at) > KNOWN_FOR {
+        return by_script();
+    }
+    let Some(whole) = write_whole(job, place, at) else { return by_script() };
+    let Ok(head) = read_head(&mut whole.as_slice()) else { return by_script() };
+    let key = keys::job(job.id);
+    let mut cmd = redis::Cmd::with_capacity(4, key.as_bytes().len() + whole.len() + 8);
+    cmd.arg("HSETNX").arg(key.as_bytes()).arg("j").arg(whole);
+    (Command::plain(cmd), Creation::Whole(head))
+}
+
 /// What scripts answered, job by job: one that cannot be read is its own job's fault.
 fn each<R, T>(
     jobs: impl IntoIterator<Item = JobId>,
@@ -280,9 +309,29 @@ fn each<R, T>(
 impl Store {
     /// Creates jobs, each at once or not at all. Repeating changes nothing.
     pub async fn submit(&self, jobs: &[NewJob]) -> Vec<Result<Submitted, StoreError>> {
-        let replies = self.run_many(jobs.iter().map(|job| submit_call(job, Time::NONE)).collect()).await;
-        let read = |reply: scripts::job::SubmitReply| self.submitted(&reply.reply);
-        each(jobs.iter().map(|job| job.id), replies, read)
+        let now = self.now();
+        let (commands, ways): (Vec<_>, Vec<_>) = jobs.iter().map(|job| creation(job, now)).unzip();
+        let replies = self.router().many(commands).await;
+        let read = |(way, reply): (Creation, redis::Value)| match way {
+            Creation::Script => self.submitted(&scripts::job::Submit::decode(reply)?.reply).map(Some),
+            Creation::Whole(head) => Ok((number::<u64>(&reply)? > 0).then_some(Submitted::Created(head))),
+        };
+        let replies = ways.into_iter().zip(replies).map(|(way, reply)| reply.map(|reply| (way, reply))).collect();
+        let mut submitted = Vec::with_capacity(jobs.len());
+        for (job, outcome) in jobs.iter().zip(each(jobs.iter().map(|job| job.id), replies, read)) {
+            submitted.push(match outcome {
+                Ok(Some(outcome)) => Ok(outcome),
+                // It was there: nearly always because this very command was sent before, and its reply was lost.
+                Ok(None) => self.found(job.id).await,
+                Err(fault) => Err(fault),
+            });
+        }
+        submitted
+    }
+
+    async fn found(&self, id: JobId) -> Result<Submitted, StoreError> {
+        let lost = || StoreError::unavailable("the job was there and is gone");
+        self.read_one(id, Fields::NONE).await?.map(|record| Submitted::Exists(record.head)).ok_or_else(lost)
     }
 
     /// Creates jobs that were accepted before, each at its time, and that Redis has forgotten. As [`Store::submit`].
@@ -298,8 +347,14 @@ impl Store {
     pub async fn prepare(&self, jobs: &mut [NewJob], look: Duration) -> Vec<Result<(), StoreError>> {
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         let (homes, places) = tokio::join!(self.set_each_home(&ids, look), self.place_jobs(jobs));
-        let prepared = jobs.iter_mut().zip(homes).zip(places);
-        prepared.map(|((job, home), place)| home.and(place).map(|place| job.place = Some(place))).collect()
+        // The nodes of a cluster each have a clock of their own, and a record is judged by its own node's.
+        let alone = !self.router().is_cluster();
+        let mut note = |((job, home), place): ((&mut NewJob, Result<Time, _>), Result<Place, _>)| {
+            let (at, place) = (home?, place?);
+            (job.place, job.at) = (Some(place), alone.then_some(at));
+            Ok(())
+        };
+        jobs.iter_mut().zip(homes).zip(places).map(&mut note).collect()
     }
 
     /// Creates jobs and waits until they are kept as asked; tells how many keep them. Their homes must be set.

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 use muster_domain::{
     Ending, Event, Head, JobError, JobId, JobSpec, Phase, Progress, StartId, State, Time, WorkerId,
-    job::{Lease, Transition},
+    job::{Lease, Transition, When},
     slot::Holder,
 };
 use muster_telemetry::{Emit, events::UnreadableRecord};
 use muster_wire::v1;
 use redis::Value;
 
-use crate::{StoreError, lists::Place, script::bytes};
+use crate::{NewJob, StoreError, lists::Place, script::bytes};
 
 /// What a job returned.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -46,7 +46,7 @@ impl Fields {
     pub const ALL: Fields = Fields { payload: true, result: true };
 
     pub(crate) fn names(self) -> Vec<&'static str> {
-        let mut names = vec!["s", "d", "e", "g", "n", "x", "l", "c"];
+        let mut names = vec!["s", "j", "d", "e", "g", "n", "x", "l", "c"];
         if self.payload {
             names.extend(["p", "k"]);
         }
@@ -116,6 +116,13 @@ pub(crate) fn fault_of(job: JobId, fault: StoreError) -> StoreError {
 
 /// Length of the head without the worker's name.
 const FIXED: usize = 91;
+/// Length of a record that nothing has happened to yet, of its place, and of how long its spec is; as in
+/// `lua/job/raw.lua`.
+const FRESH: usize = FIXED + 2;
+const PLACE: usize = 8;
+const SPEC_LENGTH: usize = 2;
+/// Most bytes of a job that is one field: a longer one would take a hash out of its compact form.
+const MOST_WHOLE: usize = 512;
 /// Where the lease's end stands in it.
 const LEASE: std::ops::Range<usize> = 42..50;
 
@@ -177,6 +184,68 @@ pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
     })
 }
 
+/// A job accepted at `at`, whole, as its field `j`; none if it is too large for that.
+pub(crate) fn write_whole(job: &NewJob, place: Place, at: Time) -> Option<Vec<u8>> {
+    let spec = v1::Spec::from(&job.spec).into_bytes();
+    let length = FRESH + PLACE + SPEC_LENGTH + spec.len() + job.payload.len();
+    if length > MOST_WHOLE {
+        return None;
+    }
+    // From now on, or a moment.
+    let moment = |when: Option<When>| match When::signed(when) {
+        span @ ..0 => at.0 + span.unsigned_abs(),
+        moment => moment.unsigned_abs(),
+    };
+    let mut whole = Vec::with_capacity(length);
+    whole.put_u8(State::Pending.code());
+    whole.put_u32(1);
+    whole.put_u16(0);
+    whole.put_u16(job.spec.retry.max_attempts);
+    // Lost, released, and by which events.
+    whole.put_bytes(0, 5);
+    whole.put_u32(job.spec.timeout_ms);
+    whole.put_u64(0);
+    whole.put_u64(at.0);
+    whole.put_u64(moment(job.spec.run_at));
+    whole.put_u64(0);
+    whole.put_u64(moment(job.spec.deadline));
+    whole.put_u64(moment(job.spec.start_by));
+    whole.put_u64(0);
+    whole.put_u64(at.0);
+    // No start, no worker, no lines.
+    whole.put_bytes(0, FRESH - whole.len());
+    whole.put_slice(&place.to_bytes());
+    whole.put_u16(u16::try_from(spec.len()).ok()?);
+    whole.put_slice(&spec);
+    whole.put_slice(&job.payload);
+    Some(whole)
+}
+
+/// What a job that was written whole says of itself, besides where it stood then.
+#[derive(Default)]
+struct Whole {
+    head: Option<Vec<u8>>,
+    place: Option<Vec<u8>>,
+    spec: Option<Vec<u8>>,
+    payload: Option<Bytes>,
+}
+
+fn read_whole(mut raw: Vec<u8>) -> Result<Whole, StoreError> {
+    let cut = || wrong("the whole is cut short");
+    if raw.len() < FRESH + PLACE + SPEC_LENGTH {
+        return Err(cut());
+    }
+    let mut rest = raw.split_off(FRESH);
+    let mut spec = rest.split_off(PLACE);
+    let length = usize::from(spec.as_slice().get_u16());
+    spec.drain(..SPEC_LENGTH);
+    if spec.len() < length {
+        return Err(cut());
+    }
+    let payload = Some(Bytes::from(spec.split_off(length))).filter(|payload| !payload.is_empty());
+    Ok(Whole { head: Some(raw), place: Some(rest), spec: Some(spec), payload })
+}
+
 /// Every story begins when its job was created: that line is not stored, the head has it all.
 fn read_history(mut raw: &[u8], created_at: Time) -> Result<Vec<Transition>, StoreError> {
     if raw.len() < 2 {
@@ -218,19 +287,21 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
         Some(value) => bytes(value).map(Some),
     };
     let wire = |e: muster_wire::WireError| wrong(&e.to_string());
-    let packed = field()?.ok_or_else(|| wrong("no head"))?;
-    let spec = field()?.ok_or_else(|| wrong("no spec"))?;
+    // A job that was written whole, and what was written since, which goes before.
+    let (packed, whole) = (field()?, field()?.map(read_whole).transpose()?.unwrap_or_default());
+    let packed = packed.or(whole.head).ok_or_else(|| wrong("no head"))?;
+    let spec = field()?.or(whole.spec).ok_or_else(|| wrong("no spec"))?;
     let mut raw = packed.as_slice();
     let head = read_head(&mut raw)?;
     let error = field()?.map(|b| v1::Failure::from_bytes(&b)).transpose().map_err(wire)?;
     let progress = field()?.map(|b| v1::Progress::from_bytes(&b)).transpose().map_err(wire)?;
     let retried_as = field()?.and_then(|b| JobId::from_slice(&b));
     let deleted = field()?.is_some();
-    let place = field()?.and_then(|b| Place::from_bytes(&b));
+    let place = field()?.or(whole.place).and_then(|b| Place::from_bytes(&b));
     let (slot, placed) = field()?.map_or((None, false), |b| read_slot(&b));
     let lease_until = packed.get(LEASE).and_then(|raw| Time(u64::from_be_bytes(raw.try_into().ok()?)).some());
     let (payload, body_hash) = match fields.payload {
-        true => (field()?.map(Bytes::from), field()?.and_then(|b| b.try_into().ok())),
+        true => (field()?.map(Bytes::from).or(whole.payload), field()?.and_then(|b| b.try_into().ok())),
         false => (None, None),
     };
     let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };

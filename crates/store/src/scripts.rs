@@ -487,6 +487,10 @@ pub(crate) mod job {
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then
+  raw = redis.call('HGET', KEYS[1], 'j')
+  if raw then raw = string.sub(raw, 1, 93) end
+end
 if not raw then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
 local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
 local state, version, attempt, max, lost, released, last, ended_by, timeout, fence = struct.unpack('>BI4I2I2I2BBBI4I8', raw)
@@ -698,6 +702,10 @@ return struct.pack('>BI8I8', 128 + 1, forward, NOW) .. top
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then
+  raw = redis.call('HGET', KEYS[1], 'j')
+  if raw then raw = string.sub(raw, 1, 93) end
+end
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < 8 then return 2 end
 local ended, kept = struct.unpack('>I8', raw, 27), tonumber(ARGV[3])
@@ -707,7 +715,12 @@ if redis.call('HEXISTS', KEYS[1], 'k') == 1 then
   left = math.max(left, struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW)
 end
 if left > 0 then
-  redis.call('HDEL', KEYS[1], 'p', 'r', 'e', 'g')
+  local whole = redis.call('HGET', KEYS[1], 'j')
+  if whole then
+    local spec = string.sub(whole, 104, 104 - 1 + struct.unpack('>I2', whole, 104 - 2))
+    redis.call('HSET', KEYS[1], 'd', spec, 'l', string.sub(whole, 94, 104 - 3))
+  end
+  redis.call('HDEL', KEYS[1], 'j', 'p', 'r', 'e', 'g')
   redis.call('HSET', KEYS[1], 'x', '1')
   redis.call('PEXPIRE', KEYS[1], math.ceil(left / 1000))
 else
@@ -758,6 +771,10 @@ return 1
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then
+  raw = redis.call('HGET', KEYS[1], 'j')
+  if raw then raw = string.sub(raw, 1, 93) end
+end
 if not raw then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
 local head_end = 91 + string.byte(raw, 91)
 if string.byte(raw, 1) ~= 7 or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then
@@ -849,7 +866,12 @@ return 1
     /// The source of `job/relist`.
     pub(crate) static RELIST: ScriptSource = ScriptSource::new(
         "job/relist",
-        r#"if redis.call('HGET', KEYS[1], 'l') ~= ARGV[1] then return 0 end
+        r#"local place = redis.call('HGET', KEYS[1], 'l')
+if not place then
+  local whole = redis.call('HGET', KEYS[1], 'j')
+  place = whole and string.sub(whole, 94, 101)
+end
+if place ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'l', ARGV[2])
 return 1
 "#,
@@ -893,6 +915,10 @@ return 1
 NOW = NOW[1] * 1000000 + NOW[2]
 local spec, payload, place, body_hash = ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then
+  raw = redis.call('HGET', KEYS[1], 'j')
+  if raw then raw = string.sub(raw, 1, 93) end
+end
 if raw then
   local outcome = 2
   if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = 3 end

@@ -56,6 +56,8 @@ mod stories;
 mod transitions;
 #[path = "conformance/unreadable.rs"]
 mod unreadable;
+#[path = "conformance/whole.rs"]
+mod whole;
 
 /// Makes two tests of every function: one per kind of Redis.
 macro_rules! on_both {
@@ -98,6 +100,12 @@ on_both! {
     repeats::a_release_sent_twice_gives_one_attempt_back,
     repeats::a_delete_sent_twice_deletes_once,
     repeats::a_deleted_job_keeps_its_idempotency_key,
+    whole::every_event_makes_of_it_what_it_makes_of_one_by_the_script,
+    whole::it_keeps_what_was_asked_for_and_its_moments,
+    whole::a_large_one_and_a_late_one_are_written_by_the_script,
+    whole::one_that_is_deleted_leaves_a_stub_without_its_payload,
+    whole::its_place_is_the_one_that_was_noted_last,
+    whole::one_that_is_cut_short_is_unreadable,
     reread::a_forgotten_job_is_made_again_as_old_as_it_was,
     reread::what_is_there_or_was_deleted_is_not_made_again,
     reread::a_stub_stays_as_long_as_a_submit_may_be_read_again,

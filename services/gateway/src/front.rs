@@ -94,7 +94,7 @@ fn request_id(request: &Request) -> String {
     let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
     match given.filter(|id| !id.is_empty() && id.len() <= 128 && id.bytes().all(|b| b.is_ascii_graphic())) {
         Some(id) => id.to_owned(),
-        None => format!("{:016x}", fastrand::u64(..)),
+        None => hex::encode(fastrand::u64(..).to_be_bytes()),
     }
 }
 

@@ -38,8 +38,15 @@ impl Json {
 
     fn name(&mut self, name: &str) {
         self.comma();
-        self.string(name);
-        self.out.push(b':');
+        // Nearly all are our own, and have nothing to escape.
+        if name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') {
+            self.out.push(b'"');
+            self.out.extend_from_slice(name.as_bytes());
+            self.out.extend_from_slice(b"\":");
+        } else {
+            self.string(name);
+            self.out.push(b':');
+        }
     }
 
     /// A field that is a string.
@@ -51,7 +58,8 @@ impl Json {
     /// A field that is a whole number.
     pub(crate) fn integer(&mut self, name: &str, value: u64) {
         self.name(name);
-        self.out.extend_from_slice(value.to_string().as_bytes());
+        // Writing a number into memory cannot fail.
+        let _ = serde_json::to_writer(&mut self.out, &value);
     }
 
     /// A field that is a number.
@@ -174,7 +182,7 @@ impl<'a> JobView<'a> {
     pub(crate) fn write(&self, json: &mut Json) {
         let (head, spec) = (self.head, self.spec);
         let state = head.state();
-        json.text("id", &self.id.to_string());
+        json.raw("id", &self.id.text_within("\"", "\""));
         json.text("tenant", spec.tenant.as_str());
         json.text("topic", spec.topic.as_str());
         json.text("state", state.as_str());

@@ -96,12 +96,7 @@ impl Waits {
     }
 
     /// Wakes waiters until nobody has waited for a while.
-    async fn follow(
-        &self,
-        bus: &Bus,
-        events: &mut Subscription,
-        wanted: &watch::Receiver<bool>,
-    ) -> anyhow::Result<()> {
+    async fn follow(&self, bus: &Bus, events: &mut Subscription, wanted: &watch::Receiver<bool>) -> anyhow::Result<()> {
         let mut state = bus.watch_state();
         self.wake_all();
         // One wait, whatever is heard meanwhile: begun anew by each event it would never be over under load.

@@ -249,6 +249,7 @@ impl Ground {
             payload: payload.clone().into(),
             body_hash: None,
             place: None,
+            at: None,
         };
         let mut jobs: Vec<NewJob> = (0..3).map(new).collect();
         assert!(store.prepare(&mut jobs, SOON).await.iter().all(Result::is_ok));
@@ -304,8 +305,14 @@ impl Ground {
         let (store, tenant) = (self.stack.store().await, Tenant::parse(name).expect("a tenant"));
         let (at, topic) = (store.now().before(LONG_AGO), Topic::parse("old").expect("a topic"));
         let spec = JobSpec::new(tenant.clone(), topic);
-        let new =
-            |n| NewJob { id: JobId::mint(n), spec: spec.clone(), payload: "1".into(), body_hash: None, place: None };
+        let new = |n| NewJob {
+            id: JobId::mint(n),
+            spec: spec.clone(),
+            payload: "1".into(),
+            body_hash: None,
+            place: None,
+            at: None,
+        };
         let mut jobs: Vec<NewJob> = (0..4).map(new).collect();
         let entries: Vec<_> = jobs.iter().map(|job| (job.id, at)).collect();
         // With its home, so that it is not yet to be deleted.

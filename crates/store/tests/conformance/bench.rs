@@ -318,5 +318,6 @@ pub(crate) fn new_job(spec: JobSpec) -> NewJob {
         payload: Bytes::from_static(b"{\"n\":1}"),
         body_hash: None,
         place: None,
+        at: None,
     }
 }

@@ -260,9 +260,9 @@ pub(crate) async fn a_late_worker_changes_nothing(bench: &Bench) {
 }
 
 /// What a head says with its moments counted from the last one, so that two jobs can be compared.
-fn relative(mut head: Head) -> Head {
+pub(crate) fn relative(mut head: Head) -> Head {
     let zero = head.since.0;
-    let from = |time: Time| Time(time.0 - zero + 1_000_000_000_000);
+    let from = |time: Time| Time((time.0 + 1_000_000_000_000).saturating_sub(zero));
     head.created_at = Time::NONE;
     head.fence = from(Time(head.fence)).0;
     head.started_at = head.started_at.map(from);

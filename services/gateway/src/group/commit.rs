@@ -97,7 +97,7 @@ fn plan(
         }
     }
     let id = item.id.unwrap_or_else(mint);
-    jobs.push(NewJob { id, spec: item.spec, payload: item.payload, body_hash: item.hash, place: None });
+    jobs.push(NewJob { id, spec: item.spec, payload: item.payload, body_hash: item.hash, place: None, at: None });
     None
 }
 

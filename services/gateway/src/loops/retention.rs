@@ -122,6 +122,7 @@ mod tests {
                 payload: "1".into(),
                 body_hash: None,
                 place: None,
+                at: None,
             })
             .collect();
         for prepared in store.prepare(&mut jobs, PATIENCE).await {

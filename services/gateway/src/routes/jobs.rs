@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::{extract::State, response::Response};
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use muster_domain::{JobId, ProblemCode};
 use muster_flow::Accepted;
@@ -119,7 +120,7 @@ pub(super) async fn unless_there(
 /// The headers of an accepted job.
 pub(super) fn note_acceptance(response: &mut Response, id: JobId, accepted: &Accepted) {
     let headers = response.headers_mut();
-    if let Ok(place) = HeaderValue::try_from(format!("/api/v1/jobs/{id}")) {
+    if let Ok(place) = HeaderValue::from_maybe_shared(Bytes::from(id.text_within("/api/v1/jobs/", ""))) {
         headers.insert(header::LOCATION, place);
     }
     if accepted.replayed {

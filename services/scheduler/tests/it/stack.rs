@@ -150,7 +150,14 @@ impl Stack {
 }
 
 pub(crate) fn new_job(spec: JobSpec) -> NewJob {
-    NewJob { id: JobId::mint(fastrand::u8(0..16)), spec, payload: "{\"n\":1}".into(), body_hash: None, place: None }
+    NewJob {
+        id: JobId::mint(fastrand::u8(0..16)),
+        spec,
+        payload: "{\"n\":1}".into(),
+        body_hash: None,
+        place: None,
+        at: None,
+    }
 }
 
 /// A job of this topic with every default.
