@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     muster_chassis::run(muster_gateway::SERVICE, muster_gateway::SETTINGS, muster_gateway::LOOPS, muster_gateway::run)

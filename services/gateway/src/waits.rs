@@ -187,6 +187,35 @@ mod tests {
         assert!(stranger.woken().now_or_never().is_some());
     }
 
+    #[tokio::test]
+    async fn who_has_nobody_left_to_wake_stops_listening_however_much_happens() {
+        let server = muster_testkit::NatsServer::start().await;
+        let bus = Bus::connect(muster_bus::BusSettings::new(server.url(), "test")).await.unwrap();
+        let waits = Waits::default();
+        let flood = async {
+            loop {
+                let items = vec![event(JobId::mint(0), State::Succeeded)];
+                let _ = bus.broadcast(&subjects::event(), Body::Event(v1::EventGroup { items })).await;
+                tokio::time::sleep(LINGER / 20).await;
+            }
+        };
+        let visit = async {
+            let waiting = waits.enter(JobId::mint(1)).await;
+            assert!(*waits.heard.borrow(), "somebody waits");
+            drop(waiting);
+            let mut heard = waits.heard.subscribe();
+            tokio::time::timeout(LINGER * 15, heard.wait_for(|heard| !*heard)).await.expect("nobody waits").unwrap();
+            let again = waits.enter(JobId::mint(2)).await;
+            assert!(*waits.heard.borrow(), "somebody waits again");
+            drop(again);
+        };
+        tokio::select! {
+            () = flood => unreachable!("it goes on"),
+            ended = waits.listen(&bus) => panic!("{ended:?}"),
+            () = visit => {}
+        }
+    }
+
     #[test]
     fn who_leaves_is_forgotten() {
         let waits = Waits::default();

@@ -32,7 +32,7 @@ const HOT_STARTS: u64 = 200;
 const LEAST_SHARED: usize = 8;
 const MOST_SHARED: usize = MOST_OFFERS as usize;
 /// Nobody's offer waits longer than this for those that share its message.
-const SHARED_FOR: Duration = Duration::from_millis(10);
+const SHARED_FOR: Duration = Duration::from_millis(25);
 /// A wait of this long is short: well below the first look at a pending job.
 const SHORT_WAIT: Duration = Duration::from_secs(15);
 /// Starts are counted over this span to tell whether a subject is hot, or until there were so many that it is.

@@ -14,7 +14,7 @@ mod target;
 
 /// Workers run in this program too, and a job is a few dozen small allocations.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
     commands::run()

@@ -141,7 +141,7 @@ fn offers_share_messages_as_they_are_started_and_as_workers_can_take_them() {
     window.served_by(Crew { workers: 10, slots: 5_000, free: 0 });
     assert_eq!(window.per_message(), MOST_SHARED);
     started(&mut window, 3_000);
-    assert_eq!(window.per_message(), 30, "what is started within ten milliseconds");
+    assert_eq!(window.per_message(), 75, "what is started within 25 milliseconds");
     started(&mut window, 300);
     assert_eq!(window.per_message(), LEAST_SHARED);
     for (slots, most) in [(16, 8), (6, 3), (1, 1)] {

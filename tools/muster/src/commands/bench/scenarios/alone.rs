@@ -37,7 +37,15 @@ async fn on(scenario: S, rig: &Rig, found: &mut Rounds, (rounds, scale): (u32, f
     }
     rig.warm_up().await?;
     match scenario {
-        S::Growth => return growth::waiting(rig, found, rounds, scale).await,
+        S::Growth => {
+            let few = Rig::start(STANDARD).await?;
+            let measured = match few.warm_up().await {
+                Ok(_) => growth::waiting(&few, rig, found, rounds, scale).await,
+                Err(fault) => Err(fault),
+            };
+            few.stop().await;
+            return measured;
+        }
         S::Finished => return growth::finished(rig, found, scale).await,
         S::Latency2000 => {
             let load = OpenLoop { rate: 2000.0, lasts: Duration::from_secs(10) };

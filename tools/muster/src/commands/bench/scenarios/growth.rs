@@ -24,36 +24,67 @@ use crate::{
     output,
 };
 
-/// How many wait.
-const DEPTHS: [u64; 3] = [1_000, 100_000, 1_000_000];
+/// How many wait on the stack that the others are compared with, and how many on the other.
+const FEW: u64 = 1_000;
+const DEPTHS: [u64; 2] = [100_000, 1_000_000];
 /// How many are measured at each depth.
 const MEASURED: u64 = 40_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A stack, and the jobs that wait on it.
+struct Line<'r> {
+    rig: &'r Rig,
+    topics: Vec<String>,
+    waiting: Vec<JobId>,
+}
+
+impl<'r> Line<'r> {
+    fn on(rig: &'r Rig) -> Line<'r> {
+        Line { rig, topics: rig.topics(1), waiting: Vec::new() }
+    }
+
+    async fn measured(&mut self, scale: f64) -> anyhow::Result<Figures> {
+        rest::quiet(self.rig).await?;
+        in_and_out(self.rig, &self.topics, share(MEASURED, scale), &mut self.waiting).await
+    }
+}
+
 /// Figures as `growth-<depth>`: `submit.rate`, `drain.rate`, and their CPU per job; `cpu.total` is
 /// the sum of both; `start` and `end` are latencies of the other topic. Measured as often as rounds are wanted: as
-/// many wait after each as before.
-pub(super) async fn waiting(rig: &Rig, found: &mut Rounds, rounds: u32, scale: f64) -> anyhow::Result<()> {
-    let topics = rig.topics(1);
-    let mut waiting = Vec::new();
+/// many wait after each as before. `few` is a stack on which few wait, `many` one on which more and more do: in each
+/// round they are measured one after the other, so that both meet the machine in the same mood.
+pub(super) async fn waiting(few: &Rig, many: &Rig, found: &mut Rounds, rounds: u32, scale: f64) -> anyhow::Result<()> {
+    let (mut few, mut many) = (Line::on(few), Line::on(many));
+    fill(few.rig, &few.topics, FEW, &mut few.waiting).await?;
     // A depth means what it says, so a short try leaves out what takes longest.
-    for depth in DEPTHS.into_iter().filter(|depth| scale >= 1.0 || *depth < 1_000_000) {
+    let depths: Vec<u64> = DEPTHS.into_iter().filter(|depth| scale >= 1.0 || *depth < 1_000_000).collect();
+    for depth in &depths {
         let name = format!("growth-{depth}");
-        fill(rig, &topics, depth, &mut waiting).await?;
-        rest::after_a_fill(rig).await?;
-        for _ in 0..rounds {
-            rest::quiet(rig).await?;
-            found.add(&name, &in_and_out(rig, &topics, share(MEASURED, scale), &mut waiting).await?);
+        fill(many.rig, &many.topics, *depth, &mut many.waiting).await?;
+        let deepest = depths.last() == Some(depth);
+        for _ in 0..if deepest { rounds } else { 1 } {
+            // Those that the last round left are looked at once, too.
+            rest::after_a_fill(many.rig).await?;
+            if deepest {
+                found.add(&format!("growth-{FEW}"), &few.measured(scale).await?);
+            }
+            found.add(&name, &many.measured(scale).await?);
         }
-        let load = OpenLoop { rate: 200.0, lasts: Duration::from_secs(8) };
-        let latency = load.run(rig).await?.exact()?;
-        let mut figures = Figures::default();
-        for (name, value) in latency.iter().filter(|(name, _)| name.starts_with("start.") || name.starts_with("end.")) {
-            figures.put(name, value);
-        }
-        found.add(&name, &figures);
+        found.add(&name, &latency(many.rig).await?);
     }
+    found.add(&format!("growth-{FEW}"), &latency(few.rig).await?);
     Ok(())
+}
+
+/// How long jobs of another topic take meanwhile.
+async fn latency(rig: &Rig) -> anyhow::Result<Figures> {
+    let load = OpenLoop { rate: 200.0, lasts: Duration::from_secs(8) };
+    let latency = load.run(rig).await?.exact()?;
+    let mut figures = Figures::default();
+    for (name, value) in latency.iter().filter(|(name, _)| name.starts_with("start.") || name.starts_with("end.")) {
+        figures.put(name, value);
+    }
+    Ok(figures)
 }
 
 /// So many go in at the back, and as many come out at the front.
