@@ -17,7 +17,7 @@ if redis.call('HEXISTS', KEYS[1], 'k') == 1 then
   left = math.max(left, struct.unpack('>I8', raw, CREATED) + tonumber(ARGV[1]) - NOW)
 end
 if left > 0 then
-  local whole = redis.call('HGET', KEYS[1], 'j')
+  whole = redis.call('HGET', KEYS[1], 'j')
   if whole then
     local spec = string.sub(whole, SPEC, SPEC - 1 + struct.unpack('>I2', whole, SPEC - 2))
     redis.call('HSET', KEYS[1], 'd', spec, 'l', string.sub(whole, LISTED, SPEC - 3))

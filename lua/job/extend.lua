@@ -8,6 +8,7 @@
 -- @include job/table
 -- @include job/head
 -- @include job/raw
+-- @include job/fresh
 if not raw then return struct.pack(ANSWER, SAID + MISSING, 0, NOW) end
 local head_end = NAME + string.byte(raw, NAME)
 if string.byte(raw, 1) ~= RUNNING or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]) then

@@ -6,7 +6,7 @@
 local place = redis.call('HGET', KEYS[1], 'l')
 if not place then
   local whole = redis.call('HGET', KEYS[1], 'j')
-  place = whole and string.sub(whole, 94, 101)
+  place = whole and string.sub(whole, 15, 22)
 end
 if place ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'l', ARGV[2])

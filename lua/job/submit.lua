@@ -16,9 +16,9 @@
 -- @include job/table
 -- @include job/head
 local EXISTS, ANOTHER = 2, 3
-local RECORD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0'
 local spec, payload, place, body_hash = ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 -- @include job/raw
+-- @include job/fresh
 if raw then
   local outcome = EXISTS
   if body_hash ~= '' and redis.call('HGET', KEYS[1], 'k') ~= body_hash then outcome = ANOTHER end

@@ -288,8 +288,7 @@ fn creation(job: &NewJob, now: Time) -> (Command, Creation) {
     if now.since(at) > KNOWN_FOR {
         return by_script();
     }
-    let Some(whole) = write_whole(job, place, at) else { return by_script() };
-    let Ok(head) = read_head(&mut whole.as_slice()) else { return by_script() };
+    let Some((whole, head)) = write_whole(job, place, at) else { return by_script() };
     let key = keys::job(job.id);
     let mut cmd = redis::Cmd::with_capacity(4, key.as_bytes().len() + whole.len() + 8);
     cmd.arg("HSETNX").arg(key.as_bytes()).arg("j").arg(whole);

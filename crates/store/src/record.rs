@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes};
 use muster_domain::{
     Ending, Event, Head, JobError, JobId, JobSpec, Phase, Progress, StartId, State, Time, WorkerId,
-    job::{Lease, Transition, When},
+    job::{Lease, Transition},
     slot::Holder,
 };
 use muster_telemetry::{Emit, events::UnreadableRecord};
@@ -116,11 +116,9 @@ pub(crate) fn fault_of(job: JobId, fault: StoreError) -> StoreError {
 
 /// Length of the head without the worker's name.
 const FIXED: usize = 91;
-/// Length of a record that nothing has happened to yet, of its place, and of how long its spec is; as in
-/// `lua/job/raw.lua`.
-const FRESH: usize = FIXED + 2;
+/// Length of a place, and of what stands before the spec of a job that is whole; as in `lua/job/raw.lua`.
 const PLACE: usize = 8;
-const SPEC_LENGTH: usize = 2;
+const WHOLE: usize = 8 + 2 + 4 + PLACE + 2;
 /// Most bytes of a job that is one field: a longer one would take a hash out of its compact form.
 const MOST_WHOLE: usize = 512;
 /// Where the lease's end stands in it.
@@ -170,7 +168,7 @@ pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
         max_attempts,
         lost,
         released,
-        timeout: (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into())),
+        timeout: limit(timeout_ms),
         fence,
         since,
         deadline: deadline.some(),
@@ -184,76 +182,92 @@ pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
     })
 }
 
-/// A job accepted at `at`, whole, as its field `j`; none if it is too large for that.
-pub(crate) fn write_whole(job: &NewJob, place: Place, at: Time) -> Option<Vec<u8>> {
+/// The head of a job that nothing has happened to yet and that has no moments of its own.
+fn fresh(accepted: Time, max_attempts: u16, timeout_ms: u32) -> Head {
+    Head {
+        version: 1,
+        attempt: 0,
+        max_attempts,
+        lost: 0,
+        released: 0,
+        timeout: limit(timeout_ms),
+        fence: 0,
+        since: accepted,
+        deadline: None,
+        start_by: None,
+        started_at: None,
+        created_at: accepted,
+        last_event: None,
+        attempt_ended_by: None,
+        last_worker: None,
+        phase: Phase::Pending { run_at: Time::NONE },
+    }
+}
+
+/// A job accepted at `at`, whole, as its field `j`, and where it stands; none if it is too large for that, or has
+/// moments of its own.
+pub(crate) fn write_whole(job: &NewJob, place: Place, at: Time) -> Option<(Vec<u8>, Head)> {
+    let JobSpec { run_at: None, start_by: None, deadline: None, timeout_ms, ref retry, .. } = job.spec else {
+        return None;
+    };
     let spec = v1::Spec::from(&job.spec).into_bytes();
-    let length = FRESH + PLACE + SPEC_LENGTH + spec.len() + job.payload.len();
+    let length = WHOLE + spec.len() + job.payload.len();
     if length > MOST_WHOLE {
         return None;
     }
-    // From now on, or a moment.
-    let moment = |when: Option<When>| match When::signed(when) {
-        span @ ..0 => at.0 + span.unsigned_abs(),
-        moment => moment.unsigned_abs(),
-    };
     let mut whole = Vec::with_capacity(length);
-    whole.put_u8(State::Pending.code());
-    whole.put_u32(1);
-    whole.put_u16(0);
-    whole.put_u16(job.spec.retry.max_attempts);
-    // Lost, released, and by which events.
-    whole.put_bytes(0, 5);
-    whole.put_u32(job.spec.timeout_ms);
-    whole.put_u64(0);
     whole.put_u64(at.0);
-    whole.put_u64(moment(job.spec.run_at));
-    whole.put_u64(0);
-    whole.put_u64(moment(job.spec.deadline));
-    whole.put_u64(moment(job.spec.start_by));
-    whole.put_u64(0);
-    whole.put_u64(at.0);
-    // No start, no worker, no lines.
-    whole.put_bytes(0, FRESH - whole.len());
+    whole.put_u16(retry.max_attempts);
+    whole.put_u32(timeout_ms);
     whole.put_slice(&place.to_bytes());
     whole.put_u16(u16::try_from(spec.len()).ok()?);
     whole.put_slice(&spec);
     whole.put_slice(&job.payload);
-    Some(whole)
+    Some((whole, fresh(at, retry.max_attempts, timeout_ms)))
 }
 
-/// What a job that was written whole says of itself, besides where it stood then.
+/// What a job that was written whole says of itself.
 #[derive(Default)]
 struct Whole {
-    head: Option<Vec<u8>>,
+    /// Where it stood then.
+    head: Option<Head>,
     place: Option<Vec<u8>>,
     spec: Option<Vec<u8>>,
     payload: Option<Bytes>,
 }
 
-fn read_whole(mut raw: Vec<u8>) -> Result<Whole, StoreError> {
-    let cut = || wrong("the whole is cut short");
-    if raw.len() < FRESH + PLACE + SPEC_LENGTH {
-        return Err(cut());
+fn read_whole(raw: Vec<u8>) -> Result<Whole, StoreError> {
+    let mut raw = Bytes::from(raw);
+    if raw.len() < WHOLE {
+        return Err(wrong("the whole is cut short"));
     }
-    let mut rest = raw.split_off(FRESH);
-    let mut spec = rest.split_off(PLACE);
-    let length = usize::from(spec.as_slice().get_u16());
-    spec.drain(..SPEC_LENGTH);
-    if spec.len() < length {
-        return Err(cut());
+    let head = fresh(Time(raw.get_u64()), raw.get_u16(), raw.get_u32());
+    let place = raw.split_to(PLACE).to_vec();
+    let length = usize::from(raw.get_u16());
+    if raw.len() < length {
+        return Err(wrong("the whole is cut short"));
     }
-    let payload = Some(Bytes::from(spec.split_off(length))).filter(|payload| !payload.is_empty());
-    Ok(Whole { head: Some(raw), place: Some(rest), spec: Some(spec), payload })
+    let spec = raw.split_to(length).to_vec();
+    let payload = Some(raw).filter(|payload| !payload.is_empty());
+    Ok(Whole { head: Some(head), place: Some(place), spec: Some(spec), payload })
+}
+
+fn limit(timeout_ms: u32) -> Option<Duration> {
+    (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into()))
 }
 
 /// Every story begins when its job was created: that line is not stored, the head has it all.
+fn accepted(at: Time) -> Transition {
+    Transition { event: None, to: State::Pending, at, attempt: 0, note: String::new() }
+}
+
 fn read_history(mut raw: &[u8], created_at: Time) -> Result<Vec<Transition>, StoreError> {
     if raw.len() < 2 {
         return Err(wrong("history cut short"));
     }
     let count = usize::from(raw.get_u16());
     let mut lines = Vec::with_capacity(1 + count.min(63));
-    lines.push(Transition { event: None, to: State::Pending, at: created_at, attempt: 0, note: String::new() });
+    lines.push(accepted(created_at));
     while raw.has_remaining() {
         let length = usize::from(raw.get_u8());
         if length < 12 || raw.len() < length {
@@ -289,17 +303,27 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     let wire = |e: muster_wire::WireError| wrong(&e.to_string());
     // A job that was written whole, and what was written since, which goes before.
     let (packed, whole) = (field()?, field()?.map(read_whole).transpose()?.unwrap_or_default());
-    let packed = packed.or(whole.head).ok_or_else(|| wrong("no head"))?;
     let spec = field()?.or(whole.spec).ok_or_else(|| wrong("no spec"))?;
-    let mut raw = packed.as_slice();
-    let head = read_head(&mut raw)?;
+    let (head, history, lease_until) = match (packed, whole.head) {
+        (Some(packed), _) => {
+            let mut raw = packed.as_slice();
+            let head = read_head(&mut raw)?;
+            let history = read_history(raw, head.created_at)?;
+            let lease_until = packed.get(LEASE).and_then(|raw| Time(u64::from_be_bytes(raw.try_into().ok()?)).some());
+            (head, history, lease_until)
+        }
+        (None, Some(head)) => {
+            let history = vec![accepted(head.created_at)];
+            (head, history, None)
+        }
+        (None, None) => return Err(wrong("no head")),
+    };
     let error = field()?.map(|b| v1::Failure::from_bytes(&b)).transpose().map_err(wire)?;
     let progress = field()?.map(|b| v1::Progress::from_bytes(&b)).transpose().map_err(wire)?;
     let retried_as = field()?.and_then(|b| JobId::from_slice(&b));
     let deleted = field()?.is_some();
     let place = field()?.or(whole.place).and_then(|b| Place::from_bytes(&b));
     let (slot, placed) = field()?.map_or((None, false), |b| read_slot(&b));
-    let lease_until = packed.get(LEASE).and_then(|raw| Time(u64::from_be_bytes(raw.try_into().ok()?)).some());
     let (payload, body_hash) = match fields.payload {
         true => (field()?.map(Bytes::from).or(whole.payload), field()?.and_then(|b| b.try_into().ok())),
         false => (None, None),
@@ -307,7 +331,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     let result = if fields.result { field()?.map(|b| read_result(&b)).transpose()? } else { None };
     Ok(Some(Record {
         id,
-        history: read_history(raw, head.created_at)?,
+        history,
         head,
         spec: v1::Spec::from_bytes(&spec).map_err(wire)?,
         payload,

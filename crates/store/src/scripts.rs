@@ -486,20 +486,34 @@ pub(crate) mod job {
         "job/apply",
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
+local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
+local note = ARGV[5] or ''
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then
-  raw = redis.call('HGET', KEYS[1], 'j')
-  if raw then raw = string.sub(raw, 1, 93) end
+local whole = not raw and redis.call('HGET', KEYS[1], 'j')
+if whole and event == 10 and seen == 1 and note == '' and asked_lease >= 30000000 then
+  local accepted, most, limit = struct.unpack('>I8I2I4', whole)
+  if accepted + 30000000 > NOW and (limit == 0 or limit * 1000 >= 30000000) then
+    local worker, due = ARGV[2] or '', 0
+    if limit > 0 then due = NOW + limit * 1000 end
+    local started = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2c0BBBI8I2c0', 7, 2, 1, most, 0, 0, event, 0, limit, NOW,
+      NOW, due, NOW + asked_lease, 0, 0, NOW, accepted, asked_id, #worker, worker, 1, '',
+      12 + #worker, event, 7, NOW, 1, worker)
+    redis.call('HSET', KEYS[1], 's', started)
+    return started
+  end
+end
+if whole then
+  local accepted, most, limit = struct.unpack('>I8I2I4', whole)
+  raw = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', 1, 1, 0, most, 0, 0, 0, 0, limit,
+    0, accepted, 0, 0, 0, 0, 0, accepted, '\0\0\0\0\0\0\0\0', 0, '', '\0\0')
 end
 if not raw then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
-local event, seen, wait, asked_lease, asked_id = struct.unpack('>BI8I8I8c8', ARGV[1])
 local state, version, attempt, max, lost, released, last, ended_by, timeout, fence = struct.unpack('>BI4I2I2I2BBBI4I8', raw)
 local kind = string.byte('\1\1\1\1\1\1\1\1\1\1\1\2\2\2\2\2\1\1\1\1\1\1\3', event)
 local to = string.byte('\2\0\5\6\0\1\4\0\12\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\11\0\0\0\0\0\0\0\1\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\5\6\0\0\0\0\12\0\0\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\6\1\0\0\0\7\9\0\0\0\0\0\0\0\0\0\10\13\11\0\0\0\0\0\0\0\0\0\0\0\8\3\9\2\14\3\9\14\3\10\0\11\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', (state - 1) * 23 + event)
 local named = 91 + string.byte(raw, 91)
 local high, count = string.byte(raw, named + 1, named + 2)
 local short = high == 0 and count < 8
-local note = ARGV[5] or ''
 local packed, top, forward
 if short and kind == 2 and state == 7 and fence == seen and to >= 8 then
   packed = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8c0I2c0BBBI8I2c0', to, version + 1, attempt, max, lost, released, event, event, timeout, fence, NOW, 0, 0,
@@ -702,10 +716,7 @@ return struct.pack('>BI8I8', 128 + 1, forward, NOW) .. top
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then
-  raw = redis.call('HGET', KEYS[1], 'j')
-  if raw then raw = string.sub(raw, 1, 93) end
-end
+local whole = not raw and redis.call('HGET', KEYS[1], 'j')
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < 8 then return 2 end
 local ended, kept = struct.unpack('>I8', raw, 27), tonumber(ARGV[3])
@@ -715,10 +726,10 @@ if redis.call('HEXISTS', KEYS[1], 'k') == 1 then
   left = math.max(left, struct.unpack('>I8', raw, 75) + tonumber(ARGV[1]) - NOW)
 end
 if left > 0 then
-  local whole = redis.call('HGET', KEYS[1], 'j')
+  whole = redis.call('HGET', KEYS[1], 'j')
   if whole then
-    local spec = string.sub(whole, 104, 104 - 1 + struct.unpack('>I2', whole, 104 - 2))
-    redis.call('HSET', KEYS[1], 'd', spec, 'l', string.sub(whole, 94, 104 - 3))
+    local spec = string.sub(whole, 25, 25 - 1 + struct.unpack('>I2', whole, 25 - 2))
+    redis.call('HSET', KEYS[1], 'd', spec, 'l', string.sub(whole, 15, 25 - 3))
   end
   redis.call('HDEL', KEYS[1], 'j', 'p', 'r', 'e', 'g')
   redis.call('HSET', KEYS[1], 'x', '1')
@@ -771,9 +782,11 @@ return 1
         r#"local NOW = redis.call('TIME')
 NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then
-  raw = redis.call('HGET', KEYS[1], 'j')
-  if raw then raw = string.sub(raw, 1, 93) end
+local whole = not raw and redis.call('HGET', KEYS[1], 'j')
+if whole then
+  local accepted, most, limit = struct.unpack('>I8I2I4', whole)
+  raw = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', 1, 1, 0, most, 0, 0, 0, 0, limit,
+    0, accepted, 0, 0, 0, 0, 0, accepted, '\0\0\0\0\0\0\0\0', 0, '', '\0\0')
 end
 if not raw then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
 local head_end = 91 + string.byte(raw, 91)
@@ -869,7 +882,7 @@ return 1
         r#"local place = redis.call('HGET', KEYS[1], 'l')
 if not place then
   local whole = redis.call('HGET', KEYS[1], 'j')
-  place = whole and string.sub(whole, 94, 101)
+  place = whole and string.sub(whole, 15, 22)
 end
 if place ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'l', ARGV[2])
@@ -915,9 +928,11 @@ return 1
 NOW = NOW[1] * 1000000 + NOW[2]
 local spec, payload, place, body_hash = ARGV[2], ARGV[3], ARGV[4], ARGV[5] or ''
 local raw = redis.call('HGET', KEYS[1], 's')
-if not raw then
-  raw = redis.call('HGET', KEYS[1], 'j')
-  if raw then raw = string.sub(raw, 1, 93) end
+local whole = not raw and redis.call('HGET', KEYS[1], 'j')
+if whole then
+  local accepted, most, limit = struct.unpack('>I8I2I4', whole)
+  raw = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', 1, 1, 0, most, 0, 0, 0, 0, limit,
+    0, accepted, 0, 0, 0, 0, 0, accepted, '\0\0\0\0\0\0\0\0', 0, '', '\0\0')
 end
 if raw then
   local outcome = 2

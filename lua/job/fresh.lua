@@ -1,0 +1,7 @@
+-- One that is whole stands as it would if it had been written into `s`.
+local RECORD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0'
+if whole then
+  local accepted, most, limit = struct.unpack(WHOLE, whole)
+  raw = struct.pack(RECORD, PENDING, 1, 0, most, 0, 0, 0, 0, limit,
+    0, accepted, 0, 0, 0, 0, 0, accepted, '\0\0\0\0\0\0\0\0', 0, '', '\0\0')
+end
