@@ -8,6 +8,7 @@
 -- @include job/table
 -- @include job/head
 -- @include job/raw
+if whole then return 2 end
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < SUCCEEDED then return 2 end
 local ended, kept = struct.unpack('>I8', raw, SINCE), tonumber(ARGV[3])
@@ -20,7 +21,8 @@ if left > 0 then
   whole = redis.call('HGET', KEYS[1], 'j')
   if whole then
     local spec = string.sub(whole, SPEC, SPEC - 1 + struct.unpack('>I2', whole, SPEC - 2))
-    redis.call('HSET', KEYS[1], 'd', spec, 'l', string.sub(whole, LISTED, SPEC - 3))
+    redis.call('HSETNX', KEYS[1], 'd', spec)
+    redis.call('HSETNX', KEYS[1], 'l', string.sub(whole, LISTED, SPEC - 3))
   end
   redis.call('HDEL', KEYS[1], 'j', 'p', 'r', 'e', 'g')
   redis.call('HSET', KEYS[1], 'x', '1')

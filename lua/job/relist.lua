@@ -3,6 +3,7 @@
 -- @arg read: bytes          place as read
 -- @arg place: bytes         where it is listed now
 -- @ret changed: u64         1 or 0
+-- A job that is whole has its place within, see job/raw.
 local place = redis.call('HGET', KEYS[1], 'l')
 if not place then
   local whole = redis.call('HGET', KEYS[1], 'j')

@@ -1,29 +1,28 @@
-//! The format of the data: one number, written by whoever comes first to an empty Redis.
+//! The format of the data: one number, raised by the first replica that writes a newer one.
 //!
-//! Promises: a replica that finds data of a newer format than it knows says so, and touches none of it; one that finds
-//! an older one would migrate it under a lock, and there is none older yet. Leaves to others: not serving then.
+//! Promises: a replica that finds data of a newer format than it knows says so, and touches none of it; what is older
+//! is read as it is, and nothing has had to be migrated yet. Leaves to others: not serving then.
+//!
+//! 2: a small job may be one field (ADR written-whole), which a version that knows only 1 would take for none.
 
-use crate::{Store, StoreError, keys, router::Command, script::bytes};
+use crate::{Store, StoreError, keys, scripts};
 
-/// The format that this version reads and writes.
-pub const FORMAT: u64 = 1;
+/// The format that this version writes; it reads all that came before.
+pub const FORMAT: u64 = 2;
 
 impl Store {
-    /// Makes sure that what is stored can be read by this version, and notes the format where nobody has yet. Fails
-    /// with [`StoreError::Newer`] if it cannot. Repeating is harmless.
+    /// Makes sure that what is stored can be read by this version, and notes that it is written by one that knows
+    /// this format. Fails with [`StoreError::Newer`] if it cannot be read, and changes nothing then. Repeating is
+    /// harmless.
     pub async fn check_format(&self) -> Result<(), StoreError> {
-        let key = keys::format();
-        let mut set = redis::cmd("SET");
-        set.arg(key.as_bytes()).arg(FORMAT).arg("NX");
-        let mut get = redis::cmd("GET");
-        get.arg(key.as_bytes());
-        self.router().call(Command::plain(set)).await?;
-        let stored = bytes(self.router().call(Command::plain(get)).await?)?;
-        let text = String::from_utf8_lossy(&stored);
+        let raise = scripts::format::Raise { key: keys::format(), known: FORMAT };
+        let found = self.run(raise).await?.found;
+        let text = String::from_utf8_lossy(&found);
         match text.parse::<u64>() {
+            _ if text.is_empty() => Ok(()),
             Ok(found) if found <= FORMAT => Ok(()),
             Ok(found) => Err(StoreError::Newer { found, known: FORMAT }),
-            Err(_) => Err(StoreError::Decode(format!("the data\'s format is {text:?}"))),
+            Err(_) => Err(StoreError::Decode(format!("the data's format is {text:?}"))),
         }
     }
 }

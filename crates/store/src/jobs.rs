@@ -272,27 +272,18 @@ fn submit_call(job: &NewJob, accepted: Time) -> scripts::job::Submit {
     }
 }
 
-/// How a job is created.
-enum Creation {
-    /// By the script.
-    Script,
-    /// By one command, as this: it has an id that only we know, so that nobody has to be told from it, and the time
-    /// of its node is known already.
-    Whole(Head),
-}
-
-/// What creates a job. Either way it is there at once or not at all, and a repeat changes nothing.
-fn creation(job: &NewJob, now: Time) -> (Command, Creation) {
-    let by_script = || (submit_call(job, Time::NONE).into_command(), Creation::Script);
-    let (None, Some(place), Some(at)) = (job.body_hash, job.place, job.at) else { return by_script() };
+/// The one command that creates a job, and where the job stands then. None where that takes the script: a client has
+/// named it, the time of its node is not known any more, or it cannot be written whole.
+fn whole_call(job: &NewJob, now: Time) -> Option<(Command, Head)> {
+    let (None, Some(place), Some(at)) = (job.body_hash, job.place, job.at) else { return None };
     if now.since(at) > KNOWN_FOR {
-        return by_script();
+        return None;
     }
-    let Some((whole, head)) = write_whole(job, place, at) else { return by_script() };
+    let (whole, head) = write_whole(job, place, at)?;
     let key = keys::job(job.id);
     let mut cmd = redis::Cmd::with_capacity(4, key.as_bytes().len() + whole.len() + 8);
     cmd.arg("HSETNX").arg(key.as_bytes()).arg("j").arg(whole);
-    (Command::plain(cmd), Creation::Whole(head))
+    Some((Command::plain(cmd), head))
 }
 
 /// What scripts answered, job by job: one that cannot be read is its own job's fault.
@@ -308,20 +299,26 @@ fn each<R, T>(
 impl Store {
     /// Creates jobs, each at once or not at all. Repeating changes nothing.
     pub async fn submit(&self, jobs: &[NewJob]) -> Vec<Result<Submitted, StoreError>> {
+        // All of them or none, or a small one would be older than a large one before it.
         let now = self.now();
-        let (commands, ways): (Vec<_>, Vec<_>) = jobs.iter().map(|job| creation(job, now)).unzip();
+        if let Some(calls) = jobs.iter().map(|job| whole_call(job, now)).collect::<Option<Vec<_>>>() {
+            return self.submit_whole(jobs, calls).await;
+        }
+        let replies = self.run_many(jobs.iter().map(|job| submit_call(job, Time::NONE)).collect()).await;
+        let read = |reply: scripts::job::SubmitReply| self.submitted(&reply.reply);
+        each(jobs.iter().map(|job| job.id), replies, read)
+    }
+
+    async fn submit_whole(&self, jobs: &[NewJob], calls: Vec<(Command, Head)>) -> Vec<Result<Submitted, StoreError>> {
+        let (commands, heads): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         let replies = self.router().many(commands).await;
-        let read = |(way, reply): (Creation, redis::Value)| match way {
-            Creation::Script => self.submitted(&scripts::job::Submit::decode(reply)?.reply).map(Some),
-            Creation::Whole(head) => Ok((number::<u64>(&reply)? > 0).then_some(Submitted::Created(head))),
-        };
-        let replies = ways.into_iter().zip(replies).map(|(way, reply)| reply.map(|reply| (way, reply))).collect();
+        let new = each(jobs.iter().map(|job| job.id), replies, |reply| Ok(number::<u64>(&reply)? > 0));
         let mut submitted = Vec::with_capacity(jobs.len());
-        for (job, outcome) in jobs.iter().zip(each(jobs.iter().map(|job| job.id), replies, read)) {
-            submitted.push(match outcome {
-                Ok(Some(outcome)) => Ok(outcome),
+        for ((job, head), new) in jobs.iter().zip(heads).zip(new) {
+            submitted.push(match new {
+                Ok(true) => Ok(Submitted::Created(head)),
                 // It was there: nearly always because this very command was sent before, and its reply was lost.
-                Ok(None) => self.found(job.id).await,
+                Ok(false) => self.found(job.id).await,
                 Err(fault) => Err(fault),
             });
         }
@@ -346,14 +343,18 @@ impl Store {
     pub async fn prepare(&self, jobs: &mut [NewJob], look: Duration) -> Vec<Result<(), StoreError>> {
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         let (homes, places) = tokio::join!(self.set_each_home(&ids, look), self.place_jobs(jobs));
-        // The nodes of a cluster each have a clock of their own, and a record is judged by its own node's.
-        let alone = !self.router().is_cluster();
-        let mut note = |((job, home), place): ((&mut NewJob, Result<Time, _>), Result<Place, _>)| {
-            let (at, place) = (home?, place?);
-            (job.place, job.at) = (Some(place), alone.then_some(at));
-            Ok(())
-        };
-        jobs.iter_mut().zip(homes).zip(places).map(&mut note).collect()
+        // The nodes of a cluster each have a clock of their own, and a record is judged by its own node's. On a single
+        // server these are as old as each other but for a microsecond: whoever came first is older.
+        let set = homes.iter().filter_map(|home| home.as_ref().ok()).max().copied();
+        let at = set.filter(|_| !self.router().is_cluster());
+        let mut prepared = Vec::with_capacity(jobs.len());
+        for (n, ((job, home), place)) in jobs.iter_mut().zip(homes).zip(places).enumerate() {
+            prepared.push(home.and(place).map(|place| {
+                job.place = Some(place);
+                job.at = at.map(|at| at + Duration::from_micros(n as u64));
+            }));
+        }
+        prepared
     }
 
     /// Creates jobs and waits until they are kept as asked; tells how many keep them. Their homes must be set.

@@ -1,5 +1,5 @@
-//! A job's hash as bytes. The layout of the packed field is that of `lua/job/head.lua`; nobody
-//! else takes it apart.
+//! A job's hash as bytes. The layout of the packed field is that of `lua/job/head.lua`, of a job that is whole that of
+//! `lua/job/raw.lua`; nobody else takes them apart.
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@
 pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &api_key::SWAP,
     &audit::APPEND,
+    &format::RAISE,
     &home::DROP_ORPHAN,
     &home::DUE,
     &home::FORWARD,
@@ -191,6 +192,53 @@ return { '1', number, hash, {} }
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 4)?;
             Ok(AppendReply { added: reply.u64()?, number: reply.u64()?, hash: reply.bytes()?, known: reply.list()? })
+        }
+    }
+}
+
+/// Scripts on a format.
+pub(crate) mod format {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `format/raise`.
+    pub(crate) static RAISE: ScriptSource = ScriptSource::new(
+        "format/raise",
+        r#"local found = redis.call('GET', KEYS[1]) or ''
+if found == '' or (tonumber(found) or math.huge) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+return found
+"#,
+    );
+
+    /// notes the format of the data, unless one as new or newer is noted already.
+    pub(crate) struct Raise {
+        /// format
+        pub(crate) key: Key,
+        /// the newest that the caller knows
+        pub(crate) known: u64,
+    }
+
+    /// What `format/raise` answers.
+    pub(crate) struct RaiseReply {
+        /// what was noted before; empty = nothing
+        pub(crate) found: Vec<u8>,
+    }
+
+    impl Script for Raise {
+        type Reply = RaiseReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&RAISE, self.key.as_bytes())
+                .arg(self.known)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(RaiseReply { found: reply.bytes()? })
         }
     }
 }
@@ -717,6 +765,7 @@ return struct.pack('>BI8I8', 128 + 1, forward, NOW) .. top
 NOW = NOW[1] * 1000000 + NOW[2]
 local raw = redis.call('HGET', KEYS[1], 's')
 local whole = not raw and redis.call('HGET', KEYS[1], 'j')
+if whole then return 2 end
 if not raw or redis.call('HEXISTS', KEYS[1], 'x') == 1 then return 3 end
 if string.byte(raw, 1) < 8 then return 2 end
 local ended, kept = struct.unpack('>I8', raw, 27), tonumber(ARGV[3])
@@ -729,7 +778,8 @@ if left > 0 then
   whole = redis.call('HGET', KEYS[1], 'j')
   if whole then
     local spec = string.sub(whole, 25, 25 - 1 + struct.unpack('>I2', whole, 25 - 2))
-    redis.call('HSET', KEYS[1], 'd', spec, 'l', string.sub(whole, 15, 25 - 3))
+    redis.call('HSETNX', KEYS[1], 'd', spec)
+    redis.call('HSETNX', KEYS[1], 'l', string.sub(whole, 15, 25 - 3))
   end
   redis.call('HDEL', KEYS[1], 'j', 'p', 'r', 'e', 'g')
   redis.call('HSET', KEYS[1], 'x', '1')
@@ -891,6 +941,7 @@ return 1
     );
 
     /// notes another place in the listing, if the record still has the one that was read.
+    /// A job that is whole has its place within, see job/raw.
     pub(crate) struct Relist {
         /// job
         pub(crate) key: Key,

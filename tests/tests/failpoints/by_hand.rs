@@ -28,9 +28,10 @@ const LONG_AGO: Duration = Duration::from_secs(60 * 24 * 3600);
 const A_WHILE_AGO: Duration = Duration::from_secs(60);
 /// How much later than now a job is to run that loses its home before: sooner than any look at a pending one.
 const LATER: Duration = Duration::from_secs(10);
-/// Writes into a packed head when its job entered its state.
-const BACKDATE: &str = "local s = redis.call('HGET', KEYS[1], 's')
-    return redis.call('HSET', KEYS[1], 's', s:sub(1, 26) .. struct.pack('>I8', ARGV[1]) .. s:sub(35))";
+/// Writes into a packed head, or into one that is whole, when its job entered its state.
+const BACKDATE: &str = "local s, at = redis.call('HGET', KEYS[1], 's'), struct.pack('>I8', ARGV[1])
+    if s then return redis.call('HSET', KEYS[1], 's', s:sub(1, 26) .. at .. s:sub(35)) end
+    return redis.call('HSET', KEYS[1], 'j', at .. redis.call('HGET', KEYS[1], 'j'):sub(9))";
 
 impl Ground {
     /// A worker that repeats each of its requests until it is answered.
@@ -271,7 +272,8 @@ impl Ground {
     }
 
     fn backdate(&self, id: JobId, at: Time) {
-        self.redis(&["EVAL", BACKDATE, "1", &format!("muster:job:{id}"), &at.0.to_string()]);
+        let said = self.redis(&["EVAL", BACKDATE, "1", &format!("muster:job:{id}"), &at.0.to_string()]);
+        assert_eq!(said, "0", "its record is there");
     }
 
     /// A job that waits for its time, and whose home is gone before that: nobody but the scrub finds it.

@@ -1,5 +1,5 @@
 //! An estimate of Redis time between replies, for log lines and for sleeping until something is due.
-//! No decision about a job rests on it: scripts read the time themselves.
+//! No decision about a job rests on it: scripts read the time themselves. It only tells how long ago one did.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use muster_domain::{TopicSettings, topic::Paused};
-use muster_store::{Put, SeenVersion, TopicChange, TopicRecord};
+use muster_store::{FORMAT, Put, SeenVersion, StoreError, TopicChange, TopicRecord};
 use muster_testkit::until;
 
 use crate::bench::{Bench, PATIENCE, tenant, topic};
+
+const FORMAT_KEY: &str = "muster:meta:version";
 
 fn bounded(n: u64) -> TopicChange {
     TopicChange::Settings(TopicSettings { max_backlog: Some(n), ..TopicSettings::default() })
@@ -112,7 +114,20 @@ pub(crate) async fn the_clusters_settings_are_replaced_as_a_whole(bench: &Bench)
 
 pub(crate) async fn the_first_to_come_notes_the_format_of_the_data(bench: &Bench) {
     let (one, two) = (&bench.store, bench.replica().await);
+    let noted = async || redis::from_redis_value::<u64>(bench.command("GET", FORMAT_KEY, &[]).await).unwrap();
     for store in [one, &two, one] {
         store.check_format().await.unwrap();
+        assert_eq!(noted().await, FORMAT);
     }
+    // What is older is read and raised; what is newer is left as it is.
+    bench.command("SET", FORMAT_KEY, &[b"1"]).await;
+    two.check_format().await.unwrap();
+    assert_eq!(noted().await, FORMAT);
+    let newer = FORMAT + 1;
+    bench.command("SET", FORMAT_KEY, &[newer.to_string().as_bytes()]).await;
+    assert_eq!(one.check_format().await, Err(StoreError::Newer { found: newer, known: FORMAT }));
+    assert_eq!(noted().await, newer);
+    bench.command("SET", FORMAT_KEY, &[b"odd"]).await;
+    assert!(matches!(one.check_format().await, Err(StoreError::Decode(_))));
+    bench.command("DEL", FORMAT_KEY, &[]).await;
 }

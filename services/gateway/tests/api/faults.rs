@@ -267,7 +267,7 @@ async fn messages_that_nobody_can_read_are_kept() {
 
 /// Whoever comes first notes the format of the data; one that does not know it says so, and is not ready.
 async fn data_of_a_newer_version_are_left_alone(redis: &RedisServer, gate: &Gate) {
-    assert_eq!(redis.cli(&["GET", "muster:meta:version"]).await.trim(), "1");
+    assert_eq!(redis.cli(&["GET", "muster:meta:version"]).await.trim(), "2");
     let becomes = async |wanted: u16| {
         until(Duration::from_secs(30), "another readiness", async || {
             (gate.chassis.health.show().0.as_u16() == wanted).then_some(())
@@ -275,11 +275,11 @@ async fn data_of_a_newer_version_are_left_alone(redis: &RedisServer, gate: &Gate
         .await;
     };
     becomes(200).await;
-    redis.cli(&["SET", "muster:meta:version", "2"]).await;
+    redis.cli(&["SET", "muster:meta:version", "3"]).await;
     becomes(503).await;
     let shown = gate.chassis.health.show().1.to_string();
-    assert!(shown.contains("the data have format 2, and this version knows 1"), "{shown}");
-    redis.cli(&["SET", "muster:meta:version", "1"]).await;
+    assert!(shown.contains("the data have format 3, and this version knows 2"), "{shown}");
+    redis.cli(&["SET", "muster:meta:version", "2"]).await;
     becomes(200).await;
 }
 

@@ -50,9 +50,9 @@ impl<'r> Line<'r> {
 }
 
 /// Figures as `growth-<depth>`: `submit.rate`, `drain.rate`, and their CPU per job; `cpu.total` is
-/// the sum of both; `start` and `end` are latencies of the other topic. Measured as often as rounds are wanted: as
-/// many wait after each as before. `few` is a stack on which few wait, `many` one on which more and more do: in each
-/// round they are measured one after the other, so that both meet the machine in the same mood.
+/// the sum of both; `start` and `end` are latencies of the other topic. As many wait after each as before. `few` is a
+/// stack on which few wait, `many` one on which more and more do: in each round they are measured one after the other,
+/// so that both meet the machine in the same mood.
 pub(super) async fn waiting(few: &Rig, many: &Rig, found: &mut Rounds, rounds: u32, scale: f64) -> anyhow::Result<()> {
     let (mut few, mut many) = (Line::on(few), Line::on(many));
     fill(few.rig, &few.topics, FEW, &mut few.waiting).await?;
