@@ -1,7 +1,7 @@
 //! Compiles `proto/` without needing protoc on the machine.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Asked when it runs, not when it was compiled: checkouts may share their build output.
+    // Read at run time, not at compile time: checkouts may share their build output.
     let here = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?;
     let root = std::path::Path::new(&here).join("../../proto");
     let files = ["muster/v1/envelope.proto", "muster/v1/job.proto", "muster/v1/worker.proto"];

@@ -149,14 +149,21 @@ else
 end
 
 local result, error = ARGV[3] or '', ARGV[4] or ''
-if result == '' and error == '' then
-  redis.call('HSET', KEYS[1], 's', packed)
-elseif error == '' then
-  redis.call('HSET', KEYS[1], 's', packed, 'r', result)
-elseif result == '' then
-  redis.call('HSET', KEYS[1], 's', packed, 'e', error)
-else
-  redis.call('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
+for try = 1, 2 do
+  local wrote
+  if result == '' and error == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed)
+  elseif error == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'r', result)
+  elseif result == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'e', error)
+  else
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
+  end
+  if type(wrote) ~= 'table' then break end
+  -- A Redis at its memory limit takes nothing new; what runs can end in it all the same.
+  if try == 2 or to < SUCCEEDED or not string.find(wrote.err, 'OOM', 1, true) then return wrote end
+  -- @include job/full
 end
 -- A dispatch asks for no lease: 1 says that it is under a concurrency slot, taken under this version,
 -- 2 that a place of its topic is one. A later dispatch under neither forgets the earlier one's.

@@ -16,9 +16,16 @@ if string.byte(raw, 1) ~= RUNNING or struct.unpack('>I8', raw, 19) ~= tonumber(A
 end
 local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
 local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
-if ARGV[3] == '' then
-  redis.call('HSET', KEYS[1], 's', packed)
-else
-  redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
+for try = 1, 2 do
+  local wrote
+  if ARGV[3] == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed)
+  else
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
+  end
+  if type(wrote) ~= 'table' then break end
+  -- A Redis at its memory limit takes nothing new; a lease is no more than a number that is there.
+  if try == 2 or not string.find(wrote.err, 'OOM', 1, true) then return wrote end
+  -- @include job/full
 end
 return struct.pack(ANSWER, SAID + APPLIED, 0, NOW) .. string.sub(packed, 1, head_end)

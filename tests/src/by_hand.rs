@@ -1,5 +1,5 @@
-//! A worker made by hand: every step of its protocol is a call of its own, so that a test may
-//! stop, repeat or contradict at any of them.
+//! A worker driven by hand: every step of its protocol is a separate call, so that a test may stop, repeat or
+//! contradict at any step.
 
 use std::time::Duration;
 
@@ -21,26 +21,26 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// A worker of one topic of the default tenant.
 pub struct HandWorker {
-    /// Its connection, for anything else.
+    /// The connection of the worker, for any other use.
     pub bus: Bus,
-    /// Its name.
+    /// The worker's name.
     pub id: WorkerId,
-    /// The lease that it asks for.
+    /// The lease that the worker asks for.
     pub lease_ms: u32,
     consumer: Consumer,
     ctl: Subscription,
 }
 
-/// An attempt that a worker won.
+/// An attempt that the worker holds.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Of which job.
+    /// The job of the attempt.
     pub job: JobId,
-    /// Under which fence.
+    /// The fence of the attempt.
     pub fence: u64,
-    /// Which one.
+    /// The number of the attempt.
     pub number: u32,
-    /// From which offer.
+    /// The offer that led to the attempt.
     pub offer: Offer,
 }
 
@@ -61,14 +61,14 @@ pub async fn offer_again(bus: &Bus, offer: &Offer) {
     bus.publish(&subject, None, None, body).await.expect("published");
 }
 
-/// Waits until no offer stands on this topic any more: each was started or dropped.
+/// Waits until the bus has no offer of this topic any more: each was started or dropped.
 pub async fn offers_are_gone(bus: &Bus, topic: &str, within: Duration) {
     let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).expect("a topic"));
     until(within, "every offer to be taken", async || (bus.subject_count(&subject).await == Ok(0)).then_some(())).await;
 }
 
 impl HandWorker {
-    /// A worker with a connection of its own and a lease of 30 s.
+    /// Creates a worker with a connection of its own and a lease of 30 s.
     pub async fn on(stack: &Stack, name: &str, topic: &str) -> HandWorker {
         let bus = bus_of(stack, name).await;
         let id = WorkerId::parse(name).expect("a worker's name");
@@ -90,7 +90,7 @@ impl HandWorker {
         (group.items[0].clone(), delivery)
     }
 
-    /// Asks whether it may start this offer.
+    /// Asks to start this offer.
     pub async fn ask(&self, offer: &Offer, start_id: StartId) -> StartAnswer {
         ask(&self.bus, self.id.as_str(), offer, start_id, self.lease_ms).await
     }
@@ -121,7 +121,7 @@ impl HandWorker {
         reply.items.into_iter().next().expect("one answer")
     }
 
-    /// Reports a result.
+    /// Reports success with this result.
     pub async fn succeed(&self, attempt: &Attempt, json: &str) {
         let success = Success { result: json.as_bytes().to_vec().into(), ..Default::default() };
         self.report(attempt, Kind::Success(success)).await;
@@ -132,7 +132,7 @@ impl HandWorker {
         self.report(attempt, Kind::Release(Release { delay_ms: 0 })).await;
     }
 
-    /// Reports anything, under a fresh message id.
+    /// Reports any result, under a fresh message id.
     pub async fn report(&self, attempt: &Attempt, kind: Kind) {
         let item = Report {
             job_id: attempt.offer.job_id.clone(),
@@ -148,7 +148,7 @@ impl HandWorker {
         self.bus.publish(&subjects::result(), None, None, body).await.expect("published");
     }
 
-    /// What it is told next about a report of its own.
+    /// The next answer about a report of this worker.
     pub async fn settled(&mut self) -> Settled {
         loop {
             if let Some(settled) = self.control().await.0.into_iter().next() {
@@ -157,7 +157,7 @@ impl HandWorker {
         }
     }
 
-    /// What it is told next about an attempt that somebody else ended.
+    /// The next notice about an attempt that was ended from outside.
     pub async fn told_to_stop(&mut self) -> CancelNotice {
         loop {
             if let Some(notice) = self.control().await.1.into_iter().next() {
@@ -173,13 +173,13 @@ impl HandWorker {
     }
 }
 
-/// Asks until there is an answer, as workers do: a scheduler that is ready, or back on the bus, listens to
-/// them a moment later.
+/// Asks until there is an answer, as workers do: a scheduler that is ready, or back on the bus, starts to listen a
+/// moment later.
 async fn answered(bus: &Bus, subject: &Subject, body: Body) -> Body {
     until(ANSWER, "an answer", async || bus.request(subject, body.clone(), Duration::from_secs(10)).await.ok()).await
 }
 
-/// Asks, as any worker, whether it may start this offer.
+/// Asks to start this offer, in the name of any worker.
 pub async fn ask(bus: &Bus, worker: &str, offer: &Offer, start_id: StartId, lease_ms: u32) -> StartAnswer {
     let item = StartAsk {
         job_id: offer.job_id.clone(),

@@ -1,4 +1,4 @@
-//! Somebody who watches events, and writes down what it is told.
+//! A client that watches events and keeps what it receives.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::{Probe, probe::http};
 pub struct Watch {
     response: reqwest::Response,
     frames: Frames,
-    /// The last id that was heard.
+    /// The id of the last event.
     pub last_id: Option<String>,
 }
 
 impl Probe {
-    /// Watches what the query asks for, after the event with this id.
+    /// Watches the events that the query selects, after the event with this id.
     pub async fn watch(&self, query: &str, after: Option<&str>) -> Watch {
         let mut request = self.signed(http().get(format!("{}/api/v1/events?{query}", self.base)));
         if let Some(after) = after {
@@ -31,9 +31,9 @@ impl Probe {
 }
 
 impl Watch {
-    /// The next event; none once the connection is over. Panics if nothing comes within the time.
+    /// The next event; `None` once the connection is closed. Panics if nothing arrives within the time.
     pub async fn next(&mut self, within: Duration) -> Option<Value> {
-        // Pings come all the time.
+        // Skip pings, which arrive at any time.
         let deadline = Instant::now() + within;
         loop {
             for frame in self.frames.by_ref() {
@@ -49,7 +49,7 @@ impl Watch {
         }
     }
 
-    /// The next event, which must come.
+    /// The next event, which must arrive.
     pub async fn told(&mut self, within: Duration) -> Value {
         self.next(within).await.expect("the connection stands")
     }

@@ -1,4 +1,5 @@
-//! Failpoints that each act once when armed: whoever comes there next takes the order and does it.
+//! Failpoints that act once each time they are armed: the next process that reaches one takes the order and carries
+//! it out.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -26,20 +27,20 @@ impl Failpoints {
         format!("@{}", self.folder.path().display())
     }
 
-    /// The next process that comes there does it: `kill`, `panic` or `delay:<ms>`.
+    /// Arms a failpoint. The next process that reaches it does this: `kill`, `panic` or `delay:<ms>`.
     pub fn arm(&self, name: &str, what: &str) {
         let draft = self.folder.path().join("draft");
         fs::write(&draft, what).expect("a file");
-        // Nobody reads half an order.
+        // Rename the file, so that no process reads half an order.
         fs::rename(draft, self.file(name)).expect("a file");
     }
 
-    /// Whether somebody has come there since it was armed.
+    /// Whether a process has reached the failpoint since it was armed.
     pub fn acted(&self, name: &str) -> bool {
         !self.file(name).exists()
     }
 
-    /// Waits until somebody has come there.
+    /// Waits until a process has reached the failpoint.
     pub async fn has_acted(&self, name: &str) {
         let what = format!("somebody to come to {name} (the services must be built with their feature `failpoints`)");
         until(Duration::from_secs(60), &what, async || self.acted(name).then_some(())).await;

@@ -1,5 +1,5 @@
-//! A client that shows everything: raw status, headers and JSON of one gateway. The SDK's client
-//! hides retries and errors, which is what these tests look at.
+//! A client that shows everything: the raw status, headers and JSON of one gateway. The SDK's client hides retries
+//! and errors, which these tests check.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -16,21 +16,21 @@ pub(crate) fn http() -> &'static reqwest::Client {
     })
 }
 
-/// What a gateway answered.
+/// The answer of a gateway.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its status.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// Its headers.
+    /// The HTTP headers.
     pub headers: HeaderMap,
-    /// Its body; null if it is not JSON.
+    /// The JSON body; null if the body is not JSON.
     pub body: Value,
-    /// Its body as it came.
+    /// The body as text.
     pub text: String,
 }
 
 impl Answer {
-    /// The job's or problem's field.
+    /// A field of the job or problem in the body.
     pub fn field(&self, name: &str) -> &Value {
         &self.body[name]
     }
@@ -46,7 +46,7 @@ impl Answer {
     }
 }
 
-/// One gateway, seen with one key.
+/// One gateway, called with one key.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub(crate) base: String,
@@ -55,7 +55,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A gateway at this address.
+    /// Creates a client of the gateway at this address.
     pub fn new(base: String, key: String) -> Probe {
         Probe { base, key: Some(key), tenant: None }
     }
@@ -70,7 +70,7 @@ impl Probe {
         Probe { tenant: Some(tenant.to_owned()), ..self.clone() }
     }
 
-    /// Any request; `path` from the root. `Err` if no answer came at all.
+    /// Sends any request; `path` starts at the root. `Err` if there was no answer at all.
     pub async fn send(
         &self,
         method: Method,
@@ -91,7 +91,7 @@ impl Probe {
         Ok(Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::Null), text })
     }
 
-    /// With the key and the tenant.
+    /// Adds the key and the tenant to a request.
     pub(crate) fn signed(&self, mut request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
         if let Some(key) = &self.key {
             request = request.bearer_auth(key);
@@ -113,14 +113,14 @@ impl Probe {
         self.send(Method::POST, &format!("/api/v1{path}"), &[], body).await.expect("an answer")
     }
 
-    /// Submits a job that must be accepted; its id.
+    /// Submits a job that must be accepted, and returns its id.
     pub async fn submit(&self, body: Value) -> String {
         let answer = self.post("/jobs", &body).await;
         assert!(answer.status.is_success(), "{} {}", answer.status, answer.text);
         answer.id()
     }
 
-    /// Submits `n` jobs of the same kind in batches; their ids.
+    /// Submits `n` equal jobs in batches, and returns their ids.
     pub async fn submit_many(&self, n: usize, job: &Value) -> Vec<String> {
         let mut ids = Vec::with_capacity(n);
         while ids.len() < n {
@@ -135,12 +135,12 @@ impl Probe {
         ids
     }
 
-    /// The job as it is now.
+    /// The current job.
     pub async fn job(&self, id: &str) -> Value {
         self.get(&format!("/jobs/{id}")).await.body
     }
 
-    /// The job once it is in this state.
+    /// Waits until the job is in this state, and returns it.
     pub async fn reaches(&self, id: &str, state: &str, within: Duration) -> Value {
         until(within, &format!("{id} to be {state}"), async || {
             let job = self.job(id).await;
@@ -151,7 +151,7 @@ impl Probe {
         .await
     }
 
-    /// The job once it has ended, however.
+    /// Waits until the job has ended in any state, and returns it.
     pub async fn ended(&self, id: &str, within: Duration) -> Value {
         until(within, &format!("{id} to end"), async || {
             let job = self.get(&format!("/jobs/{id}?wait_ms=5000")).await.body;
@@ -160,7 +160,7 @@ impl Probe {
         .await
     }
 
-    /// The ids of all jobs that a query asks for, page by page.
+    /// The ids of all jobs that a query selects, page by page.
     pub async fn listed(&self, query: &str) -> Vec<String> {
         let (mut ids, mut cursor) = (Vec::new(), String::new());
         loop {

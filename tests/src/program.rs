@@ -22,7 +22,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it with these settings and nothing else; what it writes goes to `log`.
+    /// Starts the program with only these settings; its output goes to `log`.
     pub fn start(program: impl AsRef<OsStr>, args: &[&str], env: &[(&str, &str)], log: &Path) -> Program {
         let log = File::options().create(true).append(true).open(log).expect("a log file");
         let mut command = Command::new("setpriv");
@@ -32,12 +32,12 @@ impl Program {
         Program { child: spawn_forever(command) }
     }
 
-    /// Any signal.
+    /// Sends any signal.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal);
     }
 
-    /// How it ended by itself, once it has.
+    /// Waits until the program has ended by itself, and returns its exit status.
     pub async fn exited(&mut self, within: Duration) -> ExitStatus {
         until(within, "the program to end", async || self.child.try_wait().ok().flatten()).await
     }

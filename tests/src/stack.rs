@@ -24,19 +24,19 @@ use tempfile::TempDir;
 
 use crate::Probe;
 
-/// How long it may take until every replica has polled, on a busy machine.
+/// How long it may take until every replica has polled the settings, on a busy machine.
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// What kind of stack.
+/// The kind of stack to start.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many of each service.
+    /// The number of replicas of each service.
     pub replicas: usize,
     /// Six Redis nodes and three NATS nodes.
     pub cluster: bool,
     /// Settings and failpoints for every process.
     pub env: Vec<(String, String)>,
-    /// How long what dies again and again stays down at most; as `muster dev` has it if not given.
+    /// The longest time that a process that keeps dying stays down; `None` for the default of `muster dev`.
     pub restart_within: Option<&'static str>,
 }
 
@@ -52,23 +52,23 @@ impl Options {
         Options { replicas: 2, ..Options::default() }
     }
 
-    /// With a setting.
+    /// Adds a setting.
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Options {
         self.env.push((name.to_owned(), value.into()));
         self
     }
 }
 
-/// What the state file says.
+/// The content of the state file.
 #[derive(Clone, Debug, Deserialize)]
 pub struct State {
     /// The bootstrap key.
     pub api_key: String,
-    /// Where Redis is.
+    /// The URL of Redis.
     pub redis_url: String,
-    /// Where NATS is.
+    /// The URL of NATS.
     pub nats_url: String,
-    /// Who runs.
+    /// The running processes.
     pub processes: Vec<ProcessState>,
 }
 
@@ -77,13 +77,13 @@ pub struct State {
 pub struct ProcessState {
     /// `gateway-1` and so on.
     pub name: String,
-    /// What it is.
+    /// The service that the process runs.
     pub service: String,
     /// Its process id.
     pub pid: i32,
-    /// Where its API is.
+    /// The address of its API.
     pub http: Option<String>,
-    /// Where its metrics are.
+    /// The address of its admin port.
     pub admin: Option<String>,
 }
 
@@ -95,12 +95,12 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// One of everything.
+    /// Starts one of each service.
     pub async fn start() -> Stack {
         Stack::with(Options::default()).await
     }
 
-    /// As asked.
+    /// Starts a stack with these options.
     pub async fn with(options: Options) -> Stack {
         let dir = tempfile::Builder::new().prefix("muster-e2e-").tempdir().expect("a folder");
         let log = File::create(dir.path().join("dev.log")).expect("a log file");
@@ -139,7 +139,7 @@ impl Stack {
         serde_json::from_slice(&fs::read(self.folder().join("stack.json")).ok()?).ok()
     }
 
-    /// Where the stack keeps its data and logs.
+    /// The folder of the stack's data and logs.
     pub fn folder(&self) -> PathBuf {
         self.dir.path().join("data")
     }
@@ -149,12 +149,12 @@ impl Stack {
         self.cluster
     }
 
-    /// The state file, as it is now.
+    /// The current state file.
     pub fn state(&self) -> State {
         self.read_state().expect("a state file")
     }
 
-    /// One process, as it is now.
+    /// The current entry of one process.
     pub fn process(&self, name: &str) -> ProcessState {
         let state = self.state();
         let found = state.processes.into_iter().find(|p| p.name == name);
@@ -167,17 +167,17 @@ impl Stack {
         Probe::new(http, self.state().api_key)
     }
 
-    /// Redis, for looking behind the API.
+    /// A connection to the stack's Redis, to look behind the API.
     pub async fn store(&self) -> Store {
         Store::connect(RedisSettings::new(self.state().redis_url)).await.expect("a store")
     }
 
-    /// `kill -9`; returns the pid that died.
+    /// Sends `kill -9`, and returns the pid of the process.
     pub fn kill9(&self, name: &str) -> i32 {
         self.signal(name, Signal::SIGKILL)
     }
 
-    /// Any signal; returns the pid it went to.
+    /// Sends any signal, and returns the pid that it went to.
     pub fn signal(&self, name: &str, signal: Signal) -> i32 {
         let pid = self.process(name).pid;
         let _ = kill(Pid::from_raw(pid), signal);
@@ -193,7 +193,7 @@ impl Stack {
         .await;
     }
 
-    /// `kill -9` of a server that stays away: without its configuration it cannot be started again.
+    /// Kills a server with `kill -9` and keeps it down: without its configuration it cannot be started again.
     pub fn take_down(&self, name: &str) -> Away<'_> {
         let service = name.split('-').next().expect("a name");
         let kind = if self.cluster { "cluster" } else { "single" };
@@ -203,14 +203,14 @@ impl Stack {
         Away { stack: self, name: name.to_owned(), config, kept, died: self.kill9(name) }
     }
 
-    /// Ends a service with this signal, and keeps it away: whoever is started for it finds its admin port taken.
+    /// Ends a service with this signal and keeps it down: its successors find the admin port taken.
     pub async fn shut_out(&self, name: &str, signal: Signal) -> ShutOut<'_> {
         let admin = self.process(name).admin.expect("an admin port");
         let addr = admin.trim_start_matches("http://");
         let old = self.signal(name, signal);
         let port = until(Duration::from_secs(30), &format!("{name} to leave its port"), async || {
             let taken = TcpListener::bind(addr).ok();
-            // Its successor was quicker.
+            // A successor was quicker.
             let running = self.read_state().into_iter().flat_map(|state| state.processes);
             for successor in running.filter(|p| p.name == name && p.pid != old && taken.is_none()) {
                 let _ = kill(Pid::from_raw(successor.pid), Signal::SIGKILL);
@@ -225,9 +225,9 @@ impl Stack {
         ShutOut { stack: self, name: name.to_owned(), port }
     }
 
-    /// Whether a replica says that all of it is ready.
+    /// Whether a replica reports that all of its parts are ready.
     pub async fn ready(&self, name: &str) -> bool {
-        // One that has died and is about to be started again is in no state file for a moment.
+        // For a moment, a process that has died and is about to be started again is in no state file.
         let Some(process) = self.state().processes.into_iter().find(|p| p.name == name) else { return false };
         let admin = process.admin.expect("an admin port");
         reqwest_get(&format!("{admin}/readyz")).await.is_some_and(|body| {
@@ -235,7 +235,7 @@ impl Stack {
         })
     }
 
-    /// What a replica says of its loops, by name.
+    /// The loops of a replica as it reports them, by name.
     pub async fn loops(&self, name: &str) -> BTreeMap<String, Value> {
         let admin = self.process(name).admin.expect("an admin port");
         let text = reqwest_get(&format!("{admin}/loops")).await.unwrap_or_default();
@@ -243,8 +243,8 @@ impl Stack {
         rows.into_iter().map(|row| (row["name"].as_str().unwrap_or_default().to_owned(), row)).collect()
     }
 
-    /// Waits until every replica has asked twice what topics were told. Whoever tells a topic something is answered
-    /// just before the other replicas hear of it. Needs a short `MUSTER_LOOP_CONFIG_INTERVAL`.
+    /// Waits until every replica has polled the settings of topics twice: a request that changes a topic is answered
+    /// just before the other replicas learn of the change. Needs a short `MUSTER_LOOP_CONFIG_INTERVAL`.
     pub async fn settings_are_known(&self) {
         let replicas = self.state().processes.into_iter().filter(|process| process.admin.is_some()).count();
         let gateway = self.gateway(1);
@@ -263,12 +263,12 @@ impl Stack {
         .await;
     }
 
-    /// A process's log so far.
+    /// The log of a process so far.
     pub fn log(&self, name: &str) -> String {
         fs::read_to_string(self.folder().join("logs").join(format!("{name}.log"))).unwrap_or_default()
     }
 
-    /// Everything a process of this service counts in a metric, over all replicas.
+    /// The sum of a metric over all replicas of this service.
     pub async fn metric(&self, service: &str, name: &str) -> f64 {
         let mut sum = 0.0;
         for process in self.state().processes.iter().filter(|p| p.service == service) {
@@ -290,14 +290,14 @@ pub struct Away<'a> {
 }
 
 impl Away<'_> {
-    /// Lets it come back, with what it had.
+    /// Starts the server again, with its data.
     pub async fn comes_back(self) {
         fs::rename(&self.kept, &self.config).expect("its configuration");
         self.stack.replaced(&self.name, self.died).await;
     }
 }
 
-/// A service that was shut out.
+/// A service that is kept down.
 pub struct ShutOut<'a> {
     stack: &'a Stack,
     name: String,
@@ -305,7 +305,7 @@ pub struct ShutOut<'a> {
 }
 
 impl ShutOut<'_> {
-    /// Lets it in again, and waits until it is ready.
+    /// Frees the port, and waits until the service is ready.
     pub async fn comes_back(self) {
         drop(self.port);
         until(Duration::from_secs(60), &format!("{} to be ready again", self.name), async || {
@@ -351,8 +351,9 @@ async fn reqwest_get(url: &str) -> Option<String> {
     crate::probe::http().get(url).send().await.ok()?.text().await.ok()
 }
 
-/// Spawned by a thread that never ends, because the kernel's death signal follows the thread.
-pub(crate) fn spawn_forever(command: Command) -> Child {
+/// Spawns a process from a thread that never ends, because the kernel sends the death signal when the parent thread
+/// ends.
+pub fn spawn_forever(command: Command) -> Child {
     type Order = (Command, mpsc::Sender<Child>);
     static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {

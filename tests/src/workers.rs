@@ -1,4 +1,4 @@
-//! Workers of the SDK that write down what they run, so that a test knows every execution.
+//! Workers of the SDK that record what they run, so that a test knows every execution.
 
 use std::{
     collections::HashMap,
@@ -20,34 +20,34 @@ use crate::Stack;
 /// One execution of a handler.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Which job.
+    /// The job.
     pub job: String,
-    /// Which attempt.
+    /// The number of the attempt.
     pub attempt: u32,
-    /// Under which fence.
+    /// The fence of the attempt.
     pub fence: u64,
-    /// On which worker.
+    /// The worker that ran it.
     pub worker: String,
-    /// When it began.
+    /// When the handler began.
     pub at: Instant,
 }
 
-/// Every execution of every worker that shares this.
+/// Every execution of all workers that share this.
 #[derive(Clone, Debug, Default)]
 pub struct Executions(Arc<Mutex<Vec<Run>>>);
 
 impl Executions {
-    /// Writes one down.
+    /// Records one execution.
     pub fn note(&self, run: Run) {
         self.0.lock().expect("no test panics while noting").push(run);
     }
 
-    /// All so far.
+    /// All executions so far.
     pub fn all(&self) -> Vec<Run> {
         self.0.lock().expect("no test panics while noting").clone()
     }
 
-    /// Those of one job.
+    /// The executions of one job.
     pub fn of(&self, job: &str) -> Vec<Run> {
         self.all().into_iter().filter(|r| r.job == job).collect()
     }
@@ -60,20 +60,20 @@ impl Executions {
         })
     }
 
-    /// Waits until this many were begun.
+    /// Waits until this many executions were begun.
     pub async fn reach(&self, n: usize, within: Duration) {
         until(within, &format!("{n} executions"), async || (self.all().len() >= n).then_some(())).await;
     }
 }
 
-/// A worker in this process. Dropping it is a crash: nothing is given back.
+/// A worker in this process. Dropping it acts as a crash: nothing is given back.
 pub struct TestWorker {
     handle: muster_sdk::WorkerHandle,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl TestWorker {
-    /// Leaves in order.
+    /// Drains the worker and waits until it has left.
     pub async fn drain(self) {
         self.handle.drain();
         let mut this = self;
@@ -82,7 +82,7 @@ impl TestWorker {
 }
 
 impl TestWorker {
-    /// Waits until it has left by itself.
+    /// Waits until the worker has left by itself.
     pub async fn left(&mut self, within: Duration) {
         let left = tokio::time::timeout(within, &mut self.task).await;
         left.expect("it leaves in time").expect("it leaves in order");
@@ -95,26 +95,26 @@ impl Drop for TestWorker {
     }
 }
 
-/// How a test's worker is set up.
+/// The configuration of a test's worker.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Its name.
+    /// The worker's name.
     pub id: String,
-    /// Whose jobs.
+    /// The tenant whose jobs it takes.
     pub tenant: String,
-    /// Of which topic.
+    /// The topic whose jobs it takes.
     pub topic: String,
-    /// How many at once.
+    /// The number of jobs that it runs at once.
     pub slots: usize,
-    /// How long it may be silent.
+    /// Its lease.
     pub lease: Duration,
-    /// How long it drains.
+    /// How long its drain may take.
     pub drain: Duration,
     /// How long a handler may take to stop.
     pub grace: Duration,
-    /// It takes the jobs of every tenant where a topic is shared.
+    /// Whether it takes the jobs of every tenant on a shared topic.
     pub all_tenants: bool,
-    /// What it provides.
+    /// The labels that it provides to jobs with requirements.
     pub provides: Vec<(String, String)>,
 }
 
@@ -136,7 +136,7 @@ impl Setup {
 }
 
 impl Executions {
-    /// Starts a worker whose every run is noted before its handler begins.
+    /// Starts a worker. Every run is recorded before its handler begins.
     #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
     pub fn worker<F, Fut>(&self, stack: &Stack, setup: Setup, handler: F) -> TestWorker
     where
@@ -184,14 +184,15 @@ impl Executions {
     }
 }
 
-/// A worker in a process of its own, as a rule `muster worker run`.
+/// A worker in a process of its own, usually `muster worker run`.
 pub struct WorkerProcess {
     child: Child,
     folder: tempfile::TempDir,
 }
 
 impl WorkerProcess {
-    /// One whose log nobody reads: `tests/src/bin/loud_worker.rs`. Its loop hangs as soon as the pipe is full.
+    /// Starts a worker whose log the test does not read: `tests/src/bin/loud_worker.rs`. Its loop hangs as soon as
+    /// the pipe is full.
     pub fn unheard(stack: &Stack, id: &str, topic: &str) -> WorkerProcess {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(bin("loud_worker")).args([&stack.state().nats_url, id, topic]);
@@ -199,7 +200,7 @@ impl WorkerProcess {
         WorkerProcess { child: crate::stack::spawn_forever(command), folder: tempfile::tempdir().expect("a folder") }
     }
 
-    /// With these arguments after `worker run`.
+    /// Starts `muster worker run` with these arguments.
     pub fn start(stack: &Stack, args: &[&str]) -> WorkerProcess {
         let folder = tempfile::tempdir().expect("a folder");
         let log = std::fs::File::create(folder.path().join("log")).expect("a log file");
@@ -223,23 +224,23 @@ impl WorkerProcess {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How it ended by itself, once it has.
+    /// Waits until the worker has ended by itself, and returns its exit status.
     pub async fn exited(&mut self, within: Duration) -> std::process::ExitStatus {
         until(within, "the worker to end", async || self.child.try_wait().ok().flatten()).await
     }
 
-    /// Any signal.
+    /// Sends any signal.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid()), signal);
     }
 
-    /// `kill -9`.
+    /// Sends `kill -9`.
     pub fn kill9(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// What it wrote.
+    /// The log of the worker.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

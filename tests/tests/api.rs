@@ -1,6 +1,5 @@
-//! The API as its clients see it, over two gateways: idempotency, batches, lists, waits, limits,
-//! payloads and results. Who may do what is in `access`, what is refused in `refusals`, what the
-//! SDK's client asks for in `client`.
+//! The API as clients see it, over two gateways: idempotency, batches, lists, waits, limits, payloads and results.
+//! `access` covers permissions, `refusals` covers invalid requests, and `client` the SDK's client.
 
 #[path = "api/access.rs"]
 mod access;
@@ -25,13 +24,13 @@ const SOON: Duration = Duration::from_secs(60);
 /// Long enough that nothing runs during a test.
 const LATER_MS: u64 = 3_600_000;
 
-/// POST below `/api/v1` under an idempotency key, its body as written.
+/// Sends a POST below `/api/v1` with an idempotency key and this exact body.
 async fn post_keyed(gateway: &Probe, path: &str, key: &str, body: &str) -> Answer {
     let path = format!("/api/v1{path}");
     gateway.send(Method::POST, &path, &[("Idempotency-Key", key)], Some(body.into())).await.expect("an answer")
 }
 
-/// Every job that a list shows, page by page, the pages taken from all gateways in turn.
+/// Every job of a list, page by page, with the pages taken from all gateways in turn.
 async fn listed(gateways: &[&Probe], query: &str) -> Vec<Value> {
     let (mut jobs, mut cursor) = (Vec::new(), String::new());
     for gateway in gateways.iter().cycle() {
@@ -73,7 +72,7 @@ async fn fifty_posts_under_one_idempotency_key_over_two_gateways_are_one_job() {
     assert!(answers.iter().all(|a| a.header("location") == Some(format!("/api/v1/jobs/{id}").as_str())));
     assert_eq!(two.ended(&id, SOON).await["state"], "succeeded");
 
-    // The same request in other words, after the end, with the key quoted: still that job.
+    // The same request spelled differently, after the end, with the key quoted: still the same job.
     let same = r#"{ "labels": {"x": "\u0079"}, "payload": {"b": 12345678901234567890, "a": 1}, "topic": "once" }"#;
     let late = post_keyed(&two, "/jobs", "\"order-7\"", same).await;
     assert_eq!((late.status.as_u16(), late.id(), late.field("state")), (202, id.clone(), &json!("succeeded")));
@@ -88,7 +87,7 @@ async fn fifty_posts_under_one_idempotency_key_over_two_gateways_are_one_job() {
     assert_ne!(elsewhere.id(), id, "a key belongs to its tenant");
     assert_eq!(elsewhere.header("idempotency-replayed"), None);
 
-    // Whatever runs at all has run when this one is through.
+    // When this job has ended, every other job that runs at all has run.
     let last = one.submit(json!({"topic": "once"})).await;
     one.ended(&last, SOON).await;
     assert_eq!(runs.of(&id).len(), 1, "runs once");
@@ -137,10 +136,10 @@ async fn filtered_lists_show_every_match_once_while_jobs_are_added() {
     assert!(failed.iter().all(|job| job["error"]["code"] == "boom" && job["state"] == "failed"));
     assert!(red.iter().chain(&failed).all(|job| job.get("payload").is_none()), "no payload unless asked for");
 
-    // With nothing being added, a list is exact and newest first.
+    // While no job is added, a list is exact and has the newest first.
     let all = listed(&[&one, &two], "limit=50&topic=lists&label.team=red").await;
     assert_eq!(all.len(), 8 * 15 + 15 * 6);
-    // Whoever was answered before another was sent is older; those that cross may stand either way.
+    // A job that was answered before another was sent is older. Concurrent submits may be in either order.
     let told: Vec<usize> = ids(&all).iter().map(|id| rounds.get(id).copied().unwrap_or(usize::MAX)).collect();
     assert!(told.is_sorted_by(|a, b| a >= b), "newest first: {told:?}");
     let middle = all[all.len() / 2]["created_at"].as_str().unwrap();
@@ -157,8 +156,8 @@ async fn a_burst_over_two_gateways_is_admitted_by_one_limit() {
     let job = json!({"topic": "burst", "delay_ms": LATER_MS});
     let admitted = |answers: &[Answer]| answers.iter().filter(|a| a.status == 202).count();
     let (mut taken, mut answers) = (0, Vec::new());
-    // A gateway that hears nothing of Redis for a quarter of a second lets its own share in, as it may on a
-    // busy machine. It does not every time.
+    // If Redis does not answer a gateway for a quarter of a second, the gateway admits its own share. On a busy
+    // machine that may happen, but not every time.
     for tenant in ["default", "second", "third", "fourth"] {
         let gateways = [one.for_tenant(tenant), two.for_tenant(tenant)];
         answers.extend(join_all((0..100).map(|n| gateways[n % 2].post("/jobs", &job))).await);
@@ -177,7 +176,7 @@ async fn a_burst_over_two_gateways_is_admitted_by_one_limit() {
     let refused = answers.len() - admitted(&answers);
     assert_eq!(stack.metric("gateway", "muster_rate_limit_hits_total").await, refused as f64);
 
-    // Another tenant has a bucket of its own; a batch takes all that it needs, or nothing.
+    // Another tenant has a bucket of its own. A batch takes all the tokens that it needs, or none.
     let acme = one.for_tenant("acme");
     let eleven = acme.post("/jobs/batch", &json!({"items": vec![&job; 11]})).await;
     assert_eq!((eleven.status.as_u16(), eleven.header("retry-after").is_some()), (429, true), "{}", eleven.text);
@@ -190,7 +189,7 @@ async fn a_burst_over_two_gateways_is_admitted_by_one_limit() {
     assert_eq!(acme.post("/jobs", &job).await.status, 202, "what was refused cost nothing");
     assert_eq!(two.for_tenant("acme").post("/jobs", &job).await.status, 429);
 
-    // Whoever holds a lease is never limited, and neither are those who wait for work.
+    // Calls of workers are never limited, neither of those with a lease nor of those that wait for jobs.
     for n in 0..15 {
         let lease = json!({"request_id": format!("r{n}"), "worker_id": "w", "topics": ["burst"]});
         let extend = json!({"worker_id": "w", "items": [{"job_id": answers[0].body["id"].as_str().unwrap_or("0198c0de-0000-7000-8000-000000000000"), "fence": 1}]});
@@ -235,7 +234,7 @@ async fn a_batch_is_answered_item_by_item_in_order() {
     let again = post_keyed(&two, "/jobs", "two", single).await;
     assert_eq!(again.id(), items[2]["job"]["id"].as_str().unwrap(), "an item's key is a key like any other");
 
-    // One key for the whole request: a repeat makes nothing new.
+    // With one key for the whole request, a repeat creates nothing new.
     let whole = json!({"items": vec![json!({"topic": "batch", "delay_ms": LATER_MS}); 3]}).to_string();
     let first = post_keyed(&one, "/jobs/batch", "whole", &whole).await.body;
     let second = post_keyed(&two, "/jobs/batch", "whole", &whole).await.body;
@@ -244,7 +243,7 @@ async fn a_batch_is_answered_item_by_item_in_order() {
         assert_eq!(second["items"][place]["replayed"], true);
     }
 
-    // Too many, or too much: refused as a whole.
+    // A batch that is too long or too large is refused as a whole.
     let many = one.post("/jobs/batch", &json!({"items": vec![json!({"topic": "batch"}); 1001]})).await;
     assert_eq!((many.status.as_u16(), many.body["errors"][0]["pointer"].as_str()), (422, Some("/items")));
     let large = json!({"items": vec![json!({"topic": "batch", "payload": "x".repeat(500_000)}); 34]});
@@ -267,7 +266,7 @@ async fn a_wait_on_one_gateway_ends_with_the_job_of_the_other() {
             Ok(json!("done"))
         }
     });
-    // Time is up before the end: the job as it stands.
+    // The time is up before the end: the answer is the current job.
     let begun = Instant::now();
     let body = Some(json!({"topic": "gated"}).to_string().into_bytes());
     let early = one.send(Method::POST, "/api/v1/jobs?wait_ms=400", &[], body).await.unwrap();
@@ -281,7 +280,7 @@ async fn a_wait_on_one_gateway_ends_with_the_job_of_the_other() {
         let job = two.get(&path).await;
         (job, Instant::now())
     };
-    // Waits on both gateways are under way before the gate opens: the third request is done by then.
+    // The waits on both gateways are in progress before the gate opens: this third request ends after they began.
     let opened = async {
         let short = two.get(&format!("/jobs/{id}?wait_ms=500")).await;
         assert_eq!(short.field("state"), "running");
@@ -327,7 +326,7 @@ async fn payloads_and_results_are_kept_to_the_byte_and_large_results_are_cut() {
         assert!(job.text.contains(&format!(r#""payload":{payload}"#)), "{payload} in {}", job.text);
     }
 
-    // 262,144 bytes are whole; one more is a success with its size and its beginning.
+    // A result of 262,144 bytes is complete; one byte more is a success with its size and its beginning.
     let fits = gateway.submit(json!({"topic": "sized", "payload": {"n": (256 * 1024 - 2) / 3}})).await;
     let large = gateway.submit(json!({"topic": "sized", "payload": {"n": 256 * 1024 / 3 + 1}})).await;
     let job = gateway.ended(&fits, SOON).await;
@@ -378,7 +377,7 @@ async fn an_ended_job_can_be_deleted_and_stays_done() {
     assert_eq!(ids(&listed(&[&one], "").await), [alive]);
     assert_eq!(listed(&[&two], "state=failed").await, Vec::<Value>::new(), "no dead letter either");
 
-    // Its key stays taken: the repeat of a deleted job does not run again.
+    // The key stays taken: a repeat of a deleted job does not run again.
     let repeat = post_keyed(&two, "/jobs", "mine", good).await;
     assert_eq!((repeat.status.as_u16(), repeat.id()), (202, good_id.clone()), "{}", repeat.text);
     let waiting = post_keyed(&one, "/jobs?wait_ms=10000", "mine", good).await;

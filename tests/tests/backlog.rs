@@ -1,4 +1,4 @@
-//! The bus holds a window, Redis holds the backlog: order, priorities, and who comes late.
+//! The bus holds a window and Redis holds the backlog: order, priorities, and workers that come late.
 
 #[path = "backlog/hot.rs"]
 mod hot;
@@ -18,7 +18,7 @@ use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::bus_of};
 use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(240);
-/// Offers that a subject's window holds at first.
+/// The number of offers in the window of a subject at first.
 const WINDOW: usize = 32;
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_critical_job_submitted_last_passes_the_backlog() {
     gateway.ended(&critical, LONG).await;
     let order = runs.all();
     let place = order.iter().position(|r| r.job == critical).unwrap();
-    // Some start while it is on its way, the more the longer that takes on a busy machine.
+    // Some jobs start while it is on its way; on a busy machine that takes longer, so more of them start.
     assert!(place - before < 500, "passed by {} of the 1,400 that waited before it", place - before);
 
     for id in &ids {
@@ -57,7 +57,7 @@ async fn a_worker_that_comes_late_finds_its_backlog_at_once() {
     let runs = Executions::default();
     let ids = gateway.submit_many(200, &json!({"topic": "late"})).await;
     until(LONG, "a backlog", async || (gateway.job(&ids[199]).await["state"] == "queued").then_some(())).await;
-    // A minute without anybody: offers that stand there have been looked at meanwhile.
+    // A minute without workers: the offers on the bus have been looked at meanwhile.
     let alone = Instant::now();
     until(LONG, "a minute to pass", async || (alone.elapsed() > Duration::from_secs(60)).then_some(())).await;
     let came = Instant::now();
@@ -89,14 +89,14 @@ async fn a_backlog_survives_the_restart_of_every_scheduler() {
     assert!(runs.counts().values().all(|n| *n == 1), "each started exactly once");
 }
 
-/// How many wait: enough that anything which grows with them would be seen. Another number may be given
-/// by `MUSTER_TEST_MASS`: a million takes four minutes.
+/// The number of waiting jobs: enough to show any cost that grows with them. `MUSTER_TEST_MASS` sets another number:
+/// a million takes four minutes.
 #[expect(clippy::disallowed_methods, reason = "a test's own setting")]
 fn mass() -> usize {
     std::env::var("MUSTER_TEST_MASS").map_or(100_000, |text| text.parse().expect("a number"))
 }
 
-/// Submits so many; what was put off is sent again, as any client does.
+/// Submits `n` jobs. Items that were refused for now are sent again, as any client does.
 async fn pour(gateway: &Probe, mut n: usize, job: &Value) {
     while n > 0 {
         let answer = gateway.post("/jobs/batch", &json!({"items": vec![job; n.min(500)]})).await;
@@ -132,7 +132,7 @@ async fn behind_a_hundred_thousand_jobs_a_critical_one_and_another_tenants_start
     let _worker = runs.worker(&stack, Setup { slots, ..Setup::new("w1", "mass") }, work);
     runs.reach(3 * slots, LONG).await;
 
-    // Of jobs that take long, only those whose offers stand on the bus already start before it.
+    // The jobs take long, so only those whose offers are on the bus already start before it.
     let bus = bus_of(&stack, "looker").await;
     let subject = subjects::offer(&lane.0, &lane.1);
     let begun = runs.all().len();
@@ -140,14 +140,14 @@ async fn behind_a_hundred_thousand_jobs_a_critical_one_and_another_tenants_start
     let standing = bus.subject_count(&subject).await.unwrap() as usize;
     one.ended(&critical, LONG).await;
     let place = runs.all().iter().position(|run| run.job == critical).unwrap();
-    // Or are on their way there: a scheduler that fell behind fills its window at once. And those that start
-    // while it is submitted.
+    // Or whose offers are on their way there: a scheduler that fell behind fills its window at once. Also those that
+    // start while it is submitted.
     let ahead = standing.max(WINDOW) + 4 * slots;
     assert!(place <= begun + ahead, "{} started before it, {standing} stood there", place - begun);
     assert!(standing <= 64, "the bus holds a window, not the mass: {standing}");
     eprintln!("{} started before the critical one, {standing} stood there", place - begun);
 
-    // Another tenant's first job does not wait for the mass at all.
+    // The first job of another tenant does not wait for the other jobs at all.
     let acme = two.for_tenant("acme");
     let tenant = Setup { tenant: "acme".into(), ..Setup::new("w2", "mass") };
     let _theirs = runs.worker(&stack, tenant, work);
@@ -155,7 +155,7 @@ async fn behind_a_hundred_thousand_jobs_a_critical_one_and_another_tenants_start
     let first = acme.submit(job(0, "low")).await;
     acme.ended(&first, LONG).await;
     let waited = runs.of(&first)[0].at - asked;
-    // The mass takes hours.
+    // Running all the jobs would take hours.
     assert!(waited < Duration::from_secs(20), "another tenant's first job waited {waited:?}");
     eprintln!("another tenant's first job began after {waited:?}");
     assert!(runs.counts().len() < mass / 10, "the mass still waits");

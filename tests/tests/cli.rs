@@ -1,5 +1,5 @@
-//! The command line as its users have it: commands, their output and exit codes, and workers
-//! without a line of code, over NATS and over HTTP.
+//! The command line as users see it: commands, their output and exit codes, and workers that need no code, over NATS
+//! and over HTTP.
 
 #[path = "cli/watch.rs"]
 mod watch;
@@ -22,7 +22,7 @@ use tokio::{io::AsyncWriteExt, process::Command};
 const SOON: Duration = Duration::from_secs(60);
 const NOBODY: &str = "0198c0de-0000-7000-8000-000000000000";
 
-/// What a command printed and how it ended.
+/// The output of a command, and its exit code.
 #[derive(Debug)]
 struct Said {
     code: i32,
@@ -31,7 +31,7 @@ struct Said {
 }
 
 impl Said {
-    /// Ended with this code; otherwise everything it said is shown.
+    /// Checks the exit code; shows the whole output if it differs.
     fn ends(self, code: i32) -> Said {
         assert_eq!(self.code, code, "{self:?}");
         self
@@ -46,7 +46,7 @@ impl Said {
     }
 }
 
-/// A person at a shell in some folder.
+/// A shell in some folder.
 struct Shell {
     folder: TempDir,
     args: Vec<String>,
@@ -54,12 +54,12 @@ struct Shell {
 }
 
 impl Shell {
-    /// Knows nothing of any stack.
+    /// A shell without any stack.
     fn bare() -> Shell {
         Shell { folder: tempfile::tempdir().expect("a folder"), args: Vec::new(), env: Vec::new() }
     }
 
-    /// Names the stack by its state file with every command.
+    /// A shell that names the stack by its state file with every command.
     fn of(stack: &Stack) -> Shell {
         let file = stack.folder().join("stack.json");
         Shell { args: vec!["--state-file".into(), file.display().to_string()], ..Shell::bare() }
@@ -74,7 +74,7 @@ impl Shell {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("muster can be started");
         let mut stdin = child.stdin.take().expect("a pipe");
-        // Who does not read its input closes it.
+        // A command that does not read its input closes it.
         let _ = stdin.write_all(input.as_bytes()).await;
         drop(stdin);
         let Output { status, stdout, stderr } = child.wait_with_output().await.expect("it ends");
@@ -120,7 +120,7 @@ async fn jobs_are_submitted_followed_and_steered() {
     assert_eq!((one["items"].as_array().map(Vec::len), one["next_cursor"].is_string()), (Some(1), true));
     assert!(shell.muster("job list").await.ends(0).out.contains(&id));
 
-    // A job that ends badly: 4 for whoever waited for it, 0 for whoever only looks.
+    // A job that ends badly: exit code 4 for a command that waited for it, 0 for one that only reads it.
     let bad = r#"{"code":"c1","message":"no good","retryable":false}"#;
     let args = ["job", "submit", "--topic", "f", "--payload", bad, "--wait", "-o", "json"];
     let failed = shell.fed(&args, "").await.ends(4);
@@ -241,7 +241,7 @@ async fn keys_status_and_every_way_to_find_the_stack() {
     let table = shell.muster("status").await.ends(0).out;
     assert!(table.contains("gateway-2") && table.contains("scheduler-1") && table.contains("up"), "{table}");
 
-    // By the state file below the current folder, and by the environment.
+    // The stack is found by the state file below the current folder, and by the environment.
     let here = Shell::bare();
     std::os::unix::fs::symlink(stack.folder(), here.folder.path().join(".muster")).unwrap();
     here.muster("job submit --topic t --delay 1h").await.ends(0);
@@ -252,7 +252,7 @@ async fn keys_status_and_every_way_to_find_the_stack() {
         ("MUSTER_TENANT", "acme".into()),
     ];
     assert_eq!(told.muster("job list -o json").await.ends(0).json()["items"].as_array().map(Vec::len), Some(1));
-    // One gateway gone: the other answers.
+    // One gateway is gone: the other answers.
     let old = stack.kill9("gateway-1");
     shell.muster("job list").await.ends(0);
     stack.replaced("gateway-1", old).await;
@@ -274,7 +274,7 @@ async fn many_jobs_come_from_a_file() {
         list["items"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
     assert_eq!(listed, ids);
 
-    // One line is no job: nothing is sent. One job is refused: the others are not.
+    // If one line is not a job, nothing is sent. If one job is refused, the others are accepted.
     let said = shell.fed(&["job", "submit", "--file", "-"], &format!("{}nonsense\n", line(1))).await.ends(2);
     assert!(said.err.contains("line 2"), "{said:?}");
     let mixed = format!(

@@ -26,7 +26,7 @@ async fn on_clusters_jobs_run_fail_are_cancelled_and_outlive_a_primary() {
         if payload["fail"] == json!(true) { Err(HandlerError::permanent("asked to")) } else { Ok(payload) }
     });
 
-    // Idempotent, over both gateways.
+    // Submits are idempotent over both gateways.
     let body = Some(json!({"topic": "smoke", "payload": 1}).to_string().into_bytes());
     let key = [("Idempotency-Key", "same")];
     let post = |gateway: muster_tests::Probe| {
@@ -45,13 +45,13 @@ async fn on_clusters_jobs_run_fail_are_cancelled_and_outlive_a_primary() {
     let delayed = one.submit(json!({"topic": "smoke", "delay_ms": 1000})).await;
     assert_eq!(two.ended(&delayed, LONG).await["state"], "succeeded");
 
-    // A primary dies under load. What was answered ends; what was not is asked again by its client.
+    // A primary dies under load. Answered jobs end; the client repeats submits that were not answered.
     let ids = one.submit_many(500, &json!({"topic": "smoke", "payload": 2})).await;
     stack.kill9("redis-1");
     for id in &ids {
         assert_eq!(two.ended(id, LONG).await["state"], "succeeded");
     }
-    // Whoever takes over may be asked for a moment before it serves.
+    // The new primary may be asked for a moment before it serves.
     let after = until(LONG, "submits to be accepted again", async || {
         let items = vec![json!({"topic": "smoke", "payload": 3}); 200];
         let answer = two.post("/jobs/batch", &json!({ "items": items })).await;
@@ -71,7 +71,7 @@ fn redis_cli(args: &[&str]) -> String {
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
-/// What one node says of all: (id, port, flags, its primary's id, number of slot ranges).
+/// What one node reports about all nodes: (id, port, flags, id of its primary, number of slot ranges).
 fn nodes(port: &str) -> Vec<(String, String, String, String, usize)> {
     let said = redis_cli(&["-p", port, "CLUSTER", "NODES"]);
     said.lines()
@@ -84,7 +84,7 @@ fn nodes(port: &str) -> Vec<(String, String, String, String, usize)> {
         .collect()
 }
 
-/// The port of the primary that has the default tenant's listing of these ten minutes.
+/// The port of the primary that has the default tenant's listing of the current ten minutes.
 fn listing_port(port: &str) -> String {
     let seconds: u64 = redis_cli(&["-p", port, "TIME"]).lines().next().unwrap().parse().unwrap();
     let said = redis_cli(&["-p", port, "LLEN", &format!("muster:idx:default:{}", seconds / 600)]);
@@ -98,7 +98,7 @@ fn ports(stack: &Stack) -> Vec<String> {
     stack.state().redis_url.split(',').map(|url| url.rsplit(':').next().unwrap().to_owned()).collect()
 }
 
-/// The processes of the shard whose primary has this port: it and its replica.
+/// The processes of the shard whose primary has this port: the primary and its replica.
 fn shard_of(stack: &Stack, serving: &str) -> Vec<String> {
     let (all, ports) = (nodes(&ports(stack)[0]), ports(stack));
     let primary = all.iter().find(|n| n.1 == serving).expect("a primary");
@@ -108,7 +108,7 @@ fn shard_of(stack: &Stack, serving: &str) -> Vec<String> {
     of_it.map(|(n, _)| format!("redis-{}", n + 1)).collect()
 }
 
-/// Submits through both gateways until told to stop; every request must be accepted.
+/// Submits through both gateways until `enough` is set; every request must be accepted.
 async fn submit_until(one: &Probe, two: &Probe, job: &Value, enough: &AtomicBool) -> Vec<String> {
     let mut ids = Vec::new();
     while !enough.load(Ordering::Relaxed) {
@@ -140,7 +140,7 @@ async fn slots_and_stream_leaders_that_change_hands_under_load_lose_nothing() {
     let _worker = runs.worker(&stack, setup, work);
     let job = json!({"topic": "moving", "retry": {"max_attempts": 1}});
 
-    // A live reshard: slots go from each primary to the next while jobs flow.
+    // A live reshard: slots move from each primary to the next while jobs flow.
     let port = ports(&stack).remove(0);
     let enough = AtomicBool::new(false);
     let resharding = async {
@@ -151,7 +151,7 @@ async fn slots_and_stream_leaders_that_change_hands_under_load_lose_nothing() {
         runs.reach(50, LONG).await;
         let mut moved = 0;
         for n in 0..3 {
-            // The tool moves nothing before all nodes have heard of what was moved last.
+            // The tool moves nothing before all nodes know about the last move.
             until(LONG, "the nodes to agree", async || {
                 let seed = seed.clone();
                 let checked = tokio::task::spawn_blocking(move || redis_cli(&["--cluster", "check", &seed]));
@@ -165,7 +165,7 @@ async fn slots_and_stream_leaders_that_change_hands_under_load_lose_nothing() {
             });
             let said = moving.await.unwrap();
             assert!(!said.contains("[ERR]"), "{said}");
-            // The slots that came last may be those that go on, so where they end tells nothing.
+            // The slots that moved last may move on, so their final place shows nothing.
             moved += said.lines().filter(|line| line.starts_with("Moving slot")).count();
         }
         enough.store(true, Ordering::Relaxed);
@@ -214,7 +214,7 @@ async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
         tokio::time::sleep(Duration::from_millis(payload["ms"].as_u64().unwrap_or(0))).await;
         Ok(payload)
     });
-    // Sixty jobs of every shard: half of them end while one shard is away, half outlast it.
+    // Sixty jobs spread over all shards: half of them end while one shard is away, half outlast it.
     let job = |ms: u64| json!({"topic": "shards", "payload": {"ms": ms}, "retry": {"max_attempts": 1}});
     let mut ids = Vec::new();
     for n in 0..60 {
@@ -222,7 +222,7 @@ async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
     }
     runs.reach(60, LONG).await;
 
-    // A primary and its replica hang together, so nobody takes over: those with the tenant's listing.
+    // The primary and the replica with the tenant's listing hang together, so no node takes over.
     let names = shard_of(&stack, &listing_port(&ports(&stack)[0]));
     for name in &names {
         stack.signal(name, Signal::SIGSTOP);
@@ -230,11 +230,11 @@ async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
     let began = Instant::now();
     let (mut served, mut asked, mut late) = (0, 0, 0);
     while began.elapsed() < Duration::from_secs(60) {
-        // The other shards go on: what can be accepted is, what cannot is told so in time.
+        // The other shards go on: submits that can be accepted are accepted, the others are refused in time.
         let since = Instant::now();
         let answer = one.post("/jobs", &job(0)).await;
         assert!([202, 503].contains(&answer.status.as_u16()), "{}", answer.text);
-        // A busy machine may keep one waiting, and never many.
+        // On a busy machine one answer may be late, but never many.
         assert!(since.elapsed() < Duration::from_secs(15), "took {:?}", since.elapsed());
         late += usize::from(since.elapsed() > Duration::from_millis(2_500));
         asked += 1;
@@ -243,7 +243,7 @@ async fn a_shard_that_is_away_for_a_minute_costs_no_live_worker_its_job() {
             ids.push(answer.id());
         }
     }
-    // Homes and records are put where somebody answers; now and then one finds out whether the shard is back.
+    // Homes and records go to nodes that answer; now and then a submit checks whether the shard is back.
     eprintln!("with a shard away {served} of {asked} submits were accepted");
     assert!(late * 10 <= asked, "{late} of {asked} answers were late");
     assert!(served * 2 > asked, "healthy shards never stall: {served} of {asked} were accepted");
@@ -266,7 +266,7 @@ async fn a_shard_that_is_away_delays_the_rescue_of_nobody_who_is_not_on_it() {
     doomed.lease_ms = 15_000;
     let mut ids = Vec::new();
     for _ in 0..30 {
-        // One by one: a batch shares a shard of homes.
+        // Submit one by one: a batch shares a shard of homes.
         ids.push(gateway.submit(json!({"topic": "doomed", "retry": {"max_attempts": 2}})).await);
     }
     for _ in &ids {
@@ -275,8 +275,8 @@ async fn a_shard_that_is_away_delays_the_rescue_of_nobody_who_is_not_on_it() {
     let runs = Executions::default();
     let _well = runs.echo(&stack, "well", "doomed");
 
-    // A shard that has jobs, and neither the lock of whoever looks at them nor the audit log: without a
-    // leader nobody looks, and nobody is rescued without a word about it.
+    // Choose a shard that has jobs, but neither the lock of the reconciler nor the audit log: without a leader no
+    // scheduler looks at jobs, and no job is rescued without an audit entry.
     let job = |id: &String| id.parse::<JobId>().expect("an id");
     let node = |id: &String| store.node_of(job(id)).expect("a node").port().to_string();
     let owner = |key: &str| store.router().owner(key.as_bytes()).expect("a node").port().to_string();
@@ -287,13 +287,13 @@ async fn a_shard_that_is_away_delays_the_rescue_of_nobody_who_is_not_on_it() {
         stack.signal(name, Signal::SIGSTOP);
     }
     let stopped = Instant::now();
-    // Neither record nor home is on it.
+    // Jobs with neither record nor home on that shard.
     let mut others = Vec::new();
     for id in ids.iter().filter(|id| node(id) != away) {
         others.extend(store.home_of(job(id)).await.is_ok().then_some(id.clone()));
     }
     assert!(others.len() >= 5 && others.len() < ids.len(), "{} of 30", others.len());
-    // However long it takes on a busy machine: the shard is away until all of them have ended.
+    // However long it takes on a busy machine, the shard is away until all of these jobs have ended.
     for id in &others {
         let job = gateway.ended(id, LONG).await;
         assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("succeeded"), Some(2)), "{job}");
@@ -320,7 +320,7 @@ async fn a_primary_that_dies_with_writes_that_no_replica_had_loses_no_job_and_no
     let early = one.submit_many(50, &job).await;
     all_ran_once(&one, &runs, &early).await;
 
-    // The replica hangs and its link is cut: nothing from here on reaches it.
+    // The replica hangs and its link is cut: nothing that follows reaches it.
     let ports = ports(&stack);
     let primary = listing_port(&ports[0]);
     let name = |port: &String| format!("redis-{}", 1 + ports.iter().position(|p| p == port).expect("a node"));
@@ -344,7 +344,7 @@ async fn a_primary_that_dies_with_writes_that_no_replica_had_loses_no_job_and_no
     let ended = async |id: &String, state: &str| {
         let what = format!("{id} to be {state}");
         until(LONG, &what, async || (two.get(&format!("/jobs/{id}")).await.body["state"] == state).then_some(())).await;
-        // Whoever forgot it has it from its submit.
+        // A scheduler restores a forgotten job from its submit.
         let history = one.history(id).await;
         let lines = history["transitions"].as_array().expect("lines");
         usize::from(lines.iter().any(|line| line["note"].as_str().is_some_and(|note| note.contains("forgotten"))))

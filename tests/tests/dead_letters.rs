@@ -1,5 +1,5 @@
-//! Dead letters and bulk operations: what ended badly is found and counted, and one act for many
-//! jobs does to each exactly what it should, whoever carries it out and dies.
+//! Dead letters and bulk operations: jobs that ended badly are found and counted, and a bulk operation does to each
+//! job exactly what it should, also if the gateway that carries it out dies.
 
 #[path = "dead_letters/offers.rs"]
 mod offers;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Fails for good, with the code that the payload names; succeeds if it names none.
+/// A worker that fails jobs for good with the error code in the payload, and succeeds if there is none.
 fn failing(runs: &Executions, stack: &Stack, topic: &str) -> TestWorker {
     let mut setup = Setup::new(&format!("w-{topic}"), topic);
     setup.slots = 32;
@@ -28,7 +28,7 @@ fn failing(runs: &Executions, stack: &Stack, topic: &str) -> TestWorker {
     })
 }
 
-/// Everything a list shows, over all its pages.
+/// Everything that a list shows, over all its pages.
 async fn all(gateway: &Probe, path: &str) -> Vec<Value> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -54,11 +54,11 @@ async fn asked(gateway: &Probe, body: Value) -> String {
     answer.id()
 }
 
-/// The operation once it is over.
+/// Waits until the operation has ended, and returns it.
 async fn over(gateway: &Probe, id: &str) -> Value {
     let path = format!("/api/v1/operations/{id}");
     until(SOON, "the operation to end", async || {
-        // Either gateway may carry it, so the one that is asked may be the one that died.
+        // Either gateway may carry out the operation, so the gateway that is asked may be the one that died.
         let operation = gateway.send(Method::GET, &path, &[], None).await.ok()?.body;
         (operation["done"] == json!(true)).then_some(operation)
     })
@@ -114,7 +114,7 @@ async fn a_bulk_retry_makes_one_new_job_of_each_though_its_gateway_dies() {
         assert_eq!(cause["last_seen"].as_str(), last, "{summary}");
     }
 
-    // A retry by hand before: the bulk retry leaves that one alone.
+    // One job was retried by hand before: the bulk retry leaves it alone.
     let by_hand = one.post(&format!("/jobs/{}/retry", mails[0]), &json!({})).await;
     assert_eq!(by_hand.status, 202);
     one.ended(&by_hand.id(), SOON).await;
@@ -132,7 +132,7 @@ async fn a_bulk_retry_makes_one_new_job_of_each_though_its_gateway_dies() {
     assert_eq!((&operation["status"], &operation["counts"]), (&json!("done"), &counts(151, 150, 1)), "{operation}");
     assert!(operation["finished_at"].is_string() && operation["carried_by"].is_string());
 
-    // Exactly one new job of each, and each ran once and failed again.
+    // There is exactly one new job for each, and each ran once and failed again.
     dead(&two, 201 + 150).await;
     let new: Vec<Value> =
         all(&two, "/jobs?topic=mail").await.into_iter().filter(|job| job["retry_of"].is_string()).collect();
@@ -144,7 +144,7 @@ async fn a_bulk_retry_makes_one_new_job_of_each_though_its_gateway_dies() {
     for id in &mails[..3] {
         assert!(two.job(id).await["retried_as"].is_string());
     }
-    // The retries that failed were not there when it was asked for: it is not its own food.
+    // The failed retries did not exist when the operation was requested: an operation never retries its own retries.
     let again = two.post("/jobs/bulk", &json!({"action": "retry", "filter": filter, "dry_run": true})).await;
     assert_eq!((again.field("matched"), again.field("skipped")), (&json!(301), &json!(151)));
 }
@@ -156,7 +156,7 @@ async fn bulk_cancels_and_deletes_stop_where_they_are_told() {
     let waiting = one.submit_many(60, &json!({"topic": "idle", "labels": {"batch": "a"}})).await;
     let later = one.submit_many(5, &json!({"topic": "idle", "delay_ms": 3_600_000})).await;
 
-    // Three first, to see whether it is right.
+    // First a canary of three jobs.
     let filter = json!({"topic": "idle", "labels": {"batch": "a"}});
     let id = asked(&one, json!({"action": "cancel", "filter": filter, "canary": 3})).await;
     let canary = over(&two, &id).await;
@@ -190,7 +190,7 @@ async fn bulk_cancels_and_deletes_stop_where_they_are_told() {
     assert_eq!(ids(&all(&two, "/jobs").await), later.into_iter().collect());
     assert_eq!(all(&one, "/operations").await.len(), 4);
 
-    // What makes no sense is refused, and the same request is the same operation.
+    // Invalid requests are refused, and the same request is the same operation.
     let wrong = one.post("/jobs/bulk", &json!({"action": "delete", "filter": {}})).await;
     assert_eq!((wrong.status.as_u16(), &wrong.body["errors"][0]["pointer"]), (422, &json!("/filter/state")));
     let body = json!({"action": "cancel", "filter": {"topic": "nothing"}}).to_string();
@@ -221,7 +221,7 @@ async fn another_tenant_sees_and_touches_nothing() {
     assert_eq!(gateway.get(&format!("/operations/{id}")).await.status, 404, "nor the other way round");
     assert_eq!(all(&gateway, "/dlq").await.len(), 20);
 
-    // Nobody knows whose message it is that cannot be read: a tenant's key does not see it.
+    // The tenant of an undecodable message is unknown: a tenant's key does not see the message.
     let letter =
         v1::DeadLetter { subject: "sys.job.submit".into(), reason: "odd".into(), original: vec![1, 2, 3].into() };
     let bus = bus_of(&stack, "stranger").await;
@@ -245,7 +245,7 @@ async fn another_tenant_sees_and_touches_nothing() {
     assert_eq!(theirs.get("/dlq?kind=message").await.status, 403);
     assert!(theirs.get("/dlq/summary").await.body.get("messages").is_none());
 
-    // The same from a shell.
+    // The same from the command line.
     let muster = |args: &[&str]| {
         let state = stack.folder().join("stack.json");
         let said = Command::new(bin("muster")).arg("--state-file").arg(state).args(args).output().unwrap();
@@ -266,7 +266,7 @@ async fn another_tenant_sees_and_touches_nothing() {
     assert!(muster(&["operation", "get", id]).contains("canary"));
     assert!(muster(&["operation", "list"]).contains(id));
 
-    // An operator deletes a message, and a job, as the list names them; a tenant's key no message.
+    // An operator deletes a message and a job by the ids in the list; a tenant's key may not delete a message.
     let message = messages[0]["id"].as_str().unwrap();
     let path = format!("/api/v1/dlq/messages/{message}");
     let delete = async |who: &Probe| who.send(Method::DELETE, &path, &[], None).await.unwrap().status.as_u16();
@@ -278,7 +278,7 @@ async fn another_tenant_sees_and_touches_nothing() {
     assert_eq!(delete(&gateway).await, 404);
     let told = gateway.get("/audit?action=message_delete").await.body;
     assert_eq!(told["items"].as_array().map(Vec::len), Some(1), "{told}");
-    // The two that were retried fail again.
+    // The two retried jobs fail again.
     let before = dead(&gateway, 22).await;
     let job = before[0]["id"].as_str().unwrap();
     assert_eq!(muster(&["dlq", "delete", job]), format!("{job} is gone\n"));

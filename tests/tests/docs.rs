@@ -1,6 +1,6 @@
-//! The docs cannot fall behind unnoticed: links lead somewhere, files and variables that are named are
-//! there, the pages of settings and loops are what the services say, every metric and every error code
-//! is explained.
+//! Keeps the docs up to date: links lead somewhere, named files and variables exist, the pages of settings and loops
+//! match what the services print, and every metric and every error code is explained. (`muster-codegen --check`
+//! checks the page of metrics.)
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Every file below, but for what a build leaves.
+/// Every file below a folder, except for build output.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -36,17 +36,22 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Every file that has a place in the map of the code, by its path from the root.
+/// Every file that belongs to the map of the code, by its path from the root.
 fn sources() -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for folder in ["bench", "crates", "docs", "lua", "proto", "sdk", "services", "tests", "tools"] {
-        files(&root().join(folder), &mut found)?;
+    for folder in ["bench", "crates", "deploy", "docs", "lua", "proto", "sdk", "services", "tests", "tools"] {
+        let folder = root().join(folder);
+        if folder.exists() {
+            files(&folder, &mut found)?;
+        }
     }
+    // Files beside the folders: compose files, settings of tools.
+    found.extend(fs::read_dir(root())?.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()));
     let from_root = |path: &PathBuf| Some(path.strip_prefix(root()).ok()?.to_str()?.to_owned());
-    Ok(found.iter().filter_map(from_root).chain(["clippy.toml".into(), "deny.toml".into()]).collect())
+    Ok(found.iter().filter_map(from_root).collect())
 }
 
-/// What a person reads today: not the decisions of the past, nor what changed when.
+/// The pages that describe the present: without decision records and the changelog.
 fn living_pages() -> Result<Vec<(String, String)>> {
     let mut all = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
     pages(&root().join("docs"), &mut all)?;
@@ -54,12 +59,12 @@ fn living_pages() -> Result<Vec<(String, String)>> {
     all.iter().map(|page| Ok((page.display().to_string(), fs::read_to_string(page)?))).collect()
 }
 
-/// What stands between backticks, without spaces.
+/// The terms between backticks, without those that contain spaces.
 fn terms(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').filter(|term| !term.is_empty() && !term.contains(char::is_whitespace))
 }
 
-/// `a/{b,c}.rs` is two files.
+/// Expands `a/{b,c}.rs` into two files.
 fn spelled_out(term: &str) -> Vec<String> {
     let parts = term.split_once('{').and_then(|(head, rest)| Some((head, rest.split_once('}')?)));
     let Some((head, (names, tail))) = parts else { return vec![term.to_owned()] };
@@ -96,12 +101,16 @@ fn every_file_that_a_page_names_is_there() -> Result<()> {
     let sources = sources()?;
     let is_source = |term: &&str| {
         let end = Path::new(term).extension().and_then(|end| end.to_str()).unwrap_or_default();
-        ["rs", "lua", "proto", "toml", "py"].contains(&end) && !term.contains(['<', '*', '…', '|'])
+        let known = ["rs", "lua", "proto", "toml", "py", "sh"].contains(&end);
+        // Pages also name YAML files of other programs; those of this repository are under deploy and at the root.
+        let deployed =
+            ["yml", "yaml"].contains(&end) && (term.starts_with("deploy/") || term.starts_with("docker-compose"));
+        (known || deployed) && !term.contains(['<', '*', '…', '|', '$'])
     };
     let mut checked = 0;
     for (page, text) in living_pages()? {
         for file in terms(&text).filter(is_source).flat_map(spelled_out) {
-            // In its sentence a file may be named by the end of its path.
+            // A sentence may name a file by the end of its path.
             let there = sources.iter().any(|source| *source == file || source.ends_with(&format!("/{file}")));
             ensure!(there, "{page}: there is no {file}");
             checked += 1;
@@ -114,7 +123,18 @@ fn every_file_that_a_page_names_is_there() -> Result<()> {
 #[test]
 fn every_variable_that_a_page_names_is_read_by_somebody() -> Result<()> {
     let mut code = fs::read_to_string(root().join("docs/reference/settings.md"))?;
-    for file in sources()?.iter().filter(|file| file.ends_with(".rs") && !file.starts_with("tests/")) {
+    // Services and tools read variables; so do compose files, the example of their settings, and scripts.
+    let reads = |file: &&String| {
+        let end = Path::new(file).extension().and_then(|end| end.to_str()).unwrap_or_default();
+        let deployed = file.starts_with("deploy/") || !file.contains('/');
+        match end {
+            "rs" => !file.starts_with("tests/"),
+            "sh" | "py" => !file.starts_with("tests/"),
+            "yml" | "yaml" | "conf" => deployed,
+            _ => file.as_str() == ".env.example" || file.as_str() == "Makefile",
+        }
+    };
+    for file in sources()?.iter().filter(reads) {
         code.push_str(&fs::read_to_string(root().join(file))?);
     }
     let known: BTreeSet<&str> = code.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).collect();

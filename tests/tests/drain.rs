@@ -1,4 +1,4 @@
-//! Workers that are told to leave, and one whose heart beats while its hands do nothing.
+//! Workers that are asked to drain, and a worker that still sends heartbeats while its loop hangs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -97,7 +97,7 @@ async fn a_worker_whose_loop_is_dead_is_shown_unhealthy_and_loses_its_leases() {
     hung.lease_ms = 2_000;
     let id = gateway.submit(json!({"topic": "t"})).await;
     hung.start_next().await;
-    // Its heart beats beside the loop, and says that the loop does not turn; nobody extends.
+    // The heartbeats come from outside the loop and say that the loop does not run; no lease is extended.
     let bus = bus_of(&stack, "hung-heart").await;
     let beat = Heartbeat {
         worker: "hung".into(),
@@ -131,7 +131,7 @@ async fn a_worker_whose_loop_hangs_is_shown_unhealthy_by_every_gateway_and_its_j
     for gateway in [&one, &two] {
         until(SOON, "it to be seen well", async || seen(gateway, "hung").await.filter(|w| w["healthy"] == true)).await;
     }
-    // More than fits the pipe that nobody reads: it hangs while it logs one of them.
+    // More output than fits into the unread pipe: the worker hangs while it logs one of these jobs.
     two.submit_many(60, &json!({"topic": "t", "payload": "loud", "retry": {"max_attempts": 1}})).await;
     let mut last_seen = Vec::new();
     for gateway in [&one, &two] {
@@ -147,7 +147,7 @@ async fn a_worker_whose_loop_hangs_is_shown_unhealthy_by_every_gateway_and_its_j
     assert_eq!((&job["state"], &job["attempt"], &job["worker"]), (&json!("succeeded"), &json!(2), &json!("well")));
     let lost = one.history(&long).await;
     assert_eq!((&lost["attempts"][0]["worker"], &lost["attempts"][1]["worker"]), (&json!("hung"), &json!("well")));
-    // Its heart beats all the while.
+    // The heartbeats go on all the time.
     for (gateway, before) in [&one, &two].into_iter().zip(last_seen) {
         until(SOON, "it to be heard again", async || {
             let now = seen(gateway, "hung").await.expect("its heart beats, so it is not forgotten");
@@ -164,7 +164,7 @@ async fn a_result_counts_though_a_release_of_the_same_attempt_crosses_it() {
     let stack = Stack::start().await;
     let (gateway, runs, gate) = (stack.gateway(1), Executions::default(), Arc::new(Semaphore::new(0)));
     let (waits, bus) = (gate.clone(), bus_of(&stack, "listener").await);
-    // One attempt only: given back it would run again, lost it would be the last.
+    // There is only one attempt: if it is given back, the job runs again; if it is lost, the job ends.
     let once = |topic: &str| json!({"topic": topic, "payload": 7, "retry": {"max_attempts": 1}});
     let setup = Setup { drain: Duration::ZERO, grace: Duration::from_secs(2), ..Setup::new("leaving", "cross") };
     let leaving = runs.worker(&stack, setup, move |_, payload| {
@@ -180,13 +180,13 @@ async fn a_result_counts_though_a_release_of_the_same_attempt_crosses_it() {
     let theirs = gateway.submit(once("by-hand")).await;
     let attempt = hand.start_next().await;
 
-    // Nobody settles anything for a while.
+    // No scheduler settles anything for a while.
     stack.signal("scheduler-1", Signal::SIGSTOP);
     let mut said = bus.subscribe(&subjects::result(), None).await.unwrap();
     bus.flush(SOON).await;
-    // It is to leave at once and give back what runs; just then what runs is done.
+    // The worker has to leave at once and give back its job; at that moment the job is done.
     tokio::join!(leaving.drain(), async { gate.add_permits(1) });
-    // And a worker that says both.
+    // Another worker reports both.
     hand.succeed(&attempt, "8").await;
     hand.release(&attempt).await;
     stack.signal("scheduler-1", Signal::SIGCONT);
@@ -202,7 +202,7 @@ async fn a_result_counts_though_a_release_of_the_same_attempt_crosses_it() {
     }
     assert_eq!(runs.all().len(), 1, "it ran once");
     assert_eq!(hand.settled().await.standing(), Standing::Ok, "who said both hears that its result stands");
-    // Whoever has sent a result never releases: of the attempt that our worker ran nothing else was said.
+    // A worker that has sent a result never releases: for its attempt nothing else was reported.
     let mut heard = 0;
     while let Ok(Some(received)) = tokio::time::timeout(Duration::from_millis(200), said.next()).await {
         let Body::Result(group) = received.body else { continue };

@@ -1,5 +1,4 @@
-//! `muster drill` as its users have it: a short chaos whose verdict is all zeros, one drill by name,
-//! and the words around them.
+//! `muster drill` as users see it: a short chaos with a verdict of all zeros, one drill by name, and its messages.
 
 use std::process::Stdio;
 
@@ -7,7 +6,7 @@ use muster_testkit::bin;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-/// Runs a drill; its exit code, what it printed, and what it told on the way.
+/// Runs a drill. Returns its exit code, its output, and its progress messages.
 async fn drill(args: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(bin("muster"))
         .arg("drill")
@@ -25,7 +24,7 @@ fn read(out: &str, err: &str) -> Value {
     serde_json::from_str(out).unwrap_or_else(|error| panic!("{error}: {out}\n{err}"))
 }
 
-/// A bit more than a minute, because it takes that long for every kind of fault to have had its turn.
+/// A bit more than a minute: it takes that long for every kind of fault to occur.
 #[tokio::test]
 async fn a_short_chaos_keeps_every_promise() {
     let args = ["chaos", "--minutes", "1.2", "--seed", "42", "--replicas", "2", "--jobs-per-s", "20", "-o", "json"];
@@ -62,8 +61,8 @@ fn both_kinds_of_workers_ran_jobs(verdict: &Value) {
     }
 }
 
-/// Half a minute: the failover comes first, every other kind of fault on its heels, and what they left undone has
-/// the rest of the time to be found.
+/// Half a minute: the failover comes first, every other kind of fault follows at once, and the rest of the time is
+/// for finding what the faults left undone.
 #[tokio::test]
 async fn a_short_chaos_on_a_cluster_has_every_kind_of_fault_and_keeps_every_promise() {
     let args = [
@@ -86,7 +85,7 @@ async fn a_short_chaos_on_a_cluster_has_every_kind_of_fault_and_keeps_every_prom
     assert!(verdict["accepted"].as_u64() > Some(200), "{verdict:#}");
     assert_eq!(verdict["accepted"], verdict["ended"], "{verdict:#}");
     assert_eq!(verdict["audit_log_breaks"], 0);
-    // Counted only if they were carried out: those of Redis if a replica has taken over.
+    // A fault counts only if it was carried out; a fault of Redis only if a replica has taken over.
     let of_processes = ["kill", "leave", "pause", "cut", "stall"];
     let of_stores = ["drop_streams", "wipe_nats", "kill_nats", "hand_over", "kill_primary"];
     for kind in of_processes.into_iter().chain(of_stores) {
@@ -97,11 +96,11 @@ async fn a_short_chaos_on_a_cluster_has_every_kind_of_fault_and_keeps_every_prom
     both_kinds_of_workers_ran_jobs(&verdict);
 }
 
-/// How much later than it may a recovery is on a machine that others keep busy, in milliseconds.
+/// How much later than allowed a recovery may be on a busy machine, in milliseconds.
 const BUSY: u64 = 5_000;
 
-/// Plays one; it must break no promise, measure these recoveries, and tell what it does. How soon each must be is
-/// for a machine of its own.
+/// Runs one drill. It must break no promise, measure these recoveries, and print what it does. Limits on the recovery
+/// times need a machine without other load.
 async fn passes(args: &[&str], measured: &[&str], tells: &str) {
     let (code, out, err) = drill(&[args, &["-o", "json"]].concat()).await;
     let played = read(&out, &err);
@@ -175,7 +174,7 @@ async fn drills_are_listed_and_a_plan_follows_from_its_seed() {
     assert_eq!(code, Some(0));
     let listed = read(&out, &err);
     let names: Vec<&str> = listed.as_array().expect("a list").iter().filter_map(|row| row["name"].as_str()).collect();
-    assert_eq!(names, ["leader", "worker", "gateway", "nats", "redis", "clock", "rolling"]);
+    assert_eq!(names, ["leader", "worker", "gateway", "nats", "redis", "clock", "rolling", "sick"]);
 
     let plan = ["chaos", "--minutes", "5", "--plan", "--seed"];
     let (code, one, _) = drill(&[&plan[..], &["1"]].concat()).await;

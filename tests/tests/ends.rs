@@ -13,7 +13,7 @@ use muster_tests::{
 use muster_wire::v1::Offer;
 use serde_json::{Value, json};
 
-/// How late a turn may come on a busy machine: far less than the longest back-off.
+/// How late a transition may come on a busy machine: far less than the longest back-off.
 const LATE: Duration = Duration::from_secs(6);
 const SOON: Duration = Duration::from_secs(60);
 
@@ -40,7 +40,7 @@ async fn a_job_that_always_fails_is_tried_as_often_as_asked_at_the_asked_times()
         let gap = pair[1] - pair[0];
         assert!((wanted..wanted + LATE).contains(&gap), "waited {gap:?} instead of {wanted:?}");
     }
-    // By the clock of Redis as well: from each failure to the next attempt's turn.
+    // The same by the clock of Redis: from each failure to the wake-up for the next attempt.
     let story = gateway.history(&id).await;
     let lines = story["transitions"].as_array().unwrap();
     let at = |line: &Value| Time::parse_rfc3339(line["at"].as_str().unwrap()).unwrap();
@@ -49,7 +49,7 @@ async fn a_job_that_always_fails_is_tried_as_often_as_asked_at_the_asked_times()
     assert_eq!(waits.len(), 2, "{story}");
     assert!(waits.iter().zip(wanted).all(|(wait, wanted)| (wanted..wanted + LATE).contains(wait)), "{waits:?}");
 
-    // Offered a thousand times more, under every version that it ever had: it is over.
+    // The job is offered a thousand times more, under every version that it ever had: it stays ended.
     let bus = bus_of(&stack, "repeater").await;
     let offers = (0..1_000_u32).map(|n| Offer {
         job_id: id.parse::<JobId>().unwrap().as_bytes().to_vec().into(),
@@ -64,7 +64,7 @@ async fn a_job_that_always_fails_is_tried_as_often_as_asked_at_the_asked_times()
     offers_are_gone(&bus, "broken", SOON).await;
     assert_eq!((runs.all().len(), gateway.job(&id).await), (3, job), "never run again");
 
-    // One dead letter, found by the list of bad ends.
+    // There is one dead letter, and the list of bad ends shows it.
     let dead = gateway.get("/jobs?state=failed").await;
     assert_eq!(dead.body["items"].as_array().unwrap().len(), 1);
 }
@@ -97,7 +97,7 @@ async fn a_cancel_reaches_a_running_worker_at_once_and_its_late_result_changes_n
     let runs = Executions::default();
     let heard = Executions::default();
     let notes = heard.clone();
-    // Its next extension would tell it as well, ten seconds after it began.
+    // The worker's next extension would also report the cancel, ten seconds after the start.
     let setup = Setup { lease: Duration::from_secs(30), ..Setup::new("w1", "stoppable") };
     let _worker = runs.worker(&stack, setup, move |ctx, _| {
         let notes = notes.clone();
@@ -114,7 +114,7 @@ async fn a_cancel_reaches_a_running_worker_at_once_and_its_late_result_changes_n
         }
     });
     let id = gateway.submit(json!({"topic": "stoppable"})).await;
-    // A cancel may overtake the word that a job is started: then it is never run.
+    // A cancel may overtake the message that a job is started: then the job is never run.
     runs.reach(1, SOON).await;
     let asked = std::time::Instant::now();
     let answer = gateway.post(&format!("/jobs/{id}/cancel"), &json!({"reason": "changed my mind"})).await;
@@ -161,7 +161,7 @@ async fn delays_deadlines_start_by_and_time_outs_are_kept() {
             () = ctx.cancelled() => Ok(json!("stopped")),
         }
     });
-    // Somebody is there to start what must not be late.
+    // Make sure that a worker is there to start jobs that must not be late.
     let first = gateway.submit(json!({"topic": "slow", "payload": {"ms": 0}})).await;
     gateway.ended(&first, SOON).await;
     let begin = std::time::Instant::now();

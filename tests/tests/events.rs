@@ -1,4 +1,4 @@
-//! Watching events: the same on every gateway, resumed at any of them, whatever happens to the one before.
+//! Watching events: the same on every gateway, resumed at any of them, whatever happens to the previous one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,9 +41,9 @@ async fn kept_from(bus: &Bus, id: &str) -> Vec<(String, String)> {
     kept.split_off(first)
 }
 
-/// Writes down what it is told until so many jobs have ended, or the connection is over.
+/// Collects events until `ends` jobs have ended, or the connection is closed.
 async fn follow(watch: &mut Watch, told: &mut Vec<Value>, ends: usize) {
-    // An end may be told twice.
+    // An end may be sent twice.
     let ended = |event: &Value| event["data"]["done"].as_bool()?.then(|| event["subject"].to_string());
     let mut over: BTreeSet<String> = told.iter().filter_map(ended).collect();
     while over.len() < ends {
@@ -54,7 +54,7 @@ async fn follow(watch: &mut Watch, told: &mut Vec<Value>, ends: usize) {
     }
 }
 
-/// Every job's states, in the order in which they were told, each with its version.
+/// The states of every job in the order of their events, each with its version.
 fn stories(told: &[Value]) -> BTreeMap<String, Vec<(u64, String)>> {
     let mut stories: BTreeMap<String, Vec<(u64, String)>> = BTreeMap::new();
     for event in told {
@@ -73,7 +73,7 @@ async fn a_watcher_whose_gateway_is_killed_goes_on_at_the_other_and_misses_nothi
     let _worker =
         runs.worker(&stack, Setup { slots: 16, ..Setup::new("w1", "seen") }, |_, payload| async { Ok(payload) });
     let jobs = 600;
-    // Before the first of them is told of.
+    // Subscribe before the first event.
     let mut first = stack.gateway(1).watch("topic=seen", None).await;
     let submitting = async {
         let mut ids = Vec::new();
@@ -86,13 +86,13 @@ async fn a_watcher_whose_gateway_is_killed_goes_on_at_the_other_and_misses_nothi
         let mut told = Vec::new();
         follow(&mut first, &mut told, 100).await;
         let died = stack.kill9("gateway-1");
-        // What was under way still arrives.
+        // Events that are already on their way still arrive.
         follow(&mut first, &mut told, usize::MAX).await;
         let mut watch = stack.gateway(2).watch("topic=seen", first.last_id.as_deref()).await;
         follow(&mut watch, &mut told, 300).await;
         stack.replaced("gateway-1", died).await;
         until(SOON, "it to be back", async || stack.ready("gateway-1").await.then_some(())).await;
-        // The client itself breaks off, and comes to the one that knows nothing of it.
+        // The client itself disconnects, and connects to the gateway that knows nothing about it.
         let mut watch = stack.gateway(1).watch("topic=seen", watch.last_id.as_deref()).await;
         follow(&mut watch, &mut told, jobs).await;
         told
@@ -110,7 +110,7 @@ async fn a_watcher_whose_gateway_is_killed_goes_on_at_the_other_and_misses_nothi
     for id in &ids {
         let story = stories.get_mut(id).unwrap_or_else(|| panic!("{id} was never told of"));
         assert!(story.is_sorted(), "{id}: {story:?}");
-        // A step may be told twice.
+        // A transition may be sent twice.
         story.dedup();
         let states: Vec<&str> = story.iter().map(|(_, state)| state.as_str()).collect();
         assert_eq!((states.first(), states.last()), (Some(&"pending"), Some(&"succeeded")), "{id}: {states:?}");
@@ -122,7 +122,7 @@ async fn a_watcher_whose_gateway_is_killed_goes_on_at_the_other_and_misses_nothi
 
 #[tokio::test]
 async fn submit_on_one_gateway_read_wait_cancel_and_watch_on_the_other() {
-    // Whoever offers a job is slow to go on: it has told of it before.
+    // A scheduler that offers a job pauses after it: by then the event is published.
     let slow = "dispatch.after_offer=delay:500;release.after_offer=delay:500";
     let stack = Stack::with(Options::two().env("MUSTER_FAILPOINTS", slow)).await;
     let (one, other) = (stack.gateway(1), stack.gateway(2));
@@ -147,7 +147,7 @@ async fn submit_on_one_gateway_read_wait_cancel_and_watch_on_the_other() {
     let done = one.submit(json!({"topic": "both"})).await;
     other.ended(&done, SOON).await;
     assert_eq!(one.post("/topics/both/pause", &json!({})).await.status, 200);
-    // Schedulers hear of it a moment later: what came before that may run yet.
+    // The schedulers learn about the pause a moment later: jobs submitted before that may still run.
     let mut ids = vec![cancelled, done.clone()];
     let held = loop {
         let id = one.submit(json!({"topic": "both"})).await;
@@ -168,7 +168,7 @@ async fn submit_on_one_gateway_read_wait_cancel_and_watch_on_the_other() {
     let mut stories = stories(&told);
     assert!(stories[&done].is_sorted(), "each step before the next could be made: {:?}", stories[&done]);
     for id in &ids {
-        // A cancel may be told before what another replica has just done, and a step twice.
+        // The event of a cancel may come before that of what another replica has just done, and a transition twice.
         let story = stories.get_mut(id).expect("it was told of");
         story.sort();
         story.dedup();
@@ -180,7 +180,7 @@ async fn submit_on_one_gateway_read_wait_cancel_and_watch_on_the_other() {
     }
     assert!(stories[&held].iter().any(|(_, state)| state == "queued"), "{:?}", stories[&held]);
 
-    // What another tenant does is all that it is told.
+    // The client gets only the events of its own tenant.
     let own = stranger.submit(json!({"topic": "both"})).await;
     assert_eq!(strange.told(SOON).await["subject"], own.as_str(), "nothing of the others");
     assert!(stack.metric("gateway", "muster_event_streams").await >= 2.0);
@@ -206,7 +206,7 @@ async fn a_stream_that_was_deleted_is_a_gap_and_what_comes_is_told() {
     gapped(&mut late).await;
     let after = one.submit(json!({"topic": "t"})).await;
     for watch in [&mut watch, &mut late] {
-        // Of the first one something may have been told meanwhile.
+        // Events of the first job may have been sent meanwhile.
         let mut subject = watch.told(SOON).await["subject"].clone();
         while subject == before.as_str() {
             subject = watch.told(SOON).await["subject"].clone();
@@ -219,7 +219,7 @@ async fn a_stream_that_was_deleted_is_a_gap_and_what_comes_is_told() {
 async fn a_reader_that_stalls_holds_up_nobody_and_gets_everything_in_the_end() {
     let stack = Stack::start().await;
     let gateway = stack.gateway(1);
-    // One that asks, and does not read: as little as can be stands in between.
+    // A client that sends a request and does not read, with as little buffer in between as possible.
     let address = stack.process("gateway-1").http.expect("an address");
     let address = address.strip_prefix("http://").expect("plain HTTP").parse().expect("an address");
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -231,7 +231,7 @@ async fn a_reader_that_stalls_holds_up_nobody_and_gets_everything_in_the_end() {
     let mut some = [0; 1];
     stalled.read_exact(&mut some).await.expect("an answer begins");
 
-    // Far more than fits in between: 40,000 events in 2,000 messages.
+    // Far more than fits into the buffers: 40,000 events in 2,000 messages.
     let mut watch = gateway.watch("", None).await;
     let bus = bus_of(&stack, "teller").await;
     let event = |version| JobEvent {
@@ -259,7 +259,7 @@ async fn a_reader_that_stalls_holds_up_nobody_and_gets_everything_in_the_end() {
     tokio::join!(telling, reading);
     assert!(versions.into_iter().eq(0..40_000), "all of them, in order");
 
-    // Now the other one reads: chunks of HTTP, between which events may be cut.
+    // Now the other client reads: HTTP chunks, which may cut an event.
     let (mut text, mut buffer) = (String::new(), vec![0; 64 * 1024]);
     let end = format!("id: {}\n", ids.last().expect("some"));
     let reading = async {

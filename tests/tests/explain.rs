@@ -1,4 +1,4 @@
-//! Why a job stands where it stands, asked of a real stack in every state that a job can be led to.
+//! Explanations of jobs on a real stack, in every state that a job can be brought into.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn explained(gateway: &Probe, id: &str) -> Value {
     answer.body
 }
 
-/// The explanation once the job is in this state.
+/// Waits until the job is in this state, and returns its explanation.
 async fn once(gateway: &Probe, id: &str, state: &str) -> Value {
     until(SOON, &format!("{id} to be explained as {state}"), async || {
         Some(explained(gateway, id).await).filter(|said| said["state"] == state)
@@ -37,7 +37,7 @@ async fn a_job_is_explained_from_its_wait_to_its_end() {
     let stack = Stack::start().await;
     let gateway = stack.gateway(1);
 
-    // Scheduled: not before its time, with moments that end it.
+    // Scheduled: not before its time, with the times that end it.
     let wishes = json!({"topic": "t", "delay_ms": 3_600_000, "start_within_ms": 7_200_000, "expire_in_ms": 7_200_000});
     let later = gateway.submit(wishes).await;
     let said = once(&gateway, &later, "scheduled").await;
@@ -49,7 +49,7 @@ async fn a_job_is_explained_from_its_wait_to_its_end() {
     assert_eq!((&said["waits_for"], &said["may_start_at"]), (&json!("time"), &job["run_at"]));
     assert_eq!((&said["deadline"], &said["next_look"]["due"]), (&job["deadline"], &json!(false)));
 
-    // Dispatched: nobody has come yet.
+    // Dispatched: no worker has come yet.
     let id = gateway.submit(json!({"topic": "told", "retry": {"max_attempts": 2}})).await;
     let said = once(&gateway, &id, "dispatched").await;
     says(&said, "It is offered to the workers of topic told of tenant default");
@@ -63,7 +63,7 @@ async fn a_job_is_explained_from_its_wait_to_its_end() {
     let at = look["at"].as_str().expect("a moment");
     says(&said, &format!("the reconciler of scheduler scheduler-1 looks at it at {at}"));
 
-    // Running: who holds it and until when.
+    // Running: the worker that holds it, and until when.
     let worker = HandWorker::on(&stack, "w1", "told").await;
     let attempt = worker.start_next().await;
     let said = once(&gateway, &id, "running").await;
@@ -73,7 +73,7 @@ async fn a_job_is_explained_from_its_wait_to_its_end() {
     assert_eq!(said["holder"]["lease_until"], gateway.job(&id).await["lease_until"]);
     assert_eq!(said["attempts"], json!({"used": 1, "max": 2, "left": 1, "lost": 0, "given_back": 0}));
 
-    // Given back, run again, ended well.
+    // Given back, run again, succeeded.
     worker.release(&attempt).await;
     until(SOON, "the release", async || {
         Some(explained(&gateway, &id).await).filter(|said| said["attempts"]["given_back"] == 1)
@@ -95,7 +95,7 @@ async fn a_job_is_explained_from_its_wait_to_its_end() {
     says(&said, "It was cancelled (changed our mind) at");
     assert_eq!(said["refused_by"], json!({"event": "cancel", "reason": "changed our mind"}));
 
-    // The command line shows the sentences, or the answer as it is.
+    // The command line shows the sentences, or the raw answer.
     let command = async |args: &[&str]| {
         let state = stack.folder().join("stack.json");
         let mut command = tokio::process::Command::new(bin("muster"));
@@ -123,7 +123,7 @@ async fn a_failed_attempt_and_a_failed_job_say_why() {
             fault
         })
     });
-    // Who could run it: nobody, or the one that has come.
+    // The workers that could run it: none, or the one that has come.
     let (lonely, served) = (json!({"topic": "lonely"}), json!({"topic": "broken", "delay_ms": 3_600_000}));
     let (lonely, served) = (gateway.submit(lonely).await, gateway.submit(served).await);
     for (id, live, text) in [
@@ -162,7 +162,7 @@ async fn a_queued_job_knows_its_place_and_a_pending_one_that_nobody_decides() {
     let ids = gateway.submit_many(300, &json!({"topic": "crowd", "priority": "low"})).await;
     let said = once(&gateway, &ids[299], "queued").await;
     assert_eq!(said["waits_for"], "turn");
-    // Nobody works, so what waits does not move any more once all of it was decided.
+    // There is no worker, so the backlog stays unchanged once all jobs are decided.
     let (ahead, waiting) = until(SOON, "the backlog to stand still", async || {
         let said = explained(&gateway, &ids[299]).await;
         let (ahead, waiting) = (said["backlog"]["ahead"].as_u64()?, said["backlog"]["waiting"].as_u64()?);
@@ -173,10 +173,10 @@ async fn a_queued_job_knows_its_place_and_a_pending_one_that_nobody_decides() {
     })
     .await;
     assert!(waiting > 100 && ahead < waiting, "{ahead} of {waiting}");
-    // An urgent one goes before all of them, and they know it.
+    // An urgent job goes before all others, and their explanations show it.
     let urgent = gateway.submit(json!({"topic": "crowd", "priority": "critical"})).await;
     once(&gateway, &urgent, "queued").await;
-    // The record says so a moment before the entry is there.
+    // The record is written a moment before the entry exists.
     let said = until(SOON, "its place", async || {
         Some(explained(&gateway, &urgent).await).filter(|said| said["backlog"].is_object())
     })
@@ -205,7 +205,7 @@ async fn an_end_that_no_worker_reported_says_who_brought_it_about() {
     let stack = Stack::with(options).await;
     let gateway = stack.gateway(1);
 
-    // The clock, while a worker was at it.
+    // The time limit, while a worker ran it.
     let slow = HandWorker::on(&stack, "slow", "long").await;
     let id = gateway.submit(json!({"topic": "long", "timeout_ms": 300, "retry": {"max_attempts": 1}})).await;
     slow.start_next().await;
@@ -225,11 +225,11 @@ async fn an_end_that_no_worker_reported_says_who_brought_it_about() {
     says(&said, "Every one of its 2 attempts lost its worker, so it is in quarantine with stale_timeout");
     assert_eq!(said["attempts"], json!({"used": 2, "max": 2, "left": 0, "lost": 2, "given_back": 0}));
 
-    // Somebody who was asked. Until there is an answer, it waits for that.
+    // A policy hook is asked. Until it answers, the job waits for the decision.
     let id = gateway.submit(json!({"topic": "asked"})).await;
     let said = once(&gateway, &id, "pending").await;
     assert_eq!((&said["waits_for"], &said["done"]), (&json!("decision"), &json!(false)));
-    // Whoever asks holds the job's lock, for all to see.
+    // The scheduler that asks holds the job's lock, which the API shows.
     let lock = until(SOON, "the job's lock", async || {
         let locks = gateway.get("/locks").await;
         locks.body["items"].as_array()?.iter().find(|lock| lock["job_id"] == id.as_str()).cloned()

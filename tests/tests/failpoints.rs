@@ -1,9 +1,9 @@
-//! Every place between two writes, with a death and with a delay of seconds at each. Whatever was
-//! under way reaches its one end with all its effects, and nothing runs twice at the same attempt.
+//! Every place between two writes, with a crash and with a delay of seconds at each. Every job in progress reaches
+//! its one end with all its effects, and no attempt runs twice.
 //!
-//! A table: a failpoint, and the load that brings somebody there. One stack sees all of it, row after
-//! row, each row before the one ahead of it has healed; what must hold is checked once, at the end.
-//! Where the two writes may go to different nodes, the same again on a cluster of six.
+//! The table lists each failpoint with the load that brings a process there. One stack runs all rows, each before the
+//! previous row has healed; the checks run once, at the end. Where the two writes may go to different nodes, the same
+//! is repeated on a cluster of six.
 
 #[path = "failpoints/by_hand.rs"]
 mod by_hand;
@@ -30,21 +30,21 @@ use reqwest::Method;
 
 use loads::Load;
 
-/// How long anything may take that waits for nothing by design, on a busy machine.
+/// How long anything without a deliberate wait may take on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
-/// The same where a lock or a look lies between.
+/// The same if a lock or a look is involved.
 const LONG: Duration = Duration::from_secs(150);
 
 /// What happens at each place.
 const WHAT: [&str; 2] = ["kill", "delay:3000"];
 
-/// Longer than any leader's lock holds, and than a fresh home waits for its record: the home is gone then.
+/// Longer than any leader's lock holds, and longer than a new home waits for its record: by then the home is gone.
 const LONG_DELAY: &str = "delay:35000";
 
-/// Where somebody may be held up for so long that others take what it has begun for dead.
+/// Places where a process may be delayed for so long that others take its work for dead.
 const SLOW: &[&str] = &["submit.after_home"];
 
-/// Every failpoint there is, and some with several loads. First those whose deaths take longest to heal.
+/// Every failpoint, some with several loads. Those whose crashes take longest to heal come first.
 const TABLE: &[(&str, Load)] = &[
     ("reoffer.after_apply", Load::LostOffers),
     ("reoffer.after_audit", Load::LostOffers),
@@ -114,9 +114,9 @@ const TABLE: &[(&str, Load)] = &[
     ("release.after_forward", Load::Crowd),
 ];
 
-/// Those between writes that a cluster spreads over its nodes: a job's home, its record, its place in the
-/// backlog, its slot, its dead letter and the audit log each have a node of their own, and so has each stream. First
-/// those whose deaths take longest to heal.
+/// Failpoints between writes that a cluster spreads over its nodes: a job's home, its record, its place in the
+/// backlog, its slot, its dead letter and the audit log each have a node of their own, and so has each stream. Those
+/// whose crashes take longest to heal come first.
 const SPREAD: &[&str] = &[
     "reoffer.after_apply",
     "reoffer.after_audit",
@@ -172,21 +172,21 @@ const SPREAD: &[&str] = &[
     "release.after_forward",
 ];
 
-/// What must have become of a job.
+/// The expected result of a job.
 struct Expected {
-    /// Of which row.
+    /// The row of the table that submitted the job.
     row: String,
     id: String,
     state: &'static str,
     attempts: u64,
-    /// How often it ran on a worker of ours; hand-made attempts are not among them.
+    /// How often it ran on a worker of this test; attempts driven by hand do not count.
     runs: usize,
 }
 
-/// End states that watchers heard of, by job.
+/// The end states that watchers received, by job.
 type Heard = Arc<Mutex<BTreeMap<String, BTreeSet<State>>>>;
 
-/// The stack, and everything that was asked of it.
+/// The stack, and everything that was requested of it.
 struct Ground {
     stack: Stack,
     gateways: [Probe; 2],
@@ -195,25 +195,25 @@ struct Ground {
     heard: Heard,
     workers: Vec<TestWorker>,
     jobs: Vec<Expected>,
-    /// Submits that nobody repeated, by what their payload says: gone, or run once.
+    /// Submits that no client repeated, by their payload: lost, or run once.
     unanswered: Vec<String>,
     operations: Vec<String>,
-    /// Topics that were told something, with the bound that they were told.
+    /// Topics with settings, and the bound that was set.
     told: Vec<(String, u64)>,
     /// Concurrency keys, and topics with a limit.
     limits: Vec<Limit>,
     topics: Vec<String>,
-    /// Jobs of which one at a time may run.
+    /// Groups of jobs of which only one may run at a time.
     in_turn: Vec<Vec<String>>,
-    /// Ended jobs that were tried again, and their retries.
+    /// Ended jobs that were retried, and their retries.
     retried: Vec<(String, String)>,
-    /// Jobs of long ago, with the tenants that had no others.
+    /// Jobs that ended long ago, with the tenants that had no others.
     removed: Vec<(Tenant, Vec<JobId>)>,
-    /// Jobs that ran once and ended badly, and that somebody deleted.
+    /// Jobs that ran once, ended badly and were deleted.
     deleted: Vec<String>,
-    /// What is said of messages that nobody could read.
+    /// The reasons in the reports of undecodable messages.
     unreadable: Vec<String>,
-    /// Names under which a key was made, and the secret that its last rotation gave it.
+    /// The names of created keys, and the secret that the last rotation returned.
     keys: Vec<(String, String)>,
 }
 
@@ -222,7 +222,7 @@ impl Ground {
         Ground::scrubbed(cluster, "1s").await
     }
 
-    /// With so long between two looks for what the indexes have lost.
+    /// Starts the stack with this interval between two scrubs.
     async fn scrubbed(cluster: bool, every: &str) -> Ground {
         let points = Failpoints::default();
         let options = Options { cluster, restart_within: Some("200ms"), ..Options::two() };
@@ -277,7 +277,7 @@ impl Ground {
         .await
     }
 
-    /// One row, with a death or a delay.
+    /// Runs one row, with a crash or a delay.
     async fn play(&mut self, point: &str, load: Load, what: &str) {
         let row = format!("{point} {load:?} {what}").to_lowercase();
         let (before, began) = (self.pids(), std::time::Instant::now());
@@ -317,7 +317,8 @@ impl Ground {
         self.all_are_up().await;
     }
 
-    /// The dead one's successor is there, and leaders are elected at once: nothing rests on their locks.
+    /// Waits until the crashed process has a successor, and deletes the leaders' locks, so that leaders are elected
+    /// at once: no promise depends on these locks.
     async fn recovers(&self, before: &HashSet<i32>) {
         self.is_succeeded(before).await;
         for lock in
@@ -330,13 +331,13 @@ impl Ground {
     fn redis(&self, args: &[&str]) -> String {
         let urls = self.stack.state().redis_url;
         let any = urls.split(',').next().expect("an address");
-        // `-c`: on a cluster, whichever node has the key.
+        // `-c`: on a cluster, redis-cli finds the node that has the key.
         let said = Command::new("redis-cli").args(["-c", "-u", any]).args(args).output();
         String::from_utf8(said.expect("redis-cli").stdout).expect("text").trim().to_owned()
     }
 }
 
-/// Notes every end that watchers are told.
+/// Records every end that watchers receive.
 #[expect(clippy::disallowed_methods, reason = "a test's own listener")]
 async fn listen(stack: &Stack) -> Heard {
     let bus = bus_of(stack, "watcher").await;
@@ -400,7 +401,7 @@ async fn deaths_and_delays_between_any_two_writes_lose_nothing_and_repeat_nothin
     checks::all(&ground).await;
 }
 
-/// Every second row of [`SPREAD`], on six Redis and three NATS nodes.
+/// Runs every second row of [`SPREAD`], on six Redis and three NATS nodes.
 async fn spread(from: usize) {
     let mut ground = Ground::new(true).await;
     ground.begin().await;
@@ -414,7 +415,7 @@ async fn spread(from: usize) {
     checks::all(&ground).await;
 }
 
-// Two, because they wait most of the time, and can do so side by side.
+// Two tests, because they wait most of the time, and can do so concurrently.
 #[tokio::test]
 async fn on_a_cluster_too_deaths_and_delays_between_writes_to_different_nodes_lose_nothing() {
     spread(0).await;
@@ -428,20 +429,20 @@ async fn on_a_cluster_too_the_others_of_them_lose_nothing() {
 #[tokio::test]
 async fn a_job_admitted_anew_runs_soon_though_whoever_did_that_died_of_it() {
     let mut ground = Ground::scrubbed(false, "1h").await;
-    // Nor is anything scrubbed by who leads next: only the old entry in the backlog leads to the job.
+    // The next leader must not scrub either: only the old entry in the backlog leads to the job.
     ground.redis(&["SET", "muster:scheduler:scrub", "nobody:1"]);
     for load in [Load::HalfAdmitted, Load::HalfPlaced] {
         let (before, row) = (ground.pids(), format!("{load:?}").to_lowercase());
         ground.points.arm("anew.after_apply", "kill");
         load.bring(&mut ground, &row, "anew.after_apply").await;
         ground.points.has_acted("anew.after_apply").await;
-        // Two claims, of the old entry and of the new one.
+        // Two claims are needed, of the old entry and of the new one.
         for job in &ground.jobs {
             ground.gateways[0].ended(&job.id, Duration::from_secs(30)).await;
         }
         ground.is_succeeded(&before).await;
     }
-    // What that death leaves, on a topic that has no limit any more.
+    // The same state on a topic that no longer has a limit.
     ground.queued_anew("unlimited").await;
     let job = ground.jobs.last().expect("a job");
     ground.gateways[0].ended(&job.id, Duration::from_secs(30)).await;

@@ -1,4 +1,4 @@
-//! Claim and fence: one offer has one winner, and whoever lost an attempt changes nothing more.
+//! Claim and fence: one offer has one winner, and a worker that lost its attempt changes nothing any more.
 
 use std::{
     collections::HashSet,
@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Leases of dead workers end soon: an outage is waited for a second only.
+/// Leases of dead workers end soon: the wait after an outage is one second only.
 fn impatient() -> Options {
     Options::two().env("MUSTER_OUTAGE_WAIT", "1s")
 }
@@ -40,7 +40,7 @@ fn states(record: &Record) -> Vec<&'static str> {
     record.history.iter().map(|t| t.to.as_str()).collect()
 }
 
-/// Its submit as the gateway publishes it.
+/// The submit of a record, as the gateway publishes it.
 fn submit_of(record: &Record) -> Submit {
     Submit {
         job_id: record.id.as_bytes().to_vec().into(),
@@ -56,7 +56,7 @@ async fn publish(bus: &Bus, subject: Subject, body: Body) {
     bus.publish(&subject, None, None, body).await.unwrap();
 }
 
-/// Waits until the schedulers have handled everything that stands on their subjects.
+/// Waits until the schedulers have handled all messages on their subjects.
 async fn handled(bus: &Bus) {
     for subject in [subjects::submit(), subjects::result(), subjects::cancel()] {
         let spec = ConsumerSpec::scheduler(subject);
@@ -74,7 +74,7 @@ async fn of_64_dispatches_and_64_starts_of_one_job_one_counts() {
     let store = stack.store().await;
     let buses = [bus_of(&stack, "b1").await, bus_of(&stack, "b2").await];
 
-    // As after a gateway that died before it published: a home, a record, and no message yet.
+    // The state after a gateway died before it published: a home, a record, and no message yet.
     let spec = muster_domain::JobSpec::new(Tenant::default(), Topic::parse("race").unwrap());
     let id = JobId::mint(7);
     store.set_homes(&[id], Duration::from_secs(30)).await.unwrap();
@@ -113,7 +113,7 @@ async fn of_64_dispatches_and_64_starts_of_one_job_one_counts() {
     assert_eq!((&running["state"], &running["attempt"]), (&json!("running"), &json!(1)));
     assert_eq!(running["worker"], names[winner], "the recorded owner is the winner");
 
-    // A lost reply: the same start_id hears the same again, everybody else the same refusal.
+    // After a lost reply, the same `start_id` gets the same answer again; all others get the same refusal.
     let again = ask(&buses[0], &names[winner], &offer, ids[winner], 30_000).await;
     assert_eq!((again.verdict(), again.fence, again.attempt), (Verdict::Go, answers[winner].fence, 1));
     let other = ask(&buses[1], &names[winner], &offer, StartId::random(), 30_000).await;
@@ -129,7 +129,7 @@ async fn an_offer_that_comes_again_is_not_started_twice() {
     let gateway = stack.gateway(1);
     let id = gateway.submit(json!({"topic": "twice"})).await;
 
-    // Given back without a start, it is delivered again; started, it is not granted again.
+    // An offer that is given back without a start is delivered again; a started one is not granted again.
     let hand = HandWorker::on(&stack, "hand", "twice").await;
     let (offer, delivery) = hand.offered().await;
     delivery.nak(Duration::ZERO).await;
@@ -138,7 +138,7 @@ async fn an_offer_that_comes_again_is_not_started_twice() {
     let runs = Executions::default();
     let gate = Arc::new(Semaphore::new(0));
     let mut setup = Setup::new("same", "twice");
-    // No busy machine keeps it from extending for so long.
+    // Even a busy machine extends the lease within this time.
     setup.lease = Duration::from_secs(6);
     let handler = {
         let gate = gate.clone();
@@ -159,8 +159,8 @@ async fn an_offer_that_comes_again_is_not_started_twice() {
     offers_are_gone(&bus, "twice", SOON).await;
     assert_eq!(runs.all().len(), 1, "not in another slot of the same worker");
 
-    // The worker crashes and comes back under its name: the old offer starts nothing, only the
-    // offer after the lost lease does.
+    // The worker crashes and comes back under its name: the old offer starts nothing, only the offer after the lost
+    // lease does.
     drop(first);
     let _second = runs.worker(&stack, setup, handler);
     for _ in 0..5 {
@@ -215,7 +215,7 @@ async fn whoever_lost_its_attempt_is_refused_told_and_counted() {
     let job = gateway.ended(&id, SOON).await;
     assert_eq!((&job["state"], &job["result"], &job["worker"]), (&json!("succeeded"), &json!("new"), &json!("new")));
 
-    // Too late even now: the stored result stays.
+    // A late report changes nothing even now: the stored result stays.
     old.succeed(&first, "\"old\"").await;
     assert_eq!(old.settled().await.standing(), Standing::Lost);
     assert_eq!(gateway.job(&id).await["result"], "new");
@@ -244,7 +244,8 @@ async fn the_late_result_of_a_worker_that_was_paused_changes_nothing() {
         }
     });
     runs.reach(1, SOON).await;
-    // Its command goes on without it, and is over when it wakes: or it would be told to stop it.
+    // The worker's command continues meanwhile, and has ended when the worker wakes. Otherwise the worker would be
+    // asked to stop it.
     until(SOON, "its command to end", async || (stopped.elapsed() > Duration::from_secs(5)).then_some(())).await;
     let before = stack.metric("scheduler", "muster_stale_writes_total").await;
     paused.signal(Signal::SIGCONT);
@@ -266,7 +267,7 @@ fn failure(retryable: bool) -> Failed {
     Failed { failure: Some(failure), retry_in_ms: None }
 }
 
-/// Publishes everything that was ever said about a job, and what contradicts it, once more.
+/// Publishes everything that was ever reported about a job, and contradicting reports, once more.
 async fn say_everything_again(worker: &HandWorker, record: &Record) {
     let id: Vec<u8> = record.id.as_bytes().to_vec();
     let (tenant, topic) = (record.spec.tenant.to_string(), record.spec.topic.to_string());
@@ -318,7 +319,7 @@ async fn messages_about_finished_jobs_change_nothing_when_they_come_again() {
     let failed = gateway.submit(json!({"topic": "over", "payload": {"do": "fail"}})).await;
     let stopped = gateway.submit(json!({"topic": "over", "payload": {"do": "wait"}})).await;
     let unstarted = gateway.submit(json!({"topic": "over", "delay_ms": 600_000})).await;
-    // A cancel may overtake the word that a job is started: then it is never run.
+    // A cancel may overtake the message that a job is started: then the job is never run.
     until(SOON, "its handler to begin", async || (!runs.of(&stopped).is_empty()).then_some(())).await;
     for id in [&stopped, &unstarted] {
         assert_eq!(gateway.post(&format!("/jobs/{id}/cancel"), &json!({})).await.status, 200);
@@ -370,7 +371,7 @@ async fn a_job_that_moved_on_meanwhile_is_not_started_by_its_old_offer() {
         delivery.ack().await;
     }
 
-    // Offered anew: the older offer is worth nothing, before and after the newer one was started.
+    // The job is offered again: the older offer has no effect, before and after the newer one is started.
     let again = gateway.submit(json!({"topic": "moved", "retry": {"max_attempts": 2}})).await;
     let first = worker.start_next().await;
     worker.release(&first).await;

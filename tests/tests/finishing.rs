@@ -1,4 +1,4 @@
-//! Ends are finished, whoever dies between an end and its effects, and however unlucky the moment.
+//! Every end is completed, whichever process dies between an end and its effects, and whenever.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const SOON: Duration = Duration::from_secs(60);
 async fn a_cancel_that_a_look_crosses_is_finished_soon_though_its_gateway_dies() {
     let folder = tempfile::tempdir().unwrap();
     let died = folder.path().join("died");
-    // Long enough for the reconciler to look at the job in between: it finds one that lives, and puts it
-    // off until its time, an hour from now.
+    // Long enough for the reconciler to look at the job in between: it finds an active job, and sets the next look to
+    // the job's time, an hour from now.
     let points = format!("cancel.before_apply=delay:8000;cancel.after_forward=kill:{}", died.display());
     let stack = Stack::with(Options::default().env("MUSTER_FAILPOINTS", points)).await;
     let (gateway, store) = (stack.gateway(1), stack.store().await);

@@ -1,5 +1,5 @@
-//! What an operator finds in a gateway's log: every request that failed through no fault of its
-//! client, and how the process ended.
+//! What an operator finds in a gateway's log: every request that failed through no fault of its client, and how the
+//! process ended.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use tokio::{
 const SOON: Duration = Duration::from_secs(30);
 const NOBODY: &str = "/api/v1/jobs/0198c0de-0000-7000-8000-000000000000";
 
-/// The line with this event that mentions this text.
+/// Waits for a log line with this event and this text.
 async fn line(stack: &Stack, event: &str, text: &str) -> Value {
     until(SOON, &format!("{event} in the log"), async || {
         let log = stack.log("gateway-1");
@@ -49,7 +49,7 @@ async fn a_failed_request_is_found_by_its_id_and_a_stop_is_quick_and_clean() {
     }
     assert!(!stack.log("gateway-1").contains("a-fault-of-the-client"), "those would be too many");
 
-    // The open pages say what is ready, and the first page names a topic that somebody serves.
+    // The open pages show what is ready, and the first page names a topic that has a worker.
     let stranger = gateway.with_key(None);
     let ready = until(SOON, "readiness", async || {
         let ready = stranger.send(Method::GET, "/readyz", &[], None).await.ok()?;
@@ -69,8 +69,8 @@ async fn a_failed_request_is_found_by_its_id_and_a_stop_is_quick_and_clean() {
     assert!(!log.contains("task_late") && !log.contains("stop_stage_late"), "{log}");
 }
 
-/// A client that never sends the body it announced holds the drain up: it is cut off in the end, and the log says
-/// who was late.
+/// A client that never sends the body it announced delays the shutdown. In the end the gateway cuts it off, and the
+/// log names it.
 #[tokio::test]
 async fn a_request_that_outlasts_the_stop_is_cut_off_and_named() {
     let stack = Stack::start().await;

@@ -1,5 +1,5 @@
-//! Workers in any language, with nothing but HTTP: the five calls, on any gateway, as a program
-//! with an HTTP client and no library would make them.
+//! Workers in any language, with nothing but HTTP: the five calls, on any gateway, as a program with an HTTP client
+//! and no library makes them.
 
 #[path = "http_workers/refusals.rs"]
 mod refusals;
@@ -36,7 +36,7 @@ async fn lease_one(gateway: &Probe, worker: &str, request: &str, topic: &str) ->
     items.remove(0)
 }
 
-/// One item about a leased job, with something to say.
+/// A body with one item about a leased job, with one more field.
 fn about(held: &Value, name: &str, value: Value) -> Value {
     let mut item = json!({"job_id": held["job_id"], "fence": held["fence"]});
     item[name] = value;
@@ -89,7 +89,7 @@ async fn a_job_is_leased_on_one_gateway_and_completed_on_the_other() {
     assert_eq!((job["state"].as_str(), job["worker"].as_str()), (Some("running"), Some("w1")));
     assert!(job["lease_until"].is_string());
 
-    // Not under another fence, not for a job that is not there, and a batch answers one by one.
+    // A wrong fence and an unknown job are refused, and a batch answers item by item.
     let fence = held["fence"].as_u64().unwrap();
     let result = r#"{"n":1.0,"big":98765432109876543210}"#;
     let body = format!(
@@ -108,12 +108,12 @@ async fn a_job_is_leased_on_one_gateway_and_completed_on_the_other() {
     assert_eq!(job.field("state"), "succeeded");
     assert!(job.text.contains(&format!(r#""result":{result}"#)), "to the byte: {}", job.text);
 
-    // A repeat is fine, on either gateway; what comes too late is not.
+    // A repeat is accepted on either gateway; a late call is not.
     for gateway in [&one, &two] {
         assert_eq!(stands(&gateway.post("/worker/complete", &about(held, "result", json!(7))).await), ok());
     }
     assert!(one.get(&format!("/jobs/{id}")).await.text.contains(result), "the first one counts");
-    // It holds nothing any more.
+    // The worker holds nothing any more.
     let late = one.post("/worker/extend", &about(held, "progress", json!({"percent": 5}))).await;
     assert_eq!((stands(&late), late.body["items"][0].get("lease_ms")), (stale("lost"), None), "{}", late.text);
     let job = two.job(&id).await;
@@ -147,7 +147,7 @@ async fn failures_are_retried_as_their_worker_asks() {
     assert!(second["fence"].as_u64() > first["fence"].as_u64());
     assert_eq!(stands(&one.post("/worker/complete", &about(&first, "result", json!(1))).await), stale("lost"));
 
-    // No word about it: a handler_error, and the job's own back-off.
+    // Without a code the error is `handler_error`, with the job's own back-off.
     assert_eq!(stands(&two.post("/worker/fail", &about(&second, "error", json!({}))).await), ok());
     let job = one.job(&id).await;
     assert_eq!((job["state"].as_str(), job["error"]["code"].as_str()), (Some("retrying"), Some("handler_error")));
@@ -170,7 +170,7 @@ async fn failures_are_retried_as_their_worker_asks() {
     let fail = about(&held, "error", json!({"message": "m"}));
     assert_eq!(stands(&two.post("/worker/fail", &fail).await), ok());
     assert_eq!(one.job(&id).await["state"], "failed");
-    // Said again it is done; anything else does not count, and its worker hears so.
+    // A repeated report is accepted; any other is refused, and the worker is informed.
     assert_eq!(stands(&one.post("/worker/fail", &fail).await), ok());
     assert_eq!(stands(&one.post("/worker/complete", &about(&held, "result", json!(1))).await), stale("lost"));
     assert_eq!(stands(&two.post("/worker/extend", &about(&held, "progress", json!({}))).await), stale("lost"));
@@ -197,7 +197,7 @@ async fn a_released_job_keeps_its_attempt() {
     let third = lease_one(&one, "w1", "r2", "back").await;
     assert!(begun.elapsed() >= Duration::from_millis(1500), "not before the delay is over");
     assert_eq!(third["attempt"], 1);
-    // Twice in one call: the first word counts.
+    // Two reports in one call: the first one counts.
     let mut twice = about(&third, "result", json!("at last"));
     let mut other = twice["items"][0].clone();
     other["result"] = json!("another");
@@ -234,7 +234,7 @@ async fn an_extension_keeps_the_job_shows_progress_and_hears_of_a_cancel() {
     assert_eq!(stands(&one.post("/worker/extend", &wrong).await), stale("lost"));
     assert_eq!(one.job(&id).await["progress"], progress, "nothing is written under another fence");
 
-    // With nothing to tell it takes its time; a cancel on the other gateway is told at once.
+    // With nothing to report the call waits; a cancel on the other gateway ends the wait at once.
     let items: Vec<Value> = held.iter().map(|h| json!({"job_id": h["job_id"], "fence": h["fence"]})).collect();
     let body = |wait_ms: u64| json!({"worker_id": "w1", "wait_ms": wait_ms, "items": items});
     let begun = Instant::now();
@@ -246,7 +246,7 @@ async fn an_extension_keeps_the_job_shows_progress_and_hears_of_a_cancel() {
         (answer, Instant::now())
     };
     let cancel = async {
-        // By then the call above is under way: this one came later and has been answered.
+        // By then the call above is in progress: this one came later and has been answered.
         let later = one.post("/worker/extend", &body(300)).await;
         assert_eq!(later.status, 200);
         let cancelled = two.post(&format!("/jobs/{id}/cancel"), &json!({"reason": "enough"})).await;
@@ -280,7 +280,7 @@ async fn the_same_request_gets_the_same_jobs_again_on_either_gateway() {
         assert_eq!(keys(&again), keys(&first), "the same jobs under the same fences");
         assert!(again.iter().all(|item| item["attempt"] == 1 && item["payload"] == json!({"n": 1})));
     }
-    // Twice at once on both: whoever is first decides for all.
+    // Several at once on both gateways: the first one decides for all.
     let at_once =
         join_all((0..6).map(|n| lease(if n % 2 == 0 { &one } else { &two }, "w1", "r2", "again", 2, 10_000))).await;
     let second = keys(&at_once[0]);
@@ -304,7 +304,7 @@ async fn a_silent_workers_job_goes_to_another_and_its_late_word_is_refused() {
     let id = one.submit(json!({"topic": "quiet", "retry": retry})).await;
     let asked =
         json!({"worker_id": "w1", "request_id": "r1", "topics": ["quiet"], "wait_ms": 30_000, "lease_ms": 5_000});
-    // Before it asks: its lease may begin long before it hears of it.
+    // Measure before the request: the lease may begin long before the answer arrives.
     let begun = Instant::now();
     let first = one.post("/worker/lease", &asked).await.body["items"][0].clone();
     let second = until(SOON, "another worker to get it", async || {
@@ -335,7 +335,7 @@ async fn a_waiting_call_is_answered_when_a_job_comes_and_who_leaves_loses_nothin
     let stack = Stack::with(Options::two()).await;
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     let arrives = async {
-        // Under way before: this shorter one came later and has ended.
+        // The other call is in progress: this shorter one came later and has ended.
         assert_eq!(lease(&two, "w0", "r0", "elsewhere", 1, 300).await, Vec::<Value>::new());
         (two.submit(json!({"topic": "comes"})).await, Instant::now())
     };
@@ -347,7 +347,7 @@ async fn a_waiting_call_is_answered_when_a_job_comes_and_who_leaves_loses_nothin
     assert_eq!(held["job_id"], json!(id));
     assert!(at.saturating_duration_since(sent) < Duration::from_secs(15), "when it comes, not when the time is up");
 
-    // Five leave before a job comes: the one who stays gets it, at its first attempt.
+    // Five clients leave before a job comes: the one that stays gets it, at its first attempt.
     let leaver = |n: usize| lease_one(if n.is_multiple_of(2) { &one } else { &two }, "leaver", "left", "stays");
     let left = join_all((0..5).map(|n| tokio::time::timeout(Duration::from_millis(300), leaver(n)))).await;
     assert!(left.iter().all(Result::is_err));
@@ -357,8 +357,8 @@ async fn a_waiting_call_is_answered_when_a_job_comes_and_who_leaves_loses_nothin
     assert_eq!((held["job_id"].as_str(), held["attempt"].as_u64()), (Some(id.as_str()), Some(1)));
     assert!(sent.elapsed() < Duration::from_secs(20), "soon, not after a time-out: {:?}", sent.elapsed());
 
-    // Some leave just as jobs come. What they were given is theirs when they ask again; the rest
-    // goes to others; nothing is started twice.
+    // Some clients leave just as jobs come. The jobs that they were given are theirs when they ask again; the others
+    // go to other workers; nothing is started twice.
     let jobs: BTreeSet<String> =
         one.submit_many(12, &json!({"topic": "rush", "retry": {"max_attempts": 1}})).await.into_iter().collect();
     let hasty = |n: u64| {

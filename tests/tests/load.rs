@@ -1,5 +1,5 @@
-//! Many small jobs through two replicas of everything, as `muster bench submit` puts them. The same with
-//! 200,000: `muster bench submit --own`.
+//! Many small jobs through two replicas of everything, as `muster bench submit` sends them. The same with 200,000
+//! jobs: `muster bench submit --own`.
 
 use std::{process::Stdio, time::Duration};
 
@@ -29,7 +29,7 @@ async fn bench(stack: &Stack, args: &[&str]) -> Value {
 #[tokio::test]
 async fn twenty_thousand_jobs_succeed_each_started_once_and_every_process_is_charged() {
     let stack = Stack::with(Options::two()).await;
-    // Few at a time: a submit that is not answered within two seconds on a busy machine voids the run.
+    // Few connections: a submit that is not answered within two seconds on a busy machine voids the run.
     let one_by_one = bench(&stack, &["--connections", "32"]).await;
     let in_bulk = bench(&stack, &["--batch", "100", "--connections", "4"]).await;
     for told in [one_by_one, in_bulk] {

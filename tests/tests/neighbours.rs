@@ -1,5 +1,5 @@
-//! Those who behave badly: a client that does not read, a worker that pulls and never starts, a
-//! tenant that floods. None of them holds the others up.
+//! Bad neighbours: a client that does not read, a worker that pulls and never starts, a tenant that floods. None of
+//! them delays the others.
 
 use std::{
     cell::Cell,
@@ -15,10 +15,10 @@ use serde_json::json;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 const LONG: Duration = Duration::from_secs(120);
-/// What a neighbour may wait for one job, from submit to end: a stall would be ten seconds and more.
+/// The longest time for one job of a neighbour, from submit to end: a stall would be ten seconds and more.
 const AT_ONCE: Duration = Duration::from_secs(9);
 
-/// Job after job for a while, each accepted, run and answered at once. How many there were.
+/// Submits job after job for a while; each is accepted, run and answered at once. Returns their number.
 async fn served(gateway: &Probe, topic: &str, lasts: Duration) -> usize {
     let (began, mut jobs) = (Instant::now(), 0);
     while began.elapsed() < lasts {
@@ -31,7 +31,7 @@ async fn served(gateway: &Probe, topic: &str, lasts: Duration) -> usize {
     jobs
 }
 
-/// Most bytes that any gateway has in memory.
+/// The memory of the largest gateway, in bytes.
 fn memory(stack: &Stack) -> u64 {
     let gateways = stack.state().processes.into_iter().filter(|process| process.service == "gateway");
     let kib = gateways.map(|process| {
@@ -61,11 +61,11 @@ async fn clients_that_never_read_their_answers_cost_others_nothing() {
     let mut deaf = Vec::new();
     for _ in 0..50 {
         let mut connection = TcpStream::connect(&addr).await.unwrap();
-        // More answers than any buffer between the two takes.
+        // More answers than the buffers between the two can hold.
         connection.write_all(request.repeat(100).as_bytes()).await.unwrap();
         deaf.push(connection);
     }
-    // The first answers are written into those buffers; then every connection is stuck.
+    // The first answers fill those buffers; then every connection is stuck.
     let answered = async || stack.metric("gateway", "muster_http_request_duration_seconds_count").await;
     let mut before = answered().await;
     until(LONG, "every connection to be stuck", async || {
@@ -92,7 +92,7 @@ async fn a_worker_that_pulls_and_never_starts_delays_only_what_it_holds() {
     let spec = ConsumerSpec::offers(&Tenant::default(), Topic::parse("both").unwrap());
     let consumer = bus.consumer(spec).await.unwrap();
     let held = gateway.submit_many(40, &json!({"topic": "both", "retry": {"max_attempts": 1}})).await;
-    // All that stands on the stream, and none of it acked.
+    // All messages on the stream are pulled, and none of them acked.
     let mut pulled = Vec::new();
     until(LONG, "offers to be pulled", async || {
         pulled.extend(consumer.fetch(64, Duration::from_millis(500)).await.unwrap_or_default());
@@ -103,13 +103,13 @@ async fn a_worker_that_pulls_and_never_starts_delays_only_what_it_holds() {
     let _worker = runs.echo(&stack, "w1", "both");
     let _other = runs.echo(&stack, "w2", "other");
     served(&gateway, "other", Duration::from_secs(4)).await;
-    // What it holds is given to somebody who starts it, as the first attempt.
+    // The pulled jobs are given to a worker that starts them, as the first attempt.
     for id in &held {
         let job = gateway.ended(id, LONG).await;
         assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
         assert_eq!(runs.of(id).len(), 1, "{id} ran once");
     }
-    // And it does not hold up for ever what comes later.
+    // Later jobs are not delayed for ever either.
     served(&gateway, "both", Duration::from_secs(2)).await;
 }
 

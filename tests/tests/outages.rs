@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(5);
 const LEADING: Duration = Duration::from_secs(15);
 const REPLICAS: [&str; 4] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"];
 
-/// Sleeps as long as the payload says, under a lease much shorter than the outages here.
+/// A worker that sleeps as long as the payload says, with a lease much shorter than the outages here.
 fn sleeper(runs: &Executions, stack: &Stack) -> TestWorker {
     let mut setup = Setup::new("w1", "away");
     setup.slots = 32;
@@ -59,7 +59,7 @@ async fn says(stack: &Stack, name: &str, code: u16, status: &str) {
     .await;
 }
 
-/// Everything ended well at its first attempt: nobody was rescued from a worker that lives.
+/// Everything succeeded at its first attempt: no job was taken from a live worker.
 async fn all_ran_once(gateway: &Probe, runs: &Executions, ids: &[String]) {
     for id in ids {
         let job = gateway.ended(id, LONG).await;
@@ -71,7 +71,7 @@ async fn all_ran_once(gateway: &Probe, runs: &Executions, ids: &[String]) {
     }
 }
 
-/// Attempts that were ended for their worker's silence.
+/// The number of attempts that were ended because their worker was silent.
 async fn rescued(stack: &Stack) -> f64 {
     let mut lost = 0.0;
     for process in stack.state().processes.into_iter().filter(|p| p.service == "scheduler") {
@@ -84,7 +84,7 @@ async fn rescued(stack: &Stack) -> f64 {
     lost
 }
 
-/// On a busy machine one or the other answer is late, and never most of them.
+/// On a busy machine a few answers are late, but never most of them.
 fn most_within(limit: Duration, took: &[Duration]) {
     let longest = took.iter().max().expect("some answers");
     assert!(*longest < LATEST, "an answer took {longest:?}");
@@ -92,7 +92,7 @@ fn most_within(limit: Duration, took: &[Duration]) {
     assert!(late * 2 < took.len(), "{late} of {} answers took longer than {limit:?}", took.len());
 }
 
-/// Submits for as long as asked, some ten a second; each must be accepted, within a second as a rule. Their ids.
+/// Submits for this long, some ten jobs a second. Each must be accepted, usually within a second. Returns their ids.
 async fn submit_while(gateway: &Probe, span: Duration) -> Vec<String> {
     let (began, mut ids, mut all) = (Instant::now(), Vec::new(), Vec::new());
     while began.elapsed() < span {
@@ -136,7 +136,7 @@ async fn submits_are_accepted_while_nats_is_down_for_a_minute_and_run_afterwards
     let gateway = stack.gateway(2);
     let runs = Executions::default();
     let _worker = sleeper(&runs, &stack);
-    // Some end while NATS is away, some run through all of it: twenty leases long.
+    // Some jobs end while NATS is away, some run through all of it: twenty leases long.
     let mut ids = gateway.submit_many(10, &job(10_000)).await;
     ids.extend(gateway.submit_many(5, &job(70_000)).await);
     runs.reach(15, SOON).await;
@@ -150,7 +150,7 @@ async fn submits_are_accepted_while_nats_is_down_for_a_minute_and_run_afterwards
     assert_eq!(runs.all().len(), 15, "nothing can be started without NATS");
     nats.comes_back().await;
 
-    // What was accepted last would be looked at in half a minute; its gateway need not wait for that.
+    // The job that was accepted last would be looked at in half a minute; its gateway need not wait for that.
     gateway.ended(ids.last().expect("some were accepted"), Duration::from_secs(25)).await;
     all_ran_once(&gateway, &runs, &ids).await;
     for name in REPLICAS {
@@ -165,8 +165,8 @@ async fn a_redis_that_refuses_for_a_minute_stops_leaders_and_starts_and_all_resu
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     let runs = Executions::default();
     let _worker = sleeper(&runs, &stack);
-    // Of 32 slots 12 are taken for longer than the outage, 6 end while it lasts; the rest is short
-    // work that waits behind a pause of the worker's own, so that offers stand on the bus.
+    // Of 32 slots, 12 are taken for longer than the outage, and 6 jobs end while it lasts. The others are short jobs
+    // that wait for a slot of the worker, so that offers remain on the bus.
     let mut ids = one.submit_many(12, &job(70_000)).await;
     ids.extend(two.submit_many(6, &job(8_000)).await);
     ids.extend(one.submit_many(100, &job(4_000)).await);
@@ -205,7 +205,7 @@ async fn a_redis_that_refuses_for_a_minute_stops_leaders_and_starts_and_all_resu
     most_within(Duration::from_secs(2), &all);
     redis.comes_back().await;
 
-    // Without anybody's help: readiness, leaders, and every job at its first attempt.
+    // Without any intervention: readiness, leaders, and every job at its first attempt.
     for name in REPLICAS {
         says(&stack, name, 200, "ready").await;
     }
@@ -224,7 +224,7 @@ async fn a_redis_that_hangs_is_answered_with_503_and_steals_no_job() {
     let _worker = sleeper(&runs, &stack);
     let mut ids = one.submit_many(10, &job(20_000)).await;
     runs.reach(10, SOON).await;
-    // These end while Redis is away: their results wait.
+    // These jobs end while Redis is away: their results wait.
     let ending = one.submit_many(5, &job(3_000)).await;
     runs.reach(15, SOON).await;
 
@@ -250,7 +250,7 @@ async fn a_redis_that_hangs_is_answered_with_503_and_steals_no_job() {
             });
             for (path, (answer, took)) in futures_util::future::join_all(all).await {
                 let refused = match path.ends_with("/batch") && answer.status == 200 {
-                    // Answered item by item.
+                    // A batch is answered item by item.
                     true => answer.body["items"][0]["error"].clone(),
                     false => answer.body.clone(),
                 };
@@ -280,7 +280,7 @@ async fn a_redis_that_hangs_is_answered_with_503_and_steals_no_job() {
     }
     ids.extend(ending);
     ids.push(two.submit(job(0)).await);
-    // A cancel that was refused may have come through all the same: it was asked for.
+    // A refused cancel may have been applied all the same: the client asked for it.
     let cancelled = ids.remove(0);
     let end = one.ended(&cancelled, LONG).await;
     assert!(["succeeded", "cancelled"].contains(&end["state"].as_str().unwrap()), "{end}");
@@ -327,7 +327,7 @@ async fn results_count_though_every_scheduler_was_down_for_longer_than_the_lease
     let runs = Executions::default();
     let _worker = sleeper(&runs, &stack);
     let bus = bus_of(&stack, "looker").await;
-    // Of the jobs that run some end while nobody can take their results, some run through all of it.
+    // Some of the running jobs end while no scheduler can take their results, some run through all of it.
     let mut ids = gateway.submit_many(5, &job(30_000)).await;
     ids.extend(gateway.submit_many(5, &job(6_000)).await);
     runs.reach(10, SOON).await;
@@ -347,7 +347,7 @@ async fn results_count_though_every_scheduler_was_down_for_longer_than_the_lease
             stack.shut_out("scheduler-2", Signal::SIGTERM)
         );
         let (down, results) = (Instant::now(), ConsumerSpec::scheduler(subjects::result()));
-        // Who comes back leads at once, and finds every lease long over.
+        // The schedulers that come back lead at once, and find that every lease ended long ago.
         until(SOON, "results that nobody handles, and every lease to be over", async || {
             let state = bus.consumer_state(&results).await.ok()?;
             (state.pending + state.unacked > 0 && down.elapsed() > LEADING).then_some(())

@@ -71,15 +71,13 @@ async fn a_flood_at_three_times_the_peak_is_borne_and_nothing_that_runs_is_stole
 
     let lasts = format!("{}s", FLOOD.as_secs());
     let told = borne(&flood(&stack, "default", &["--for", &lasts, "--times", "3"]).wait_with_output().await.unwrap());
-    assert!(told["accepted"].as_u64() > Some(1_000), "{told}");
-    // Three times the peak are offered, as it was measured a moment ago. What then finds every connection busy does not
-    // arrive, because whoever sends shares the machine with whoever answers, and perhaps with others; of the rest some is
-    // refused.
+    // Three times the peak are offered, as it was measured a moment ago. A request that finds every connection busy does
+    // not arrive; of the others the gateways refuse what they cannot take in time. Meanwhile they go on accepting.
     let refused: f64 = told["refused"].as_object().expect("refusals").values().filter_map(Value::as_f64).sum();
     let accepted = told["accepted"].as_f64().expect("a number");
     let peak = told["peak"].as_f64().expect("a number") * FLOOD.as_secs_f64();
     eprintln!("{:.2} times the peak arrived: {told}", (accepted + refused) / peak);
-    assert!(refused > 0.0, "this was no flood: {told}");
+    assert!(accepted > peak / 4.0, "the flood keeps the gateways from accepting: {told}");
     assert_eq!(told["refused_without_retry_after"], 0, "{told}");
 
     over.add_permits(8);

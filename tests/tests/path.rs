@@ -69,10 +69,10 @@ async fn jobs_over_two_gateways_and_two_schedulers_each_start_once() {
     let counts = runs.counts();
     assert_eq!(counts.len(), 2000);
     assert!(counts.values().all(|n| *n == 1), "each started exactly once");
-    // Read on the other gateway, and counted once over all replicas.
+    // The job is read on the other gateway, and the end counted once over all replicas.
     assert_eq!(two.job(&ids[0]).await["state"], "succeeded");
     let counted = async || (stack.metric("scheduler", "muster_jobs_total").await == 2000.0).then_some(());
-    // An end is counted when its effects are done, so after it can be read.
+    // An end is counted when its effects are done, which is after it can be read.
     muster_testkit::until(SOON, "2000 ends to be counted", counted).await;
 }
 

@@ -1,5 +1,5 @@
-//! `concurrency.max` on a topic: never more at once than it was told, and as many as that, whoever is
-//! killed and whatever it is told meanwhile. Two of each service.
+//! `concurrency.max` on a topic: never more jobs at once than the limit, and as many as the limit, whichever process
+//! is killed and however the limit changes. Two of each service.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// How many handlers run of each kind, and the most that ever did.
+/// How many handlers of each kind run, and the most that ever ran at once.
 #[derive(Clone, Default)]
 struct Crowd(Arc<Mutex<HashMap<String, (usize, usize)>>>);
 
@@ -33,7 +33,7 @@ impl Crowd {
         self.0.lock().unwrap().get(kind).copied().unwrap_or_default()
     }
 
-    /// From now on the most is counted anew.
+    /// Resets the maximum.
     fn forget(&self, kind: &str) {
         if let Some((_, most)) = self.0.lock().unwrap().get_mut(kind) {
             *most = 0;
@@ -87,7 +87,7 @@ async fn places_are_free(stack: &Stack, topic: &str) {
     .await;
 }
 
-/// Two of each service, who ask every second what topics were told.
+/// Two of each service, which poll the settings of topics every second.
 fn curious() -> Options {
     Options::two().env("MUSTER_LOOP_CONFIG_INTERVAL", "1s")
 }
@@ -98,11 +98,12 @@ async fn no_more_jobs_of_a_topic_run_at_once_than_it_was_told_and_as_many_as_tha
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     assert_eq!(tell(&one, "t", json!({"concurrency": {"max": 3}})).await.body["concurrency"], json!({"max": 3}));
     stack.settings_are_known().await;
-    // Long enough that those who may run at once meet, also on a busy machine.
+    // Long enough that the jobs that may run at once overlap, also on a busy machine.
     let (runs, crowd, takes) = (Executions::default(), Crowd::default(), Duration::from_millis(200));
     let mut ids = one.submit_many(20, &json!({"topic": "t", "payload": {}})).await;
     ids.extend(two.submit_many(20, &json!({"topic": "t", "payload": {}})).await);
-    // Without a worker: as many are offered as may run, and hold the places; the others say who does.
+    // Without a worker, as many jobs are offered as may run, and hold the places; explanations of the others name the
+    // holders.
     let first = until(SOON, "the places to be taken", async || {
         let explained = two.get(&format!("/jobs/{}/explain", ids[39])).await;
         let decided = explained.body["state"] != "pending";
@@ -130,12 +131,12 @@ async fn no_more_jobs_of_a_topic_run_at_once_than_it_was_told_and_as_many_as_tha
         let job = one.ended(id, SOON).await;
         assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
     }
-    // A place is passed on at once: 40 jobs of 200 ms at 3 take three seconds, and not a claim of 5 s each.
+    // A place is passed on at once: 40 jobs of 200 ms, 3 at a time, take three seconds, and not a claim of 5 s each.
     assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
     assert_eq!(crowd.of("t"), (0, 3));
     places_are_free(&stack, "t").await;
 
-    // Another tenant's topic of that name was told nothing.
+    // Another tenant's topic of the same name has no settings.
     let other = one.for_tenant("acme");
     let free = Setup { tenant: "acme".into(), ..setup("w3") };
     crowd.forget("t");
@@ -161,8 +162,8 @@ async fn never_more_than_that_though_workers_and_schedulers_are_killed() {
     stack.settings_are_known().await;
     let folder = tempfile::tempdir().unwrap();
     let (lock, many) = (folder.path().join("lock"), folder.path().join("many"));
-    // Whoever finds three others inside writes that down. A killed one leaves nothing behind: the locks
-    // are the kernel's, and go with the process.
+    // A command that finds three others running records that. A killed command leaves nothing behind: the kernel
+    // releases its locks with the process.
     let command = format!(
         "for n in 1 2 3; do exec 9>{lock}$n; if flock -n 9; then sleep 0.2; echo 1; exit 0; fi; done; \
          echo four >> {many}; exit 1",
@@ -232,7 +233,7 @@ async fn a_topic_that_is_told_otherwise_obeys_at_once() {
     stack.settings_are_known().await;
     crowd.forget("t");
     end.add_permits(3);
-    // One is left, and one more comes: not three more.
+    // One job still runs, and one more starts: not three more.
     crowd.reaches("t", 2).await;
     end.add_permits(5);
     until(SOON, "eight to be done", async || {
@@ -250,7 +251,7 @@ async fn a_topic_that_is_told_otherwise_obeys_at_once() {
         assert_eq!(gateway.ended(id, SOON).await["attempt"], 1);
     }
 
-    // What was offered before anybody spoke of a limit is taken back when a worker asks for it.
+    // Jobs that were offered before the limit was set are taken back when a worker asks for them.
     let late = gateway.submit_many(20, &json!({"topic": "late", "payload": {}})).await;
     for id in &late {
         gateway.reaches(id, "dispatched", SOON).await;
@@ -291,7 +292,7 @@ async fn a_job_under_both_limits_needs_both_and_all_lines_of_a_topic_share_its_p
     assert!(crowd.of("a").1 <= 2 && crowd.of("b").1 <= 2, "{:?} {:?}", crowd.of("a"), crowd.of("b"));
     assert!(crowd.of("a").1 == 2 || crowd.of("b").1 == 2);
     places_are_free(&stack, "t").await;
-    // One key alone has two of the three places.
+    // One key alone gets two of the three places.
     crowd.forget("t");
     let job = json!({"topic": "t", "payload": {"key": "a"}, "concurrency_key": "a"});
     for id in gateway.submit_many(12, &job).await {

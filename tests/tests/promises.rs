@@ -1,5 +1,5 @@
-//! What Muster promises when parts of it stop, hang, lie or vanish, shown with real processes: one
-//! file for each kind of trouble. One program, because these tests wait more than they work.
+//! What Muster promises when parts of it stop, hang, send wrong data or vanish, shown with real processes: one file
+//! for each kind of trouble. All in one program, because these tests wait more than they work.
 
 #[path = "promises/clocks.rs"]
 mod clocks;
@@ -23,18 +23,18 @@ use std::{process::Command, time::Duration};
 use muster_tests::{Probe, Stack};
 use serde_json::Value;
 
-/// How long anything may take that waits for nothing by design, on a busy machine.
+/// How long anything without a deliberate wait may take on a busy machine.
 const SOON: Duration = Duration::from_secs(90);
-/// The same where many jobs, or a wait by design, lie between.
+/// The same if many jobs, or a deliberate wait, are involved.
 const LONG: Duration = Duration::from_secs(150);
 
-/// What redis-cli says to a command.
+/// The answer of redis-cli to a command.
 fn redis(stack: &Stack, args: &[&str]) -> String {
     let said = Command::new("redis-cli").arg("-u").arg(stack.state().redis_url).args(args).output().expect("redis-cli");
     String::from_utf8(said.stdout).expect("text").trim().to_owned()
 }
 
-/// How a job ended: exactly once, by its own story.
+/// Waits for the end of a job, and checks in its history that it ended exactly once.
 async fn one_end(gateway: &Probe, id: &str) -> Value {
     let job = gateway.ended(id, LONG).await;
     let story = gateway.history(id).await;
@@ -46,7 +46,7 @@ async fn one_end(gateway: &Probe, id: &str) -> Value {
     job
 }
 
-/// Every one of these succeeded at its first attempt and ran once.
+/// Checks that each of these jobs succeeded at its first attempt and ran once.
 async fn all_ran_once(gateway: &Probe, runs: &muster_tests::Executions, ids: &[String]) {
     for id in ids {
         let job = one_end(gateway, id).await;

@@ -1,5 +1,5 @@
-//! Deaths under load: of a gateway, of NATS with all it held, of workers. Nothing accepted is lost,
-//! nothing ends twice. Deaths between any two writes: `failpoints.rs`.
+//! Crashes under load: of a gateway, of NATS with all its data, of workers. No accepted job is lost, none ends twice.
+//! `failpoints.rs` has crashes between any two writes.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(150);
 
-/// Submits under an idempotency key; none if no answer came.
+/// Submits with an idempotency key; `None` if there was no answer.
 async fn submit_as(gateway: &Probe, key: Option<&str>, job: &Value) -> Option<Answer> {
     let headers: Vec<(&str, &str)> = key.iter().map(|key| ("Idempotency-Key", *key)).collect();
     let body = Some(job.to_string().into_bytes());
@@ -28,7 +28,7 @@ async fn nothing_is_left(stack: &Stack, within: Duration) {
     until(within, "every home to be gone", async || (store.count_homes().await == Ok(0)).then_some(())).await;
 }
 
-/// How a job ended: exactly once, by its own story.
+/// Waits for the end of a job, and checks in its history that it ended exactly once.
 async fn one_end(gateway: &Probe, id: &str, within: Duration) -> Value {
     let job = gateway.ended(id, within).await;
     let story = gateway.history(id).await;
@@ -76,7 +76,7 @@ async fn what_a_gateway_answered_before_it_died_runs_once() {
         // Through the other gateway: the same key is the same job.
         let again = submit_as(&two, Some(key), &job).await.unwrap();
         assert_eq!(again.status, 202, "{}", again.text);
-        // Its successor may have refused it while it came up.
+        // The gateway's successor may have refused it while it started.
         if let Some(first) = first.filter(|first| first.status != 503) {
             assert_eq!((first.status.as_u16(), first.id()), (202, again.id()));
         }
@@ -103,8 +103,8 @@ async fn a_nats_that_comes_back_empty_loses_no_job_and_repeats_none() {
     setup.id = "w2".into();
     let _second = runs.worker(&stack, setup, work);
 
-    // Running, offered, queued, not yet due, and just being submitted when the bus dies. None may
-    // run twice: a wiped bus costs no attempt.
+    // Jobs that run, are offered, queued, not yet due, or just being submitted when the bus dies. None may run twice:
+    // a wiped bus costs no attempt.
     let job = |ms: u64| json!({"topic": "wiped", "payload": {"ms": ms}, "retry": {"max_attempts": 1}});
     let mut ids = one.submit_many(20, &job(4_000)).await;
     runs.reach(20, SOON).await;
@@ -158,7 +158,7 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere() {
         assert_eq!((&job["worker"], &job["result"]), (&json!("survivor"), &json!("elsewhere")));
     }
     let last = runs.all().iter().map(|run| run.at).max().unwrap() - died;
-    // One tick of the reconciler, and some room for a busy machine.
+    // One tick of the reconciler, and some time for a busy machine.
     assert!(last < lease + Duration::from_secs(5 + 20), "the last one began {last:?} after the death");
     assert!(runs.counts().values().all(|n| *n == 1) && runs.counts().len() == 50);
 }
@@ -190,7 +190,7 @@ async fn a_job_that_kills_its_worker_each_time_is_quarantined() {
     assert_eq!((&job["state"], &job["attempt"]), (&json!("quarantined"), &json!(3)), "{job}");
     assert_eq!(job["error"]["code"], "stale_timeout");
 
-    // A retry by hand is a new job with a count of its own.
+    // A retry by hand is a new job with attempts of its own.
     let retry = gateway.post(&format!("/jobs/{id}/retry"), &json!({})).await;
     assert_eq!((retry.status.as_u16(), retry.field("attempt")), (202, &json!(0)), "{}", retry.text);
     let again = ends(&retry.id()).await;

@@ -1,4 +1,4 @@
-//! Jobs that only some workers may run: who is offered them, and what the others see of it.
+//! Jobs that only some workers may run: which workers get them, and what the others see.
 
 #[path = "requires/counted.rs"]
 mod counted;
@@ -39,7 +39,7 @@ async fn only_workers_that_provide_what_a_job_requires_run_it() {
     let picky = json!({"topic": "render", "payload": 1, "requires": {"gpu": "a100", "zone": "eu"}});
     let named = json!({"topic": "render", "payload": 1, "requires": {"worker": "gpu2"}});
     let easy = json!({"topic": "render", "payload": 1});
-    // More than the window takes at first, so that some wait in a backlog of their own.
+    // More than the window holds at first, so that some wait in a backlog of their own.
     let (picky, named, easy) = tokio::join!(
         gateway.submit_many(200, &picky),
         gateway.submit_many(20, &named),
@@ -78,14 +78,14 @@ async fn a_job_that_no_live_worker_can_run_says_so_and_runs_when_one_comes() {
     .await;
     assert!(said["sentences"].to_string().contains("No live worker provides what it requires (gpu=a100)"), "{said:#}");
     assert_eq!(said["workers"]["live"], 0);
-    // Every scheduler forgets; the offer stands on the stream, and its look finds the line again.
+    // Every scheduler forgets its state; the offer is still on the stream, and the look at it finds the line again.
     for name in ["scheduler-1", "scheduler-2"] {
         let old = stack.kill9(name);
         stack.replaced(name, old).await;
     }
     assert!(runs.of(&id).is_empty());
     let _gpu = runs.worker(&stack, gpu("late"), |_, payload| async { Ok(payload) });
-    // A dead leader's lock, and a look that may have been put off just before.
+    // The time for a dead leader's lock, and for a look that may have been postponed just before.
     let job = gateway.ended(&id, Duration::from_secs(120)).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
     assert_eq!(runs.of(&id)[0].worker, "late");
@@ -103,7 +103,7 @@ async fn http_workers_are_offered_what_they_provide_for() {
     assert_eq!(held[0]["job_id"], json!(id));
     let done = json!({"worker_id": "fits", "items": [{"job_id": id, "fence": held[0]["fence"], "result": 1}]});
     assert_eq!(one.post("/worker/complete", &done).await.body["items"][0]["status"], "ok");
-    // One that comes while the call is open reaches it at once; one that only polls gets it too.
+    // A job that comes while the call is open reaches it at once; a worker that only polls gets its job too.
     let (waiting, id) = tokio::join!(lease(&two, "fits", "f2", json!({"gpu": "a100"}), 30_000), async {
         until(SOON, "the worker to be seen", async || {
             let workers = one.get("/workers").await.body;

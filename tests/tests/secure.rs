@@ -1,4 +1,4 @@
-//! Both stores behind TLS and passwords, given by URL alone; and no password in any log.
+//! Both stores with TLS and passwords, configured by URL alone; and no password in any log.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -13,7 +13,7 @@ fn openssl(dir: &Path, args: &str) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// An authority, and a certificate of it for the loopback address.
+/// Creates a certificate authority, and a certificate for the loopback address.
 fn certificates(dir: &Path) {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(dir, &format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=test-authority"));

@@ -1,5 +1,5 @@
-//! What operators see: who is there, what Prometheus scrapes, what the audit log tells, what the doctor
-//! finds. One program, because these tests wait more than they work.
+//! What operators see: workers and replicas, what Prometheus scrapes, the audit log, the findings of the doctor. All
+//! in one program, because these tests wait more than they work.
 
 #[path = "seen/audit.rs"]
 mod audit;
@@ -9,3 +9,5 @@ mod doctor;
 mod fleet;
 #[path = "seen/metrics.rs"]
 mod metrics;
+#[path = "seen/vitals.rs"]
+mod vitals;

@@ -1,5 +1,5 @@
-//! Topics that are shared: one crew for the jobs of all tenants, and none of them starves another. Two of
-//! each service. A topic that is shared and no longer shared under load: `promises/sharing.rs`.
+//! Shared topics: workers for the jobs of all tenants, and no tenant starves another. Two of each service.
+//! `promises/sharing.rs` changes the setting under load.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -38,7 +38,7 @@ async fn a_tenant_s_first_jobs_start_next_to_the_thousands_of_another() {
     for id in &few {
         assert_eq!(guest.ended(id, SOON).await["state"], "succeeded");
     }
-    // In the order of the starts: from its first job until its last, about every other one is the guest's own.
+    // In the order of the starts: from the guest's first job until its last, about every other start is the guest's.
     let all = runs.all();
     let theirs: HashSet<&String> = few.iter().collect();
     let first = all.iter().position(|run| theirs.contains(&run.job)).expect("they ran");
@@ -46,9 +46,9 @@ async fn a_tenant_s_first_jobs_start_next_to_the_thousands_of_another() {
     let (before, between) = (first.saturating_sub(submitted), last + 1 - first);
     eprintln!("{before} starts before its first, {between} until its last, {} in all", all.len());
     assert!(between <= 140, "40 jobs had their turn among {between} starts, after {submitted}");
-    // The crew hears of the line a moment later, which is some starts more on a busy machine.
+    // The workers learn about the line a moment later, which is some more starts on a busy machine.
     assert!(before <= 400 && all.len() < 900, "long before the flood was over: {before} of {}", all.len());
-    // Whoever's they are, nobody else sees them.
+    // Only a job's own tenant sees it.
     assert_eq!(flood.get(&format!("/jobs/{}", few[0])).await.status, 404);
     assert_eq!(guest.get(&format!("/jobs/{}", many[0])).await.status, 404);
     for id in &many {
@@ -63,7 +63,7 @@ async fn where_one_slot_is_all_there_is_tenants_take_turns() {
     let gateway = stack.gateway(1);
     assert_eq!(tell(&gateway, "t", json!({"shared": true})).await.status, 200);
     let runs = Executions::default();
-    // Longer than a worker keeps an offer that it cannot start: what is pulled in vain goes back.
+    // Longer than a worker keeps an offer that it cannot start: an offer that is pulled in vain goes back.
     let work = |_, payload: Value| async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(payload)
@@ -84,8 +84,8 @@ async fn where_one_slot_is_all_there_is_tenants_take_turns() {
     let last = all.iter().rposition(|run| few.contains(&run.job)).expect("they ran");
     let (before, between) = (first.saturating_sub(submitted), last + 1 - first);
     eprintln!("{before} starts before its first, {between} until its last");
-    // Four take turns: from the first of one to its fifth are seventeen. The crew hears of it a few starts later, or
-    // some more on a busy machine; there are 180 of the others.
+    // Four tenants take turns: from the first job of one to its fifth are seventeen starts. The workers learn about
+    // it a few starts later, or some more on a busy machine; there are 180 jobs of the others.
     assert!(between <= 23 && before <= 40, "five turns took {between} starts after {before} others");
 }
 
@@ -98,7 +98,7 @@ async fn a_crew_of_all_tenants_takes_what_is_shared_and_nothing_else() {
     let _crew = runs.worker(&stack, crew("w1", "t", 4), |_, payload| async move { Ok(payload) });
     let gpu = json!({"topic": "t", "requires": {"gpu": "a100"}});
     let (private, needs) = (acme.submit(json!({"topic": "t"})).await, acme.submit(gpu).await);
-    // Its own tenant's it takes as ever.
+    // The worker takes the jobs of its own tenant as before.
     let own = one.submit(json!({"topic": "t"})).await;
     assert_eq!(one.ended(&own, SOON).await["state"], "succeeded");
     acme.reaches(&private, "dispatched", SOON).await;
@@ -112,7 +112,7 @@ async fn a_crew_of_all_tenants_takes_what_is_shared_and_nothing_else() {
     assert_eq!(why.body["workers"]["live"], 0, "{}", why.text);
     assert_eq!(acme.job(&private).await["state"], "dispatched", "not shared");
 
-    // Who may say so: a key of all tenants, of the default tenant's topic.
+    // Only a key for all tenants may share a topic, and only the topic of the default tenant.
     let key = |tenant: &str| json!({"name": "k", "tenant": tenant, "scopes": ["admin", "read"]});
     let tenants_own = one.post("/keys", &key("default")).await.body["key"].as_str().unwrap().to_owned();
     let tenants_own = one.with_key(Some(&tenants_own));
@@ -132,7 +132,7 @@ async fn a_crew_of_all_tenants_takes_what_is_shared_and_nothing_else() {
     assert_eq!(tell(&acme, "t", json!({"max_backlog": 9})).await.status, 200, "the rest is each tenant's own");
 
     assert_eq!(acme.ended(&private, SOON).await["worker"], "w1");
-    // What a job requires counts here too, and a tenant's own workers go on beside the crew.
+    // Requirements of a job apply here too, and a tenant's own workers continue beside the shared ones.
     let able = Setup { provides: vec![("gpu".into(), "a100".into())], ..crew("w2", "t", 1) };
     let _able = runs.worker(&stack, able, |_, payload| async move { Ok(payload) });
     assert_eq!(acme.ended(&needs, SOON).await["worker"], "w2");
@@ -145,7 +145,7 @@ async fn a_crew_of_all_tenants_takes_what_is_shared_and_nothing_else() {
     .await;
     theirs.kill9();
 
-    // A crew by the command line.
+    // A shared worker from the command line.
     let mut crew =
         WorkerProcess::start(&stack, &["--topic", "cli", "--all-tenants", "--id", "crew", "--builtin", "echo"]);
     assert_eq!(tell(&one, "cli", json!({"shared": true})).await.status, 200);

@@ -1,4 +1,4 @@
-//! Concurrency keys: never more at once than may be, whoever is killed, and who is next.
+//! Concurrency keys: never more jobs at once than allowed, whichever process is killed, and which job is next.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// How many handlers of each key run, and the most that ever did.
+/// How many handlers of each key run, and the most that ever ran at once.
 #[derive(Clone, Default)]
 struct Crowd(Arc<Mutex<HashMap<String, (usize, usize)>>>);
 
@@ -75,7 +75,7 @@ async fn jobs_with_the_same_key_run_one_at_a_time_and_at_once_one_after_the_othe
         let job = json!({"topic": "t", "payload": {"key": name}, "concurrency_key": name});
         ids.extend(gateway.submit_many(40, &job).await);
     }
-    // Slots are handed on at once: 120 jobs of 20 ms in three lines take seconds, not claims of 5 s each.
+    // Slots are passed on at once: 120 jobs of 20 ms in three lines take seconds, not claims of 5 s each.
     runs.reach(120, SOON).await;
     for id in &ids {
         let job = gateway.ended(id, SOON).await;
@@ -99,8 +99,8 @@ async fn never_two_at_once_though_workers_and_schedulers_are_killed() {
     let gateway = stack.gateway(1);
     let folder = tempfile::tempdir().unwrap();
     let (lock, twice) = (folder.path().join("lock"), folder.path().join("twice"));
-    // Whoever finds another one inside writes that down. A killed one leaves nothing behind: the lock
-    // is the kernel's, and goes with the process.
+    // A command that finds another one running records that. A killed command leaves nothing behind: the kernel
+    // releases its lock with the process.
     let command = format!(
         "exec 9>{lock}; flock -n 9 || {{ echo two >> {twice}; exit 1; }}; sleep 0.2; echo 1",
         lock = lock.display(),
@@ -155,7 +155,7 @@ async fn a_cancelled_job_keeps_its_slot_until_its_worker_has_stopped() {
         async move {
             if payload == 1 {
                 ctx.cancelled().await;
-                // Told, and not done yet.
+                // The handler got the cancel, and is not done yet.
                 stop.acquire().await.unwrap().forget();
                 return Err(HandlerError::retryable("stopped"));
             }
@@ -175,7 +175,7 @@ async fn a_cancelled_job_keeps_its_slot_until_its_worker_has_stopped() {
     assert!(said["sentences"].to_string().contains("concurrency key k may run"), "{said:#}");
 
     assert_eq!(gateway.post(&format!("/jobs/{first}/cancel"), &json!({})).await.status, 200);
-    // Longer than a claim and a look: nobody takes the slot of a worker that may still be at it.
+    // Longer than a claim and a look: no scheduler takes the slot of a worker that may still run the job.
     let store = stack.store().await;
     let (tenant, begun) = (Tenant::default(), std::time::Instant::now());
     until(SOON, "eight seconds", async || {

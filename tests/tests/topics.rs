@@ -1,5 +1,5 @@
-//! What topics are told at run time: it reaches every replica, heals when the news is lost, and
-//! holds: pauses (a file of their own), rates, bounds, defaults. Two of each service.
+//! Settings of topics at run time: a change reaches every replica, also when its notification is lost, and takes
+//! effect: pauses (a file of their own), rates, bounds, defaults. Two of each service.
 
 #[path = "topics/pauses.rs"]
 mod pauses;
@@ -27,14 +27,14 @@ async fn tell(gateway: &Probe, topic: &str, body: Value) -> Answer {
     answer
 }
 
-/// The topic as this gateway's own memory has it, without asking Redis.
+/// The topic as this gateway has it in memory, without asking Redis.
 async fn remembered(gateway: &Probe, topic: &str) -> Option<Value> {
     let answer = gateway.get("/topics").await;
     answer.body["items"].as_array().expect("items").iter().find(|item| item["topic"] == topic).cloned()
 }
 
-/// Submits to a paused topic that nobody works on, until so many in a row were held: by then every scheduler has heard
-/// of the pause. Who came sooner is called off.
+/// Submits to a paused topic without workers, until `many` jobs in a row were held: by then every scheduler knows
+/// about the pause. Earlier jobs are cancelled.
 async fn held(gateways: [&Probe; 2], topic: &str, many: usize) -> Vec<String> {
     let mut ids = Vec::new();
     let began = Instant::now();
@@ -65,7 +65,7 @@ async fn all_in(gateway: &Probe, ids: &[String], state: &str) {
 
 #[tokio::test]
 async fn a_change_reaches_every_replica_at_once() {
-    // Nobody polls while this test runs: what arrives was told.
+    // No replica polls while this test runs: what arrives was sent as a notification.
     let stack = Stack::with(Options::two().env("MUSTER_LOOP_CONFIG_INTERVAL", "1h")).await;
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     let first = tell(&one, "mail.send", json!({"max_backlog": 7, "rate": {"per_s": 0.5}})).await;
@@ -74,11 +74,11 @@ async fn a_change_reaches_every_replica_at_once() {
     let there = until(LONG, "the news", async || remembered(&two, "mail.send").await).await;
     assert_eq!((&there["max_backlog"], &there["version"]), (&json!(7), &first.body["version"]));
 
-    // Another tenant's topic of the same name was told nothing.
+    // Another tenant's topic of the same name has no settings.
     let other = two.for_tenant("acme").get("/topics/mail.send").await;
     assert_eq!((&other.body["declared"], &other.body["version"]), (&json!(false), &json!(0)));
 
-    // Both schedulers obey: whatever gateway takes a job in and whoever decides, it is held.
+    // Both schedulers obey: whichever gateway accepts a job and whichever scheduler decides, it is held.
     let paused = two.post("/topics/held/pause", &json!({"reason": "the printer burns"})).await;
     assert_eq!(paused.body["pause"]["reason"], "the printer burns", "{}", paused.text);
     let mut ids = held([&one, &two], "held", 30).await;
@@ -88,7 +88,7 @@ async fn a_change_reaches_every_replica_at_once() {
         ids.push([&one, &two][n % 2].submit(json!({"topic": "held"})).await);
     }
     all_in(&one, &ids, "queued").await;
-    // Workers are shown by the snapshot, every five seconds.
+    // The snapshot shows workers, every five seconds.
     let shown = until(LONG, "the worker to be shown", async || {
         Some(one.get("/topics/held").await).filter(|shown| shown.body["workers"] == 1)
     })
@@ -112,7 +112,7 @@ async fn a_change_whose_news_was_lost_is_found_by_the_poll() {
     let stack = Stack::with(Options::two().env("MUSTER_LOOP_CONFIG_INTERVAL", "2s")).await;
     let (one, two, store) = (stack.gateway(1), stack.gateway(2), stack.store().await);
     let (tenant, topic) = (Tenant::default(), Topic::parse("held").unwrap());
-    // As if its gateway had died after the write and before it told anybody.
+    // As if the gateway had died after the write and before it notified the others.
     let change = async |change: TopicChange| {
         store.put_topic(&tenant, &topic, SeenVersion::Any, &change).await.expect("a write");
         Instant::now()
@@ -130,14 +130,14 @@ async fn a_change_whose_news_was_lost_is_found_by_the_poll() {
 
     let runs = Executions::default();
     let _worker = runs.echo(&stack, "w1", "held");
-    // A scheduler that has not polled yet may still let one through: from two polls on none does.
+    // A scheduler that has not polled yet may still let a job through; after two polls none does.
     stack.settings_are_known().await;
     let ids = one.submit_many(20, &json!({"topic": "held"})).await;
     all_in(&two, &ids, "queued").await;
     assert_eq!(runs.all().len(), 0);
     change(TopicChange::Resume).await;
     all_in(&two, &ids, "succeeded").await;
-    // A restarted scheduler knows before it takes anything.
+    // A restarted scheduler knows the settings before it handles a job.
     change(TopicChange::Pause(Paused { since: 1, by: "k".into(), reason: String::new() })).await;
     for name in ["scheduler-1", "scheduler-2"] {
         let old = stack.kill9(name);
@@ -170,7 +170,7 @@ async fn a_full_backlog_refuses_and_a_rate_is_kept() {
         assert_eq!(full.field("code"), "backlog_full");
         assert!(full.header("retry-after").is_some() && full.field("retryable") == true);
         assert_eq!(gateway.post("/jobs", &json!({"topic": "wide"})).await.status, 202, "other topics go on");
-        // What was accepted stays so: its repeat is no newcomer.
+        // An accepted job stays accepted: its repeat does not count as a new job.
         let body = json!({"topic": "narrow"}).to_string().into_bytes();
         let repeat =
             gateway.send(Method::POST, "/api/v1/jobs", &[("Idempotency-Key", "k0")], Some(body)).await.unwrap();
@@ -186,7 +186,7 @@ async fn a_full_backlog_refuses_and_a_rate_is_kept() {
         (wide["counts"]["queued"] == 0 && wide["oldest_age_ms"].is_u64()).then_some(())
     })
     .await;
-    // A retry is a newcomer, until it is there.
+    // A retry counts as a new job, until it is stored.
     let old = one.submit(json!({"topic": "wide", "delay_ms": 3_600_000})).await;
     assert_eq!(one.post(&format!("/jobs/{old}/cancel"), &json!({})).await.status, 200);
     let retried = one.post(&format!("/jobs/{old}/retry"), &json!({"topic": "narrow"})).await;
@@ -199,7 +199,7 @@ async fn a_full_backlog_refuses_and_a_rate_is_kept() {
     })
     .await;
 
-    // A rate, observed on Redis's clock: when each attempt started.
+    // A rate, checked on the clock of Redis: when each attempt started.
     tell(&one, "slow", json!({"rate": {"per_s": 20, "burst": 5}})).await;
     stack.settings_are_known().await;
     let runs = Executions::default();
@@ -217,7 +217,7 @@ async fn a_full_backlog_refuses_and_a_rate_is_kept() {
     }
     starts.sort_unstable();
     let took = starts[99].since(starts[0]).as_secs_f64();
-    // 100 less the burst, at 20 a second; and a start may follow its release by a moment.
+    // 100 less the burst, at 20 a second; a start may follow its release by a moment.
     assert!(took > (100.0 - 5.0) / 20.0 - 0.5, "100 jobs started within {took} s");
     assert!(took < 30.0, "100 jobs took {took} s: the rate is not used");
     for (n, start) in starts.iter().enumerate() {
@@ -310,7 +310,7 @@ async fn what_a_submit_does_not_say_the_topic_does() {
     let ended = one.ended(&plain, LONG).await;
     assert_eq!((&ended["state"], &ended["attempt"]), (&json!("timed_out"), &json!(2)), "{ended}");
     assert_eq!(one.ended(&own, LONG).await["state"], "succeeded");
-    // The lease of a worker that asks for none, and what an extension that asks for none gives.
+    // The lease of a worker that asks for none, and of an extension that asks for none.
     tell(&one, "leased", json!({"lease_ms": 60_000})).await;
     stack.settings_are_known().await;
     let held = one.submit(json!({"topic": "leased"})).await;
@@ -335,7 +335,7 @@ async fn effective(gateway: &Probe, name: &str) -> (String, String) {
 
 #[tokio::test]
 async fn the_clusters_settings_change_without_a_restart_and_say_where_they_come_from() {
-    // Nobody polls while this test runs: what arrives was told.
+    // No replica polls while this test runs: what arrives was sent as a notification.
     let stack = Stack::with(Options::two().env("MUSTER_LOOP_CONFIG_INTERVAL", "1h")).await;
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     let before = effective(&two, "rate_limit_rps").await;
@@ -370,7 +370,7 @@ async fn the_clusters_settings_change_without_a_restart_and_say_where_they_come_
     }
     assert_eq!(taken, 5, "one limit for both gateways, at once");
 
-    // Who comes too late, names nonsense or lacks the right changes nothing.
+    // A request with an old version, with invalid settings or without permission changes nothing.
     assert_eq!(put(&two, "/config", &json!({}), Some("\"0\"")).await.status, 412);
     for (body, pointer) in [
         (json!({"rate_limit_rps": "fast"}), "/rate_limit_rps"),
@@ -391,7 +391,7 @@ async fn the_clusters_settings_change_without_a_restart_and_say_where_they_come_
     until(LONG, "the news", async || (effective(&one, "topics").await.1 == "run time").then_some(())).await;
     assert_eq!(effective(&one, "rate_limit_rps").await, before, "what is no longer told is as it was started");
     assert_eq!(one.post("/jobs", &json!({"topic": "undeclared"})).await.status, 422);
-    // A gateway that comes later obeys too.
+    // A gateway that starts later obeys too.
     let old = stack.kill9("gateway-1");
     stack.replaced("gateway-1", old).await;
     let refused = until(LONG, "the new gateway", async || {

@@ -1,5 +1,4 @@
-//! The README's tour, as a newcomer takes it: `muster dev` with what it prints, and the workers that
-//! are shown there.
+//! The README's tour, as a newcomer takes it: `muster dev` with its output, and the workers shown there.
 
 use std::{
     fs,
@@ -21,7 +20,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// `muster dev` in a folder, and what it printed.
+/// `muster dev` in a folder, and its output.
 struct Dev {
     program: Program,
     folder: PathBuf,
@@ -29,7 +28,7 @@ struct Dev {
 }
 
 impl Dev {
-    /// Waits until it has said how to use it.
+    /// Starts it, and waits until it has printed how to use it.
     async fn start(folder: &Path, port: u16, log: &str) -> Dev {
         let log = folder.join(log);
         let folder = folder.join("data");
@@ -54,14 +53,14 @@ impl Dev {
         serde_json::from_slice(&fs::read(self.folder.join("stack.json")).expect("a state file")).expect("a state")
     }
 
-    /// What stands behind a word of the welcome.
+    /// The value after a label in the welcome message.
     fn fact(&self, word: &str) -> String {
         let said = self.said();
         let line = said.lines().find_map(|line| line.trim().strip_prefix(word));
         line.unwrap_or_else(|| panic!("no {word} in {said}")).trim().to_owned()
     }
 
-    /// The first command, read as a shell would: a word after `flag` in single quotes.
+    /// The first command, read as a shell would: the word after `flag` in single quotes.
     fn quoted(&self, flag: &str) -> Vec<String> {
         let said = self.said();
         let command =
@@ -71,7 +70,7 @@ impl Dev {
         words.map(|rest| rest.split_once('\'').expect("a closing quote").0.to_owned()).collect()
     }
 
-    /// Pastes the printed command: the job that it answers with.
+    /// Runs the printed command, and returns the job in the answer.
     async fn paste(&self) -> Value {
         let (url, body) = (self.quoted("-sS").remove(0), self.quoted("-d").remove(0));
         let headers = self.quoted("-H");
@@ -85,7 +84,7 @@ impl Dev {
         answer.body
     }
 
-    /// Ctrl-C: it ends well and leaves nothing running.
+    /// Ctrl-C: it exits successfully and leaves nothing running.
     async fn interrupt(mut self) {
         let state = self.state();
         assert!(state.processes.iter().any(|p| p.service == "worker"), "the demo worker: {state:?}");
@@ -99,10 +98,10 @@ impl Dev {
     }
 }
 
-/// A port that is free, and so is the one of a second gateway.
+/// A port that is free, together with the port of a second gateway.
 fn port() -> u16 {
     let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    // Below those that the kernel gives to connections, and above those that stacks take.
+    // Below the kernel's range for connections, and above the ports that stacks take.
     (32_000..32_700).find(|port| free(*port) && free(port + 2)).expect("a free port")
 }
 
@@ -145,7 +144,7 @@ async fn the_worker_in_python_does_what_the_readme_says() {
     let log = stack.folder().join("python.log");
     let (url, key) = (stack.process("gateway-1").http.expect("an address"), stack.state().api_key);
     let env = [("MUSTER_URL", url.as_str()), ("MUSTER_API_KEY", key.as_str())];
-    // Wherever this machine has it.
+    // The path of python3 on this machine.
     let found = Command::new("sh").args(["-c", "command -v python3"]).output().expect("a shell");
     let python = String::from_utf8(found.stdout).expect("a path");
     assert!(!python.trim().is_empty(), "python3 is missing: run `tools/scripts/setup.sh test` first");

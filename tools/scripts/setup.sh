@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing for `make run` (stack) or `make test` (test), from Debian's own packages.
+# Installs what is missing for `make run` (stack), `make test` (test) or stand-in images (containers,
+# rust-image), from Debian's own packages.
 # Never starts, stops or changes a server: what is there already is left alone, and what gets
 # installed is kept from starting by itself.
 set -euo pipefail
@@ -15,7 +16,9 @@ what="${1:-stack}"
 case "$what" in
     stack) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server) ;;
     test) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server promtool:prometheus openssl:openssl faketime:faketime python3:python3) ;;
-    *) say "usage: $0 [stack|test]"; exit 2 ;;
+    containers) wanted=(redis-server:redis-server redis-cli:redis-tools nats-server:nats-server prometheus:prometheus prometheus-redis-exporter:prometheus-redis-exporter busybox:busybox-static prometheus-blackbox-exporter:prometheus-blackbox-exporter) ;;
+    rust-image) wanted=(mmdebstrap:mmdebstrap) ;;
+    *) say "usage: $0 [stack|test|containers|rust-image]"; exit 2 ;;
 esac
 
 command -v cargo >/dev/null 2>&1 || die "cargo is not installed" "install Rust first; rustup is the usual way"

@@ -1,7 +1,7 @@
-//! Answers to questions, on one subscription for the whole process.
+//! Answers to requests, on one subscription for the whole process.
 //!
-//! The client library has the same, but keeps an entry for ever for every question that was
-//! never answered; here the entry goes with whoever asked.
+//! The client library has the same, but keeps an entry forever for every request that was never answered. Here the
+//! entry is removed when the requester drops its [`Expected`].
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use crate::BusError;
 
 type Asked = Mutex<HashMap<u64, oneshot::Sender<Message>>>;
 
-/// Where answers arrive.
+/// Receives the answers of this process.
 pub(crate) struct Answers {
     prefix: String,
     next: AtomicU64,
@@ -40,7 +40,7 @@ impl Answers {
         Ok(Answers { prefix, next: AtomicU64::new(0), asked, _reader: reader })
     }
 
-    /// A place for one answer.
+    /// Reserves a place for one answer.
     pub(crate) fn expect(&self) -> Expected {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
@@ -52,14 +52,14 @@ impl Answers {
 /// One answer that may come.
 pub(crate) struct Expected {
     id: u64,
-    /// Where it must be sent.
+    /// The subject to which the answer must be sent.
     pub(crate) reply: Subject,
     answer: oneshot::Receiver<Message>,
     asked: Arc<Asked>,
 }
 
 impl Expected {
-    /// Waits for it. `None` only if the connection was closed for good.
+    /// Waits for the answer. `None` only if the connection was closed for good.
     pub(crate) async fn heard(&mut self) -> Option<Message> {
         (&mut self.answer).await.ok()
     }
@@ -71,7 +71,7 @@ impl Drop for Expected {
     }
 }
 
-/// Hands over until the connection is closed for good. A panic costs the answer in hand, whose asker hears nothing.
+/// Delivers answers until the connection is closed for good. A panic loses the answer in hand; its requester gets none.
 async fn read(mut source: impl Stream<Item = Message> + Unpin, asked: Arc<Asked>) {
     let mut pauses = Pauses::default();
     while caught("answers", hand_over(&mut source, &asked)).await.is_err() {
@@ -84,7 +84,7 @@ async fn hand_over(source: &mut (impl Stream<Item = Message> + Unpin), asked: &A
         let id = message.subject.rsplit_once('.').and_then(|(_, id)| id.parse().ok());
         let sender = id.and_then(|id: u64| lock(asked).remove(&id));
         if let Some(sender) = sender {
-            // Whoever asked may have left meanwhile.
+            // The requester may have gone in the meantime.
             let _ = sender.send(message);
         }
     }

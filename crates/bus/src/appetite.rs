@@ -1,30 +1,30 @@
-//! How much to pull. Offers come several to a message where many are started; whoever has room for a number of
-//! offers asks for messages.
+//! How many messages to pull. A message holds several offers where many jobs start; a worker counts its room in offers,
+//! but asks for messages.
 
-/// How many messages to pull so that what they carry fits the free slots. Messages carry one offer
-/// or several; the guess follows what was seen last.
+/// Computes how many messages to pull so that their offers fit the free slots. Messages carry one offer or several; the
+/// estimate follows what was seen last.
 #[derive(Clone, Copy, Debug)]
 pub struct Appetite {
     offers_per_message: f64,
 }
 
-/// Most offers that share a message: more saves nothing.
+/// The most offers that share a message; more would save nothing.
 pub const MOST_OFFERS: u32 = 128;
-/// Most messages of one pull.
+/// The most messages of one pull.
 const MOST_MESSAGES: usize = 256;
 
 impl Appetite {
-    /// For whoever must not be brought more than fits: as if messages carried as many as they ever do.
+    /// For a caller that must not get more offers than fit: assumes that each message carries the most offers.
     pub fn careful() -> Appetite {
         Appetite { offers_per_message: MOST_OFFERS.into() }
     }
 
-    /// For whoever gives back what is too much: as if each carried one.
+    /// For a caller that gives back surplus offers: assumes that each message carries one offer.
     pub fn bold() -> Appetite {
         Appetite { offers_per_message: 1.0 }
     }
 
-    /// How many messages bring so many offers.
+    /// How many messages to pull for this many free slots.
     pub fn messages(&self, free: usize) -> usize {
         if free == 0 {
             return 0;
@@ -33,7 +33,7 @@ impl Appetite {
         messages.clamp(1, MOST_MESSAGES)
     }
 
-    /// A pull brought so many offers in so many messages.
+    /// Records that a pull brought this many offers in this many messages.
     pub fn saw(&mut self, messages: usize, offers: usize) {
         if messages > 0 {
             let seen = (offers as f64 / messages as f64).max(1.0);

@@ -1,7 +1,7 @@
-//! Plain subscriptions: hints, notices and questions, none of which is stored.
+//! Plain subscriptions: hints, notices and requests, none of which is stored.
 //!
-//! Promises: a subscription survives reconnects; what cannot be read is logged, counted and
-//! skipped. A message may be lost, so every broadcast heals itself. Leaves to others: how.
+//! A subscription survives reconnects. A message that cannot be read is logged, counted and skipped. A message may be
+//! lost, so callers must be able to recover from a lost broadcast.
 
 use async_nats::{HeaderMap, header::NATS_MESSAGE_ID};
 use bytes::Bytes;
@@ -12,21 +12,21 @@ use muster_wire::{Body, Envelope, decode};
 use crate::{Bus, BusError, Subject};
 
 impl Bus {
-    /// Tells whoever listens. No ack, no retry; an error at once while NATS is away. A stream
-    /// that captures the subject keeps it all the same.
+    /// Sends to all subscribers. No ack, no retry; fails at once while NATS is away. A stream that captures the subject
+    /// still stores the message.
     pub async fn broadcast(&self, subject: &Subject, body: Body) -> Result<(), BusError> {
         self.tell(subject.raw(), self.sealed(None, body)).await
     }
 
-    /// [`Bus::broadcast`] of something that may be said again: a stream that captures the subject keeps only
-    /// the first with this id within two minutes. Whoever listens hears each.
+    /// [`Bus::broadcast`] for a message that may be repeated: a stream that captures the subject keeps only the first
+    /// message with this id within two minutes. Subscribers receive each repetition.
     pub async fn broadcast_once(&self, subject: &Subject, id: &str, body: Body) -> Result<(), BusError> {
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, id);
         self.tell_with(headers, subject.raw(), self.sealed(None, body)).await
     }
 
-    /// Listens: to everything, or as one of a queue group of which each message reaches one.
+    /// Subscribes to all messages, or as a member of a queue group, in which one member receives each message.
     pub async fn subscribe(&self, subject: &Subject, queue: Option<&str>) -> Result<Subscription, BusError> {
         let client = &self.inner.client;
         let opened = match queue {
@@ -37,11 +37,12 @@ impl Bus {
         Ok(Subscription { bus: self.clone(), source, drained: None })
     }
 
-    /// [`Bus::subscribe`] to everything, and the server has taken note: whatever is said after this
-    /// returns is heard.
+    /// [`Bus::subscribe`] to all messages, and waits until the server knows the subscription: every message sent after
+    /// this returns is received.
     pub async fn subscribe_now(&self, subject: &Subject) -> Result<Subscription, BusError> {
         let subscription = self.subscribe(subject, None).await?;
-        // A server reads one connection in order: what we say to ourselves comes back after that.
+        // A server reads one connection in order: a message to ourselves comes back after the server knows the
+        // subscription.
         let (client, limit) = (&self.inner.client, self.inner.settings.request_timeout);
         let inbox = client.new_inbox();
         let echo = async {
@@ -56,16 +57,16 @@ impl Bus {
     }
 }
 
-/// Messages of one subject as they come.
+/// The messages of one subject, as they arrive.
 pub struct Subscription {
     bus: Bus,
     source: async_nats::Subscriber,
-    /// How often the connection had broken when this was told to stop listening, if it was.
+    /// How often the connection had broken when this subscription was drained, if it was.
     drained: Option<u64>,
 }
 
 impl Subscription {
-    /// The next message that can be read. `None` once it was drained, or the connection was closed for
+    /// The next message that can be read. `None` once the subscription was drained, or the connection was closed for
     /// good. Nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<Received> {
         loop {
@@ -83,16 +84,16 @@ impl Subscription {
         }
     }
 
-    /// Stops listening; what has arrived already can still be read.
+    /// Stops listening; messages that have already arrived can still be read.
     pub async fn drain(&mut self) {
         self.drained = Some(*self.bus.breaks().borrow());
         // An error means that the connection is closed, and with it the subscription.
         let _ = self.source.drain().await;
     }
 
-    /// The client subscribes on a new connection to what it was about to leave on the broken one, and then
-    /// forgets it: the server would go on to send a share of the group's messages to nobody. One more
-    /// connection begins without it.
+    /// Reconnects if the connection broke during the drain. The client library renews the subscription on the new
+    /// connection and then forgets it; the server would then send a share of the group's messages to a subscription
+    /// without a reader. One more reconnect begins without the subscription.
     async fn left(&mut self) {
         let Some(before) = self.drained.take() else { return };
         if *self.bus.breaks().borrow() != before {
@@ -103,21 +104,21 @@ impl Subscription {
 
 /// One message of a subscription.
 pub struct Received {
-    /// Who sent it, when; its body is in `body`.
+    /// The sender and the time; the content is in `body`.
     pub envelope: Envelope,
-    /// What it says.
+    /// The content of the message.
     pub body: Body,
     reply: Option<async_nats::Subject>,
     bus: Bus,
 }
 
 impl Received {
-    /// Whether its sender waits for an answer.
+    /// Whether the sender waits for an answer.
     pub fn wants_answer(&self) -> bool {
         self.reply.is_some()
     }
 
-    /// Answers its sender; nothing happens if it does not wait for one.
+    /// Answers the sender; does nothing if the sender does not wait for an answer.
     pub async fn respond(&self, body: Body) -> Result<(), BusError> {
         match &self.reply {
             Some(reply) => self.bus.tell(reply.clone(), self.bus.sealed(None, body)).await,
@@ -131,14 +132,14 @@ impl Received {
     }
 }
 
-/// The way back to a sender.
+/// The means to answer a sender.
 pub struct Answer {
     reply: Option<async_nats::Subject>,
     bus: Bus,
 }
 
 impl Answer {
-    /// Answers; nothing happens if nobody waits.
+    /// Answers; does nothing if the sender does not wait for an answer.
     pub async fn send(self, body: Body) -> Result<(), BusError> {
         match self.reply {
             Some(reply) => self.bus.tell(reply, self.bus.sealed(None, body)).await,

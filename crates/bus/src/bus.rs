@@ -1,9 +1,9 @@
-//! The connection: one per process, shared by all its clones.
+//! The connection to NATS: one per process, shared by all its clones.
 //!
-//! Knows: addresses and credentials, whether NATS is there, the clock that stamps envelopes.
-//! Promises: comes up while NATS is away and goes on trying for ever; a call that waits for an
-//! answer is told at once when the connection breaks; credentials stay out of addresses that
-//! the client library might log. Leaves to others: what is sent.
+//! This module knows addresses and credentials, whether NATS is reachable, and the clock that stamps envelopes. It
+//! comes up while NATS is away and keeps trying forever. A call that waits for an answer fails at once when the
+//! connection breaks. Credentials stay out of addresses that the client library might log. Other modules decide what is
+//! sent.
 
 use std::{
     fmt,
@@ -24,14 +24,18 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{answers::Answers, error::BusError};
+use crate::{
+    answers::{Answers, Expected},
+    error::BusError,
+    schedulers::Schedulers,
+};
 
-/// Publishes awaiting their ack at one time; more wait their turn.
+/// How many publishes may await their acks at one time; further ones wait.
 const IN_FLIGHT: usize = 1_024;
 /// Room for the envelope and the headers within the server's limit.
 const HEADROOM: usize = 4 * 1_024;
 
-/// What gives envelopes their time: an estimate of Redis time.
+/// The source of envelope times: an estimate of Redis time.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// How to reach NATS.
@@ -40,18 +44,27 @@ pub struct BusSettings {
     /// One server or several, comma-separated: `nats://host:4222`, `tls://…`, with
     /// `user:password@` or `token@` where the server asks for it.
     pub url: String,
-    /// Copies of each stream that a cluster keeps.
+    /// The number of copies of each stream that a cluster keeps.
     pub replicas: usize,
-    /// Who we are, in envelopes and in the server's list of connections.
+    /// The name of this process, in envelopes and in the server's list of connections.
     pub instance: String,
-    /// How long one question may stay unanswered. A publish asks again until its own limit.
+    /// How long one request may stay unanswered. A publish asks again until its own limit.
     pub request_timeout: Duration,
+    /// How often a silent server is pinged. After three pings without any data from the server, the client tries the
+    /// next server.
+    pub ping_interval: Duration,
 }
 
 impl BusSettings {
-    /// One server, one copy, two seconds.
+    /// One server, one copy, a request timeout of two seconds, and silence that is noticed within two seconds.
     pub fn new(url: impl Into<String>, instance: impl Into<String>) -> BusSettings {
-        BusSettings { url: url.into(), replicas: 1, instance: instance.into(), request_timeout: Duration::from_secs(2) }
+        BusSettings {
+            url: url.into(),
+            replicas: 1,
+            instance: instance.into(),
+            request_timeout: Duration::from_secs(2),
+            ping_interval: Duration::from_millis(600),
+        }
     }
 }
 
@@ -70,23 +83,23 @@ pub struct Bus {
 pub(crate) struct Inner {
     pub(crate) client: async_nats::Client,
     answers: Answers,
+    pub(crate) schedulers: Schedulers,
     pub(crate) settings: BusSettings,
     pub(crate) in_flight: Semaphore,
-    /// When streams were last made again on somebody's behalf, and how it went; see [`Bus::heal`].
+    /// When streams were last recreated during a call, and the result; see [`Bus::heal`].
     pub(crate) healed: Mutex<Option<(Instant, Result<(), BusError>)>>,
-    /// The streams were there once: whoever finds one gone then finds it being deleted.
+    /// Whether the streams existed once: a stream that is missing after that was deleted.
     pub(crate) had_streams: AtomicBool,
-    /// Grows with every break, so that whoever waits knows that its answer will not come.
+    /// Grows with every break, so that a waiting caller knows that its answer will not come.
     breaks: watch::Sender<u64>,
     up: watch::Sender<bool>,
     clock: RwLock<Option<Clock>>,
 }
 
 impl Bus {
-    /// Begins to connect and returns at once: NATS may come later. Fails only for an address
-    /// that cannot be read.
+    /// Begins to connect and returns at once: NATS may come later. Fails only for an address that cannot be parsed.
     pub async fn connect(settings: BusSettings) -> Result<Bus, BusError> {
-        // Already installed by another part of the process: just as good.
+        // If another part of the process has installed a provider already, that one is just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Addresses { servers, user, password } = addresses(&settings.url)?;
         let (breaks, up) = (watch::Sender::new(0), watch::Sender::new(false));
@@ -95,7 +108,7 @@ impl Bus {
             .retry_on_initial_connect()
             .max_reconnects(None)
             .connection_timeout(Duration::from_secs(2))
-            .ping_interval(Duration::from_secs(5))
+            .ping_interval(settings.ping_interval)
             .request_timeout(Some(settings.request_timeout))
             .reconnect_delay_callback(before_attempt)
             .event_callback({
@@ -115,6 +128,7 @@ impl Bus {
         let inner = Inner {
             client,
             answers,
+            schedulers: Schedulers::default(),
             settings,
             in_flight: Semaphore::new(IN_FLIGHT),
             healed: Mutex::new(None),
@@ -126,12 +140,12 @@ impl Bus {
         Ok(Bus { inner: Arc::new(inner) })
     }
 
-    /// Who we are.
+    /// The name of this process.
     pub fn instance(&self) -> &str {
         &self.inner.settings.instance
     }
 
-    /// Sets the clock for envelopes. Without one they carry no time, as a worker's do.
+    /// Sets the clock for envelopes. Without a clock they carry no time, as those of workers do.
     pub fn set_clock(&self, clock: Clock) {
         *self.inner.clock.write().unwrap_or_else(PoisonError::into_inner) = Some(clock);
     }
@@ -145,12 +159,12 @@ impl Bus {
     pub async fn connected(&self) {
         let mut up = self.watch_state();
         while !self.is_connected() {
-            // The library may drop an event when many come at once, so look by oneself too.
+            // The library may drop an event when many come at once, so check the state as well.
             let _ = timeout(Duration::from_millis(100), up.changed()).await;
         }
     }
 
-    /// `true` while connected; a receiver that wakes on every change.
+    /// A receiver that is `true` while connected, and wakes on every change.
     pub fn watch_state(&self) -> watch::Receiver<bool> {
         self.inner.up.subscribe()
     }
@@ -160,22 +174,22 @@ impl Bus {
         self.inner.client.max_payload().saturating_sub(HEADROOM).max(HEADROOM)
     }
 
-    /// Waits until all that was handed to the connection has been written out. For a graceful
-    /// stop: acks and give-backs are fire-and-forget. Gives up after `limit`.
+    /// Waits until everything passed to the connection has been written out. For a graceful stop: acks and naks are
+    /// fire-and-forget. Gives up after `limit`.
     pub async fn flush(&self, limit: Duration) {
         if self.is_connected() {
             let _ = timeout(limit, self.inner.client.flush()).await;
         }
     }
 
-    /// Wraps a body in our envelope.
+    /// Wraps a body in an envelope.
     pub(crate) fn sealed(&self, trace: Option<TraceParent>, body: Body) -> Bytes {
         let clock = self.inner.clock.read().unwrap_or_else(PoisonError::into_inner).clone();
         let now = clock.map_or(Time::NONE, |clock| clock());
         encode(&seal(self.instance(), trace, now, body))
     }
 
-    /// How often the connection has broken so far.
+    /// A receiver of the number of connection breaks so far.
     pub(crate) fn breaks(&self) -> watch::Receiver<u64> {
         self.inner.breaks.subscribe()
     }
@@ -191,7 +205,7 @@ impl Bus {
         })
     }
 
-    /// One question, one answer. Ends early when the connection breaks: that answer is lost.
+    /// Sends one request and waits for its answer. Ends early when the connection breaks: the answer is then lost.
     pub(crate) async fn ask(
         &self,
         subject: async_nats::Subject,
@@ -231,8 +245,8 @@ impl Bus {
         }
     }
 
-    /// Sends without awaiting anything but room in the connection's queue. While NATS is away
-    /// it fails at once instead of piling up.
+    /// Sends a message and waits only for room in the connection's queue. While NATS is away it fails at once, so that
+    /// messages do not pile up.
     pub(crate) async fn tell(&self, subject: async_nats::Subject, payload: Bytes) -> Result<(), BusError> {
         self.tell_with(HeaderMap::new(), subject, payload).await
     }
@@ -262,20 +276,25 @@ impl Bus {
         }
     }
 
-    fn unsent(&self, fault: &PublishError, size: usize) -> BusError {
+    /// Reserves a place for one answer.
+    pub(crate) fn expect_answer(&self) -> Expected {
+        self.inner.answers.expect()
+    }
+
+    pub(crate) fn unsent(&self, fault: &PublishError, size: usize) -> BusError {
         match fault.kind() {
             PublishErrorKind::MaxPayloadExceeded => BusError::TooLarge { size, limit: self.inner.client.max_payload() },
             PublishErrorKind::InvalidSubject | PublishErrorKind::Send => BusError::away(fault.to_string()),
         }
     }
 
-    /// A short rest between tries, longer with each.
+    /// A short pause between tries, longer with each try.
     pub(crate) async fn rest(tries: u32) {
         sleep(Duration::from_millis(25 << tries.min(4))).await;
     }
 }
 
-/// At once, then ever slower, up to a second.
+/// The pause before a connection attempt: none at first, then growing up to a second.
 fn before_attempt(attempt: usize) -> Duration {
     match attempt {
         0 | 1 => Duration::ZERO,
@@ -295,7 +314,7 @@ fn note(event: &Event, breaks: &watch::Sender<u64>, up: &watch::Sender<bool>) {
             up.send_replace(false);
         }
         Event::SlowConsumer(_) => warn!("a subscription is too slow: NATS messages were dropped"),
-        // Failed attempts to connect come by the dozen; the fault itself is told by whoever waits.
+        // Failed connection attempts come by the dozen; the waiting caller reports the fault itself.
         Event::ClientError(_) | Event::ServerError(_) | Event::LameDuckMode | Event::Draining => {}
     }
 }
@@ -306,12 +325,12 @@ struct Addresses {
     password: Option<String>,
 }
 
-/// Reads the addresses and takes the credentials out of them: the library does not use those
-/// in an address, and would show them in its debug lines.
+/// Parses the addresses and takes the credentials out of them: the library does not use credentials in an address, and
+/// would show them in its debug lines.
 fn addresses(list: &str) -> Result<Addresses, BusError> {
     let mut found = Addresses { servers: Vec::new(), user: None, password: None };
     for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        // Errors name the position, not the text: it may hold a password.
+        // Errors name the position, not the text, because the text may contain a password.
         let nth = found.servers.len() + 1;
         let bad = || BusError::Address(format!("address {nth} of the list is not like nats://host:4222"));
         let mut url = text.parse::<ServerAddr>().map_err(|_| bad())?.into_inner();

@@ -1,39 +1,39 @@
-//! What can go wrong with the bus, in words for an operator.
+//! Errors of the bus, worded for an operator.
 //!
-//! Promises: every error can be cloned, because one failed message may carry the work of many
-//! callers; no error shows a credential.
+//! Every error can be cloned, because one failed message may carry the work of many callers. No
+//! error shows a credential.
 
 use std::time::Duration;
 
 use muster_wire::WireError;
 
-/// Why the bus did not do as asked.
+/// Why the bus did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BusError {
     /// There is no connection, or it broke while an answer was awaited.
     #[error("NATS is away: {detail}")]
     Away {
-        /// What was being done.
+        /// The operation in progress.
         detail: String,
     },
-    /// No answer within the time that the caller gave.
+    /// No answer within the time that the caller allowed.
     #[error("no answer from NATS within {} ms: {what}", after.as_millis())]
     Timeout {
-        /// What was being done.
+        /// The operation in progress.
         what: String,
-        /// How long it was waited for.
+        /// How long the caller waited.
         after: Duration,
     },
-    /// Nobody listens on the subject.
+    /// No subscriber listens on the subject.
     #[error("nobody listens on {subject}")]
     NoResponders {
-        /// Where.
+        /// The subject.
         subject: String,
     },
     /// The message is larger than the server takes.
     #[error("a message of {size} bytes is over the limit of {limit}")]
     TooLarge {
-        /// Bytes.
+        /// The size of the message in bytes.
         size: usize,
         /// Most bytes that a message may have.
         limit: usize,
@@ -41,24 +41,24 @@ pub enum BusError {
     /// The server answered with an error.
     #[error("NATS refused: {description} (code {code}, {err_code})")]
     Refused {
-        /// As in HTTP.
+        /// The status code, as in HTTP.
         code: u16,
-        /// JetStream's own number for it.
+        /// JetStream's own error number.
         err_code: u32,
-        /// In the server's words.
+        /// The server's error text.
         description: String,
     },
-    /// A stream or consumer is not what we asked for. Older servers ignore what they do not
-    /// know, so this is checked and never passed over.
+    /// A stream or consumer differs from what Muster asked for. Older servers ignore fields that
+    /// they do not know, so this is always checked.
     #[error("{what} has {field} = {got}, not {want}: the server ignored or changed it")]
     Mismatch {
-        /// Which stream or consumer.
+        /// The stream or consumer.
         what: String,
-        /// Which field of its configuration.
+        /// The field of its configuration.
         field: String,
-        /// What we asked for.
+        /// The value that Muster asked for.
         want: String,
-        /// What the server says it has.
+        /// The value that the server reports.
         got: String,
     },
     /// An answer could not be read.
@@ -67,7 +67,7 @@ pub enum BusError {
     /// The address cannot be used.
     #[error("bad NATS address: {0}")]
     Address(String),
-    /// The task that should have carried it has ended.
+    /// The task that should have carried the item has ended.
     #[error("the publisher has stopped")]
     Stopped,
 }
@@ -88,7 +88,7 @@ impl BusError {
         BusError::Away { detail: detail.into() }
     }
 
-    /// Whether the same call may well succeed a moment later.
+    /// Whether the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         match self {
             BusError::Away { .. } | BusError::Timeout { .. } | BusError::NoResponders { .. } => true,
@@ -101,7 +101,7 @@ impl BusError {
         }
     }
 
-    /// Whether the server says that exactly this is not there.
+    /// Whether the server reports that exactly this object is missing.
     pub(crate) fn is_missing(&self, which: u32) -> bool {
         self.is_refusal(which)
     }

@@ -1,9 +1,8 @@
-//! Places on the stream of events, and reading it between two of them.
+//! Positions on the stream of events, and reading the stream between two positions.
 //!
-//! Promises: a [`Mark`] names the same message wherever it is asked for, and none of another stream
-//! that was made after it; what was read is of the stream that the answer names. It only reads, but
-//! for a stream that is missing, which is made again. Leaves to others: following what comes
-//! (`pull/follow`), and what to do about a place that is gone.
+//! A [`Mark`] names the same message wherever it is used, and never a message of a stream that was created later. A
+//! read returns messages of the stream that the answer names. This module only reads, except that it recreates a
+//! missing stream. `pull/follow` follows new events; the caller decides what to do about a position that is gone.
 
 use futures_util::future::join_all;
 use muster_domain::Time;
@@ -13,40 +12,40 @@ use serde_json::{Value, json};
 
 use crate::{Bus, BusError, Stream};
 
-/// One message of the stream of events.
+/// The position of one message on the stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// When the stream was made: sequences of another one mean nothing.
+    /// When the stream was created: sequences of another stream mean nothing.
     pub epoch: Time,
-    /// The message's sequence; 0 stands before the first.
+    /// The message's sequence; 0 is before the first message.
     pub seq: u64,
 }
 
-/// What the stream holds.
+/// The range of messages in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When it was made.
+    /// When the stream was created.
     pub epoch: Time,
-    /// The oldest message that is kept; one past the last if there is none.
+    /// The sequence of the oldest message that is kept; one past the last if there is none.
     pub first: u64,
-    /// The last that it took; 0 before the first.
+    /// The sequence of the last message; 0 before the first.
     pub last: u64,
 }
 
 impl Span {
-    /// Whether all that came after this message is still there.
+    /// Whether all messages after this one are still there.
     pub fn goes_on_from(self, seq: u64) -> bool {
         seq <= self.last && self.first <= seq + 1
     }
 
-    /// Where somebody goes on who has come to `at`, or begins: as near to it as can be.
+    /// Where a reader that has reached `at`, or begins, continues: as near to `at` as possible.
     pub(crate) fn start(self, at: Option<Mark>) -> Mark {
         let seq = match at {
             None => self.last,
             Some(at) if at.epoch == self.epoch && self.goes_on_from(at.seq) => at.seq,
-            // A server that forgot the last messages gives their numbers to others.
+            // A server that lost the last messages gives their sequences to new ones.
             Some(at) if at.epoch == self.epoch && at.seq > self.last => self.last,
-            // An older stream was brought back: what it holds was told long ago.
+            // An older stream was restored: watchers received its messages long ago.
             Some(at) if at.epoch > self.epoch => self.last,
             Some(_) => self.first.saturating_sub(1),
         };
@@ -54,12 +53,12 @@ impl Span {
     }
 }
 
-/// One message's events.
+/// The events of one message.
 #[derive(Debug)]
 pub struct Events {
-    /// Where they stand.
+    /// The position of the message.
     pub mark: Mark,
-    /// In their order.
+    /// The events in order.
     pub items: Vec<JobEvent>,
 }
 
@@ -76,7 +75,7 @@ struct Held {
 }
 
 impl Bus {
-    /// What the stream of events holds. One question.
+    /// The range of messages in the stream of events. One request.
     pub async fn events_span(&self) -> Result<Span, BusError> {
         let info: Info = self.about(&format!("STREAM.INFO.{}", Stream::Events.name()), &Value::Null).await?;
         let unreadable = || BusError::Unreadable(format!("created = {}", info.created));
@@ -84,9 +83,9 @@ impl Bus {
         Ok(Span { epoch, first: info.state.first_seq, last: info.state.last_seq })
     }
 
-    /// The messages from `from` to `to` that are there, and what the stream held after they were read:
-    /// those of an epoch that it still names are of that epoch. One question each, all at once, so ask for
-    /// few; what cannot be read is left out.
+    /// The existing messages from `from` to `to`, and the stream's range after they were read: if the range still names
+    /// an epoch, the messages are of that epoch. One request each, all at once, so ask for few. Messages that cannot be
+    /// read are left out.
     pub async fn events_between(&self, from: u64, to: u64) -> Result<(Span, Vec<Events>), BusError> {
         let reads = (from..=to).map(|seq| self.stored(Stream::Events, json!({ "seq": seq })));
         let mut found = Vec::new();

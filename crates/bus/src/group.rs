@@ -1,11 +1,10 @@
-//! Group commit for messages: what arrives while a publish is in flight goes out together in
-//! the next one. No timer, so an idle system pays no delay; message count is what NATS costs.
+//! Group commit for messages: items that arrive while a publish is in flight go out together in the next one. There is
+//! no timer, so an idle system has no delay; the number of messages is what costs NATS time.
 //!
-//! Promises: each caller hears what became of the message that carried its item; an item too
-//! large for any message fails alone; nobody waits longer than the limit; while NATS is away
-//! at most `bound` items wait, and whoever comes later waits for room until the limit. An item
-//! whose caller has left is still sent. Leaves to others: what to do about an item that failed
-//! (the stream may hold it all the same).
+//! Each caller gets the result of the message that carried its item. An item too large for any message fails alone. No
+//! caller waits longer than the limit. While NATS is away at most `bound` items wait, and later callers wait for room
+//! until the limit. An item is sent even if its caller has left. The caller decides what to do about a failed item (the
+//! stream may hold it nevertheless).
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -23,24 +22,24 @@ use tokio::{
 
 use crate::{Bus, BusError, PUBLISH_LIMIT, Subject};
 
-/// Tag and length of one item inside its group.
+/// The bytes for tag and length of one item inside its group.
 const FRAME: usize = 8;
 
 /// How a [`GroupPublisher`] behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSettings {
-    /// Items that may wait before callers have to.
+    /// How many items may wait before callers have to wait.
     pub bound: usize,
     /// How long an item is worth sending, from the call to the ack.
     pub limit: Duration,
-    /// Messages in flight. Beyond the first, only full ones go out: the rest is better grouped.
+    /// How many messages may be in flight. Beyond the first, only full messages go out: other items are better grouped.
     pub in_flight: usize,
-    /// Items in one message.
+    /// The most items in one message.
     pub max_items: usize,
 }
 
 impl GroupSettings {
-    /// One message in flight, up to 512 items in it, the usual limit.
+    /// One message in flight, with up to 512 items, and the usual limit.
     pub fn bound(bound: usize) -> GroupSettings {
         GroupSettings { bound, limit: PUBLISH_LIMIT, in_flight: 1, max_items: 512 }
     }
@@ -75,8 +74,8 @@ struct Waiting<T> {
 }
 
 impl<T: Send + 'static> GroupPublisher<T> {
-    /// Starts it on a task that ends when it was closed or its last clone is dropped, and all is
-    /// sent. `wrap` makes a message's body of items, `size` says how many bytes an item takes in it.
+    /// Starts the publisher on a task. The task ends when the publisher was closed or its last clone is dropped, and
+    /// all items are sent. `wrap` makes a message's body from items, `size` gives the bytes of an item in it.
     pub fn new(
         bus: Bus,
         subject: Subject,
@@ -103,21 +102,21 @@ impl<T: Send + 'static> GroupPublisher<T> {
         GroupPublisher { items, shared }
     }
 
-    /// Takes nothing more, for all clones: what waits is still sent, then the task ends. Whoever
-    /// comes later hears [`BusError::Stopped`].
+    /// Takes no more items, for all clones: waiting items are still sent, then the task ends. Later callers get
+    /// [`BusError::Stopped`].
     pub fn close(&self) {
         self.shared.closed.send_replace(true);
     }
 
-    /// Resolves when the message that carries the item was acked, or failed. Dropping the
-    /// future takes nothing back.
+    /// Resolves when the message that carries the item was acked, or failed. Dropping the future does not withdraw the
+    /// item.
     pub async fn publish(&self, item: T) -> Result<(), BusError> {
         let deadline = Instant::now() + self.shared.settings.limit;
         let answer = self.enqueue(item, deadline).await?;
         self.heard(answer, deadline).await
     }
 
-    /// The same for many, answered in order.
+    /// The same for many items, answered in order.
     pub async fn publish_all(&self, items: Vec<T>) -> Vec<Result<(), BusError>> {
         let deadline = Instant::now() + self.shared.settings.limit;
         let mut answers = FuturesOrdered::new();
@@ -167,7 +166,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// The task: takes what waits, and keeps messages in flight.
+/// The task: takes waiting items, and keeps messages in flight.
 async fn carry<T: Send + 'static>(shared: Arc<Shared<T>>, mut items: mpsc::Receiver<Waiting<T>>) {
     let mut queue: VecDeque<Waiting<T>> = VecDeque::new();
     let mut flights = FuturesUnordered::new();
@@ -186,7 +185,7 @@ async fn carry<T: Send + 'static>(shared: Arc<Shared<T>>, mut items: mpsc::Recei
             if !free {
                 break;
             }
-            // A panic costs this group alone: whoever waits for it hears that nobody will answer.
+            // A panic affects only this group: its callers get an error, because their answers are dropped.
             flights.push(caught("group publish", fly(shared.clone(), queue.drain(..group).collect())));
         }
         if !open && queue.is_empty() && flights.is_empty() {
@@ -206,12 +205,12 @@ async fn carry<T: Send + 'static>(shared: Arc<Shared<T>>, mut items: mpsc::Recei
     }
 }
 
-/// How many of the waiting fit one message, and whether it is then full.
+/// How many of the waiting items fit one message, and whether the message is then full.
 fn measure<T>(queue: &VecDeque<Waiting<T>>, most: usize, limit: usize) -> (usize, bool) {
     let (mut n, mut bytes) = (0, 0);
     for waiting in queue {
-        // The first always goes: the limit may have shrunk since it was let in, and then the
-        // publish itself says so.
+        // The first item always goes: the limit may have shrunk since the item was accepted, and then the publish
+        // itself fails.
         if n > 0 && bytes + waiting.size > limit {
             return (n, true);
         }
@@ -224,17 +223,17 @@ fn measure<T>(queue: &VecDeque<Waiting<T>>, most: usize, limit: usize) -> (usize
     (n, false)
 }
 
-/// One message, from its items to everybody's answer.
+/// Sends one message, and answers all callers of its items.
 async fn fly<T>(shared: Arc<Shared<T>>, group: Vec<Waiting<T>>) {
     let now = Instant::now();
     let (mut items, mut answers, mut until) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()), now);
     for waiting in group {
         if waiting.deadline <= now {
-            // Its caller has given up; nobody is left to hear the answer.
+            // The caller has given up; the answer has no receiver.
             let _ = waiting.answer.send(Err(shared.late()));
             continue;
         }
-        // As long as the youngest may wait: the others hear of their own limit by themselves.
+        // Wait as long as the youngest item may wait: the other callers notice their own limits by themselves.
         until = until.max(waiting.deadline);
         items.push(waiting.item);
         answers.push(waiting.answer);

@@ -1,8 +1,8 @@
-//! JetStream's request-and-reply interface, as far as we use it.
+//! JetStream's request-reply interface, as far as Muster uses it.
 //!
-//! Plain JSON requests rather than the client library's types: the floor is an old server that
-//! silently ignores what it does not know, so we send exactly the fields we mean and compare
-//! them with what the server says it has.
+//! This module uses plain JSON requests rather than the client library's types: the oldest supported server silently
+//! ignores fields that it does not know. So it sends exactly the intended fields and compares them with what the server
+//! reports.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Bus, BusError};
 
-/// A duration as JetStream writes it.
+/// A duration in JetStream's unit.
 pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -31,7 +31,7 @@ struct Fault {
     description: String,
 }
 
-/// Reads an answer: what it says, or the error that it carries.
+/// Parses an answer: its content, or the error that it carries.
 pub(crate) fn judge<T: DeserializeOwned>(answer: &[u8]) -> Result<T, BusError> {
     let unreadable = |e: serde_json::Error| BusError::Unreadable(e.to_string());
     let Judged { error } = serde_json::from_slice(answer).map_err(unreadable)?;
@@ -51,24 +51,30 @@ impl Bus {
     }
 }
 
-/// Whether the server has all that we asked for; what it added by itself is its own business.
+/// Whether the server has every field that Muster asked for. Fields that the server added are ignored.
 pub(crate) fn compare(what: &str, asked: &Value, echoed: &Value) -> Result<(), BusError> {
-    let Some(fields) = asked.as_object() else { return Ok(()) };
-    for (field, want) in fields {
-        let got = &echoed[field.as_str()];
-        if got != want && !(is_nothing(want) && is_nothing(got)) {
-            return Err(BusError::Mismatch {
-                what: what.to_owned(),
-                field: field.clone(),
-                want: want.to_string(),
-                got: got.to_string(),
-            });
-        }
+    match differences(asked, echoed).next() {
+        None => Ok(()),
+        Some((field, want, got)) => Err(BusError::Mismatch {
+            what: what.to_owned(),
+            field: field.to_owned(),
+            want: want.to_string(),
+            got: got.to_string(),
+        }),
     }
-    Ok(())
 }
 
-/// The server leaves out what is empty.
+/// Every field in which the server differs from the request: its name, the value asked for, the value of the server.
+pub(crate) fn differences<'a>(
+    asked: &'a Value,
+    echoed: &'a Value,
+) -> impl Iterator<Item = (&'a str, &'a Value, &'a Value)> {
+    let fields = asked.as_object().into_iter().flatten();
+    let both = fields.map(|(field, want)| (field.as_str(), want, &echoed[field.as_str()]));
+    both.filter(|(_, want, got)| got != want && !(is_nothing(want) && is_nothing(got)))
+}
+
+/// The server leaves out empty values.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,9 +1,9 @@
-//! Streams that exist and hold nothing on disk.
+//! Repairs streams that exist but have no files on disk.
 //!
-//! nats-server 2.9 removes the files of a deleted stream out of band. Who makes the stream anew at
-//! that moment, as we do, may see the new files go with the old ones. Such a stream is there, its
-//! messages cannot be read or stored any more, and it never recovers. A purge gives it files again.
-//! That is safe: what should be on the bus is derived from Redis and put back.
+//! nats-server 2.9 removes the files of a deleted stream in the background. If a process recreates the stream at that
+//! moment, as Muster does, the new files may be removed with the old ones. Such a stream exists, its messages can no
+//! longer be read or stored, and it never recovers. A purge gives it files again. That is safe: everything that should
+//! be on the bus is derived from Redis and published again.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::{
     error::{NO_MESSAGE, STORE_FAILED},
 };
 
-/// How the server words it. A full disk is worded otherwise, and is for an operator.
+/// The server's wording of this fault. A full disk has another wording, and needs an operator.
 const NO_FILE: &str = "no such file or directory";
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ struct Info {
     state: Held,
 }
 
-/// What a stream says that it holds.
+/// What a stream reports as its content.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 struct Held {
     messages: u64,
@@ -30,10 +30,10 @@ struct Held {
 }
 
 impl Bus {
-    /// Gives the stream files again if it says that its first message is there and cannot read it.
+    /// Gives the stream files again if it reports a first message and cannot read it.
     pub(crate) async fn mend_unreadable(&self, stream: Stream) -> Result<(), BusError> {
         let first = self.held(stream).await?;
-        // A message that was acked meanwhile is no longer the first.
+        // A message that was acked in the meantime is no longer the first.
         let dead = first.messages > 0 && self.lacks(stream, first.first_seq).await?;
         let same = async || Ok::<_, BusError>(self.held(stream).await?.first_seq == first.first_seq);
         if dead && same().await? && self.lacks(stream, first.first_seq).await? && same().await? {
@@ -42,7 +42,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Gives the stream files again if that is why it refused a message.
+    /// Gives the stream files again if missing files are why it refused a message.
     pub(crate) async fn mend_refusal(&self, stream: Stream, fault: &BusError) -> Result<(), BusError> {
         match fault {
             BusError::Refused { err_code: STORE_FAILED, description, .. } if description.contains(NO_FILE) => {

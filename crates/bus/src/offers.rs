@@ -1,10 +1,10 @@
-//! Offers that make no sense, and what becomes of their jobs.
+//! Offers that make no sense, and what happens to their jobs.
 //!
-//! Knows: how a message of offers names its jobs beside its body, so that whoever cannot read the
-//! body can; and which offers make sense on the subject they came on. Promises: who pulls offers gets
-//! only such that do; the job of one that does not is rejected through `start`, and that one's message
-//! is not answered for before a scheduler has said so; what names no job becomes a dead letter. Leaves
-//! to others: what a rejection does to a job (the schedulers).
+//! A message of offers names its jobs in a header too, so that a reader that cannot read the body still knows the jobs.
+//! This module knows that header, and which offers make sense on the subject that they came on. A caller that pulls
+//! offers gets only valid ones. The job of an invalid offer is rejected through `start`, and its message is not
+//! acknowledged before a scheduler has confirmed the rejection. A message that names no job becomes a dead letter. The
+//! schedulers decide what a rejection does to a job.
 
 use std::{fmt::Write, time::Duration};
 
@@ -15,18 +15,18 @@ use muster_wire::{
     v1::{Offer, StartAsk, StartRequest, start_answer::Verdict},
 };
 
-use crate::{Bus, subjects};
+use crate::{Bus, schedulers::Question, subjects};
 
-/// The header with the jobs of a message: for each its id in hex, a colon, and the version it is offered
-/// under; commas between.
+/// The header with the jobs of a message: for each job its id in hex, a colon, and the version under which it is
+/// offered; separated by commas.
 pub(crate) const JOBS: HeaderName = HeaderName::from_static("Muster-Jobs");
-/// How long a scheduler may take to reject.
+/// How long a scheduler may take to reject a job.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
-/// A job under the version it was offered with.
+/// A job with the version under which it was offered.
 pub(crate) type Named = (JobId, u32);
 
-/// The value of [`JOBS`] for a body; none if it offers nothing.
+/// The value of [`JOBS`] for a body; none if the body offers nothing.
 pub(crate) fn named(body: &Body) -> Option<String> {
     let Body::Offer(group) = body else { return None };
     let mut value = String::with_capacity(group.items.len() * 36);
@@ -41,7 +41,7 @@ pub(crate) fn named(body: &Body) -> Option<String> {
     Some(value)
 }
 
-/// The jobs that a message names beside its body.
+/// The jobs that a message names in its header.
 pub(crate) fn jobs_of(headers: Option<&HeaderMap>) -> Vec<Named> {
     let value = headers.and_then(|headers| headers.get(JOBS)).map_or("", |value| value.as_str());
     let read = |name: &str| {
@@ -54,15 +54,15 @@ pub(crate) fn jobs_of(headers: Option<&HeaderMap>) -> Vec<Named> {
 /// What is wrong with some offers of a group.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bad {
-    /// The jobs of those that name one.
+    /// The jobs of the invalid offers that name one.
     pub(crate) jobs: Vec<Named>,
-    /// What is wrong with those.
+    /// What is wrong with these offers.
     pub(crate) senseless: Vec<String>,
-    /// What is wrong with those that name none.
+    /// What is wrong with the offers that name no job.
     pub(crate) nameless: Vec<String>,
 }
 
-/// Takes the offers out of a group that make no sense on this subject; none if all do.
+/// Removes the offers from a group that make no sense on this subject; returns none if all do.
 pub(crate) fn weed(subject: &str, items: &mut Vec<Offer>) -> Option<Bad> {
     let (tenant, topic, pool) = subjects::offered_on(subject)?;
     let belongs = |offer: &Offer| offer.tenant == tenant && offer.topic == topic && offer.pool == pool;
@@ -88,8 +88,8 @@ pub(crate) fn weed(subject: &str, items: &mut Vec<Offer>) -> Option<Bad> {
 }
 
 impl Bus {
-    /// Has jobs ended that were offered on this subject and cannot be read. False if no scheduler has said
-    /// of each that it is done: then it is to be asked again, which is harmless.
+    /// Has the schedulers end jobs that were offered on this subject and cannot be read. Returns false unless a
+    /// scheduler has confirmed each job: then the caller must ask again, which is harmless.
     pub(crate) async fn reject_jobs(&self, subject: &str, jobs: &[Named]) -> bool {
         let Some((tenant, topic, pool)) = subjects::offered_on(subject).filter(|_| !jobs.is_empty()) else {
             return true;
@@ -105,7 +105,7 @@ impl Bus {
         };
         let items = jobs.iter().map(ask).collect();
         let request = Body::Start(StartRequest { worker: self.instance().to_owned(), items });
-        let answered = self.request(&subjects::start(), request, START_LIMIT).await;
+        let answered = self.ask_schedulers(Question::Start, request, START_LIMIT).await;
         let Ok(Body::Started(reply)) = answered else { return false };
         let done = |verdict| !matches!(verdict, Verdict::Retry | Verdict::Unspecified);
         reply.items.len() == jobs.len() && reply.items.iter().all(|answer| done(answer.verdict()))

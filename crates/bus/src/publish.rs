@@ -1,10 +1,9 @@
 //! Publishing to a stream, with its ack.
 //!
-//! Promises: `Ok` means that the stream holds the message; a retry keeps its Msg-Id, so a lost
-//! ack does not make two; a missing stream is made again; the caller is answered within its
-//! limit; no more than a fixed number of messages await their acks, whoever comes later waits
-//! instead of failing. Leaves to others: whether to publish again after a failure, and then
-//! under a fresh id.
+//! `Ok` means that the stream holds the message. A retry keeps its Msg-Id, so a lost ack does not create a second
+//! message. A missing stream is recreated. The caller gets an answer within its limit. Only a fixed number of messages
+//! await their acks; later callers wait instead of failing. The caller decides whether to publish again after a
+//! failure, and then under a fresh id.
 
 use std::time::Duration;
 
@@ -19,11 +18,11 @@ use uuid::Uuid;
 
 use crate::{Bus, BusError, Stream, Subject, jetstream::judge, offers};
 
-/// How long [`Bus::publish`] goes on. A cluster whose stream lost its leader takes no message
-/// for five to eight seconds.
+/// How long [`Bus::publish`] keeps trying. A cluster whose stream lost its leader takes no message for five to eight
+/// seconds.
 pub const PUBLISH_LIMIT: Duration = Duration::from_secs(15);
 
-/// The server's word that the stream holds the message.
+/// The server's confirmation that the stream holds the message.
 #[derive(Deserialize)]
 struct Ack {
     #[expect(dead_code, reason = "an answer without it is not an ack")]
@@ -42,9 +41,9 @@ impl Bus {
         self.publish_within(subject, msg_id, trace, body, PUBLISH_LIMIT).await
     }
 
-    /// Puts one message on its stream and waits for the ack, trying again under the same id
-    /// until `limit`. Without a `msg_id` one is made up, so that its own retries are one
-    /// message. An error does not mean that the stream lacks it: the ack may have been lost.
+    /// Publishes one message on its stream and waits for the ack, trying again under the same id until `limit`. Without
+    /// a `msg_id` it makes one up, so that its own retries are one message. An error does not mean that the stream
+    /// lacks the message: the ack may have been lost.
     pub async fn publish_within(
         &self,
         subject: &Subject,
@@ -94,7 +93,7 @@ impl Bus {
                 Err(fault) => return Err(fault),
             };
             let _ = timeout_at(deadline, self.mend_refusal(Stream::of(subject), &fault)).await;
-            // No stream listens there: JetStream is not up yet, has no leader, or the stream is gone.
+            // No stream captures this subject: JetStream is not up yet, has no leader, or the stream is gone.
             if matches!(fault, BusError::NoResponders { .. } | BusError::Refused { .. }) {
                 match timeout_at(deadline, self.heal()).await {
                     Ok(Err(broken)) if !broken.is_transient() => return Err(broken),

@@ -1,13 +1,11 @@
 //! Pulling from a durable consumer.
 //!
-//! Promises: a fetch returns as soon as there is something; with prefetch a standing request
-//! keeps messages at hand, without it no message is taken that the caller has no room for. It
-//! recovers by itself: a break of the connection, a missed heartbeat, a consumer or stream that
-//! is gone, a server that came back empty, a consumer that is there and never delivers. A message that
-//! cannot be read becomes a dead letter and does not hold up its neighbours; nor do offers that make no
-//! sense (`offers`) reach a caller, nor what the server delivers though the consumer does not carry it, as
-//! nats-server 2.9 was seen to do. Leaves to others: handling a message twice, which may
-//! always happen.
+//! A fetch returns as soon as there is a message. With prefetch, a standing request keeps messages at hand; without
+//! prefetch, no message is taken for which the caller has no room. A pull recovers by itself from a broken connection,
+//! a missed heartbeat, a consumer or stream that is gone, a server that came back empty, and a consumer that exists and
+//! never delivers. A message that cannot be read becomes a dead letter and does not delay other messages. Offers that
+//! make no sense (`offers`) do not reach a caller, and neither do messages that the consumer does not carry, which
+//! nats-server 2.9 was seen to deliver. The caller must be able to handle a message twice, which may always happen.
 
 mod delivery;
 mod follow;
@@ -40,30 +38,30 @@ use crate::{Bus, BusError, ConsumerSpec};
 
 /// How long the rest of a batch may take once its first message is here.
 const GATHER: Duration = Duration::from_millis(20);
-/// How late the server may be in saying that a request has run out.
+/// How late the server may report that a request has expired.
 const GRACE: Duration = Duration::from_millis(250);
-/// Messages that are seen to at one time because they cannot be read; further ones come again later.
+/// How many unreadable messages are handled at one time; further ones are redelivered later.
 const LETTERS: usize = 256;
 
-/// A durable consumer, as one of those who share it.
+/// A durable consumer, as one of the processes that share it.
 pub struct Consumer {
     bus: Bus,
     spec: ConsumerSpec,
     pull: Mutex<Pull>,
 }
 
-/// Everything lives here rather than in a fetch, so that a fetch may be dropped at any time.
+/// All state lives here rather than in a fetch, so that a fetch may be dropped at any time.
 #[derive(Default)]
 struct Pull {
     inbox: Option<Inbox>,
     ready: VecDeque<Delivery>,
-    /// Messages that cannot be read, or not all of them: each ends in what is left of it.
+    /// Tasks for messages that cannot be read in whole or in part; each returns the readable rest, if any.
     letters: JoinSet<Option<Delivery>>,
-    /// The consumer was there when last looked.
+    /// Whether the consumer existed at the last check.
     checked: bool,
-    /// None once it has delivered something.
+    /// None once the consumer has delivered something.
     proof: Option<Proof>,
-    /// Nothing more stood on the stream after the last message.
+    /// Whether the stream held no further message after the last one.
     dry: bool,
 }
 
@@ -72,16 +70,15 @@ impl Consumer {
         Consumer { bus, spec, pull: Mutex::new(Pull { checked, proof: Some(Proof::default()), ..Pull::default() }) }
     }
 
-    /// What it consumes.
+    /// The specification of the consumer.
     pub fn spec(&self) -> &ConsumerSpec {
         &self.spec
     }
 
-    /// Up to `max` messages, as soon as there is one; empty when `expires` has passed. An error
-    /// says that the bus was away all that time, or that the server has the consumer otherwise
-    /// than asked; the next fetch tries again. One fetch at a time: a second waits for the
-    /// first. Dropping the future loses nothing, but what has been delivered by then waits here
-    /// for the next fetch or [`Consumer::close`].
+    /// Up to `max` messages, as soon as there is one; empty when `expires` has passed. An error means that the bus was
+    /// away all that time, or that the consumer on the server differs from the one asked for; the next fetch tries
+    /// again. One fetch runs at a time: a second waits for the first. Dropping the future loses nothing, but messages
+    /// delivered by then wait here for the next fetch or [`Consumer::close`].
     pub async fn fetch(&self, max: usize, expires: Duration) -> Result<Vec<Delivery>, BusError> {
         if max == 0 {
             return Ok(Vec::new());
@@ -96,7 +93,7 @@ impl Consumer {
                 return Ok(pull.hand_out(max));
             }
             BusAway { detail: &format!("{}: {fault}", self.spec.name) }.emit();
-            // Rest even when the time is up, so that a caller's loop does not spin.
+            // Pause even when the time is up, so that a caller's loop does not spin.
             Bus::rest(if fault.is_transient() { tries } else { u32::MAX }).await;
             tries += 1;
             if !fault.is_transient() || Instant::now() >= deadline {
@@ -105,8 +102,19 @@ impl Consumer {
         }
     }
 
-    /// Stops pulling and gives back what was delivered but not fetched, so that others get it
-    /// at once. For a graceful stop, when no fetch is under way; a later fetch begins anew.
+    /// Keeps messages that were delivered but not fetched from being redelivered to another process. For a caller that
+    /// has no room to fetch: it calls this every [`crate::PROGRESS`]. Does nothing while a fetch is running.
+    pub async fn hold(&self) {
+        let Ok(mut pull) = self.pull.try_lock() else { return };
+        // The next fetch finds a fault of the inbox.
+        let _ = pull.take_in(self);
+        for delivery in &pull.ready {
+            delivery.in_progress().await;
+        }
+    }
+
+    /// Stops pulling and gives back messages that were delivered but not fetched, so that other processes get them at
+    /// once. For a graceful stop, when no fetch is running; a later fetch begins anew.
     pub async fn close(&self) {
         let mut pull = self.pull.lock().await;
         if let Some(mut inbox) = pull.inbox.take() {
@@ -124,9 +132,8 @@ impl Consumer {
         })
         .await;
         if !pull.ready.is_empty() {
-            // nats-server 2.9 forgets a message given back (until its ack wait) if it then finds
-            // only requests that nobody listens to any more. Asking about the consumer makes it
-            // throw those away first.
+            // nats-server 2.9 forgets a message that was given back (until its ack wait) if it then finds only requests
+            // whose subscribers are gone. Asking about the consumer makes the server remove those requests first.
             let _ = self.bus.consumer_state(&self.spec).await;
         }
         for delivery in pull.ready.drain(..) {
@@ -137,7 +144,7 @@ impl Consumer {
 }
 
 impl Pull {
-    /// Works until something is ready or the time is up. An error means: reset and again.
+    /// Works until a message is ready or the time is up. An error means: reset and try again.
     async fn turn(&mut self, consumer: &Consumer, max: usize, deadline: Instant) -> Result<(), BusError> {
         self.open(consumer, deadline).await?;
         let began = Instant::now();
@@ -149,7 +156,7 @@ impl Pull {
                 if proof.look(&consumer.bus, &consumer.spec.place()).await? {
                     self.proof = None;
                 }
-                // What came meanwhile is proof as well.
+                // A message that arrived in the meantime is proof as well.
                 self.take_in(consumer)?;
             }
             let inbox = self.inbox.as_ref().ok_or_else(|| BusError::away("no inbox"))?;
@@ -162,14 +169,14 @@ impl Pull {
             }
             let until = match first_at {
                 Some(at) => at + GATHER,
-                // The server says when a request has run out; without prefetch wait for that.
+                // The server reports when a request has expired; without prefetch, wait for that.
                 None if consumer.spec.prefetch.is_none() && inbox.left > 0 => deadline + GRACE,
                 None => deadline,
             };
             let silent_at = inbox.heard.max(began) + inbox.patience();
             if Instant::now() >= until {
-                // Nothing came, not even the end of the request: doubt it and the consumer, without an
-                // alarm. A server says nothing to who asks for messages of a consumer that is gone.
+                // Nothing came, not even the expiry of the request: check the consumer again, without an alarm. A
+                // server does not answer a request for messages of a consumer that is gone.
                 if first_at.is_none() && consumer.spec.prefetch.is_none() && inbox.left > 0 {
                     self.leave(consumer);
                     self.checked = false;
@@ -202,11 +209,11 @@ impl Pull {
         self.accept(consumer, message.ok_or_else(|| BusError::away("the subscription ended"))?)
     }
 
-    /// Connection, consumer, inbox.
+    /// Ensures the connection, the consumer and the inbox.
     async fn open(&mut self, consumer: &Consumer, deadline: Instant) -> Result<(), BusError> {
         let bus = &consumer.bus;
         bus.connected_by(deadline, &consumer.spec.name).await?;
-        // Nobody may have pulled for so long that the server has removed it.
+        // If no process has pulled for long enough, the server may have removed the consumer.
         let unheard = self.inbox.as_ref().map(|inbox| inbox.heard.elapsed());
         self.checked &= unheard.zip(consumer.spec.idle_for).is_none_or(|(unheard, idle)| unheard < idle / 2);
         if !self.checked {
@@ -226,7 +233,7 @@ impl Pull {
         Ok(())
     }
 
-    /// Sees to it that the server owes us something.
+    /// Ensures that the server has a request from this consumer to answer.
     async fn ask(&mut self, consumer: &Consumer, max: usize, deadline: Instant) -> Result<(), BusError> {
         let Some(inbox) = self.inbox.as_mut() else { return Ok(()) };
         let ask = match consumer.spec.prefetch {
@@ -238,11 +245,11 @@ impl Pull {
                 Ask::Standing(most - here)
             }
             None if inbox.left > 0 || self.ready.len() >= max => return Ok(()),
-            // One came, and more stand behind it: one question brings what fits of them.
+            // One message came, and the stream holds more: one request brings as many as fit.
             None if !self.ready.is_empty() && !self.dry => Ask::AtOnce(max - self.ready.len()),
             None if !self.ready.is_empty() => return Ok(()),
-            // Take what stands there, no more than fits. If nothing does, wait for one message:
-            // whatever more was asked for could come when there is no room for it.
+            // Take the messages that are there, no more than fit. If there are none, wait for one message: further
+            // requested ones could arrive when there is no room for them.
             None if !self.dry => Ask::AtOnce(max),
             None => {
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -255,7 +262,7 @@ impl Pull {
         inbox.ask(&consumer.bus, &consumer.spec.place(), ask).await
     }
 
-    /// Everything that has arrived already.
+    /// Takes all messages that have already arrived.
     fn take_in(&mut self, consumer: &Consumer) -> Result<(), BusError> {
         while let Some(done) = self.letters.try_join_next() {
             self.ready.extend(done.ok().flatten());
@@ -299,7 +306,7 @@ impl Pull {
             }
             .boxed(),
         };
-        // One that panics is not acked: it comes again.
+        // If the task panics, the message is not acked and is redelivered.
         self.letters.spawn(async { caught("dead letter", see_to).await.ok().flatten() });
     }
 
@@ -308,9 +315,9 @@ impl Pull {
         self.ready.drain(..n).collect()
     }
 
-    /// After a fault: keeps what has arrived, forgets what was asked.
+    /// After a fault: keeps the messages that have arrived, forgets the open requests.
     fn reset(&mut self, consumer: &Consumer, fault: &BusError) {
-        // A connection that broke says nothing about the consumer; everything else might.
+        // A broken connection proves nothing about the consumer; any other fault might.
         self.checked &= matches!(fault, BusError::Away { .. });
         self.leave(consumer);
     }

@@ -1,7 +1,8 @@
-//! Questions to whoever of a queue group is free: start, extend, decide.
+//! One request to a queue group. Requests to schedulers go through `schedulers`, which asks another scheduler after a
+//! silence.
 //!
-//! Promises: at most one request is sent; the answer comes within the limit or an error does.
-//! An error does not mean that nobody acted on it. Leaves to others: asking again.
+//! At most one request is sent; the answer or an error comes within the limit. An error does not mean that no receiver
+//! acted on the request. The caller decides whether to ask again.
 
 use std::time::Duration;
 
@@ -11,14 +12,14 @@ use muster_wire::{Body, decode};
 use crate::{Bus, BusError, Subject};
 
 impl Bus {
-    /// Asks, and waits for the answer. [`BusError::NoResponders`] at once when nobody listens.
+    /// Sends a request and waits for the answer. [`BusError::NoResponders`] at once if no subscriber listens.
     pub async fn request(&self, subject: &Subject, body: Body, limit: Duration) -> Result<Body, BusError> {
         let answer = self.ask(subject.raw(), None, self.sealed(None, body), limit).await?;
         let (_, body) = decode(answer.payload)?;
         Ok(body)
     }
 
-    /// The same in bytes that are not ours: whoever answers need not know our envelope.
+    /// The same with plain bytes: the receiver need not know Muster's envelope.
     pub async fn request_plain(&self, subject: &Subject, body: Bytes, limit: Duration) -> Result<Bytes, BusError> {
         Ok(self.ask(subject.raw(), None, body, limit).await?.payload)
     }

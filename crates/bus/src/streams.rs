@@ -1,9 +1,8 @@
 //! The three streams and the durable consumers on them.
 //!
-//! Promises: whoever comes first makes them, and whoever finds one missing makes it again;
-//! making is idempotent and safe from any number of replicas; what the server has is compared
-//! with what was asked, and a difference is an error that names the field. Leaves to others:
-//! what the messages on them mean.
+//! The first process that needs a stream or consumer creates it, and any process that finds one missing creates it
+//! again. Creation is idempotent and safe from any number of replicas. The configuration on the server is compared with
+//! the one asked for, and a difference is an error that names the field. Other modules decide what the messages mean.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -22,29 +21,29 @@ use crate::{
     subjects,
 };
 
-/// How long one Msg-Id is remembered.
+/// How long the server remembers a Msg-Id.
 const DUPLICATES: Duration = Duration::from_secs(120);
 /// How long a server may take to remove a deleted stream's files.
 const REMOVAL: Duration = Duration::from_millis(500);
-/// Between two questions to a stream that is being set up.
+/// The pause between two requests to a stream that is being set up.
 const SET_UP_PAUSE: Duration = Duration::from_millis(10);
 
-/// A stream of ours.
+/// One of Muster's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Work for the services: ten minutes from publish, handled or not.
+    /// Work for the services: kept ten minutes from publish, handled or not.
     Sys,
-    /// Offers: each leaves when it is started.
+    /// Offers: each is removed when it is started.
     Jobs,
-    /// What happened, for whoever resumes: an hour or a gibibyte, whichever first.
+    /// Events for watchers that resume: kept for an hour or up to a gibibyte, whichever comes first.
     Events,
 }
 
 impl Stream {
-    /// All of them.
+    /// All streams.
     pub const ALL: [Stream; 3] = [Stream::Sys, Stream::Jobs, Stream::Events];
 
-    /// Its name on the server.
+    /// The stream's name on the server.
     pub const fn name(self) -> &'static str {
         match self {
             Stream::Sys => "MUSTER_SYS",
@@ -53,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// The one that takes this subject.
+    /// The stream that captures this subject.
     pub(crate) fn of(subject: &Subject) -> Stream {
         match subject.family() {
             "job" | "worker.jobs" => Stream::Jobs,
@@ -64,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// One of its subjects to which nobody listens but the stream itself.
+    /// A subject of this stream to which only the stream itself listens.
     fn quiet(self) -> Subject {
         match self {
             Stream::Sys => subjects::audit_export(),
@@ -73,8 +72,8 @@ impl Stream {
         }
     }
 
-    /// What we ask the server for, copies apart.
-    fn config(self) -> Value {
+    /// The configuration that Muster asks the server for, without the number of copies.
+    pub(crate) fn config(self) -> Value {
         let (subjects, retention, max_age, max_bytes) = match self {
             Stream::Sys => {
                 let listed = [
@@ -112,49 +111,61 @@ impl Stream {
 /// A durable consumer that all replicas of a group share.
 #[derive(Clone, Debug)]
 pub struct ConsumerSpec {
-    /// On which stream.
+    /// The stream that it consumes.
     pub stream: Stream,
-    /// Its durable name.
+    /// The durable name of the consumer.
     pub name: String,
-    /// The one subject it listens to. Never several: an old server would ignore them and
-    /// deliver everything.
+    /// The one subject that the consumer listens to. Never several: an old server would ignore them and deliver
+    /// everything.
     pub filter: Subject,
-    /// A delivery that is not acked within this comes again.
+    /// A delivery that is not acked within this time is redelivered.
     pub ack_wait: Duration,
-    /// Deliveries out at one time, over all replicas.
+    /// The most unacked deliveries at one time, over all replicas.
     pub max_ack_pending: i64,
-    /// Pull requests standing at one time, over all replicas.
+    /// The most open pull requests at one time, over all replicas.
     pub max_waiting: i64,
-    /// `Some(n)`: a standing request keeps up to `n` messages ready in this process, for
-    /// schedulers. `None`: a fetch takes what it asks for and no more, for workers.
+    /// `Some(n)`: a standing request keeps up to `n` messages ready in this process, for schedulers. `None`: a fetch
+    /// takes what it asks for and no more, for workers.
     pub prefetch: Option<usize>,
-    /// Removed by the server when nobody has asked for messages for so long; whoever comes next makes
-    /// it again. What stands on its subject stays there. `None`: never.
+    /// The server removes the consumer when no process has asked for messages for this long; the next process creates
+    /// it again. The messages on its subject stay there. `None`: never removed.
     pub idle_for: Option<Duration>,
 }
 
-/// Topics and workers come and go, and each has a consumer: an hour after the last pull it goes, too.
+/// Messages that a dead or frozen process had pulled reach another process after this time. A process that holds a
+/// delivery for longer than [`PROGRESS`] reports that it is still working.
+const ACK_WAIT: Duration = Duration::from_secs(2);
+/// How old a delivery may get before its holder calls [`crate::Receipt::in_progress`], and how often the holder repeats
+/// that.
+pub const PROGRESS: Duration = Duration::from_millis(500);
+
+/// Topics and workers come and go, and each has a consumer: the server removes it an hour after the last pull.
 const IDLE: Duration = Duration::from_secs(3_600);
 
 impl ConsumerSpec {
-    /// One of the schedulers' subjects on [`Stream::Sys`].
+    /// The consumer of one of the schedulers' subjects on [`Stream::Sys`].
     pub fn scheduler(subject: Subject) -> ConsumerSpec {
         ConsumerSpec::sys(subjects::SCHEDULERS, subject)
     }
 
-    /// One of the gateways' subjects on [`Stream::Sys`].
+    /// The consumer of one of the gateways' subjects on [`Stream::Sys`].
     pub fn gateway(subject: Subject) -> ConsumerSpec {
         ConsumerSpec::sys(subjects::GATEWAYS, subject)
     }
 
-    /// The audit log's entries, for whoever carries them elsewhere: all exporters share it.
+    /// The consumer of the audit log's entries, shared by all exporters.
     pub fn audit_exporters() -> ConsumerSpec {
         ConsumerSpec::sys(subjects::AUDIT_EXPORTERS, subjects::audit_export())
     }
 
-    /// The offers of one tenant's topic, or of one of its lines, shared by all its workers.
+    /// The consumer of the offers of one tenant's topic, or of one of its lines, shared by all its workers.
     pub fn offers(tenant: &Tenant, line: impl Into<Line>) -> ConsumerSpec {
         ConsumerSpec::jobs(subjects::offer(tenant, line))
+    }
+
+    /// What all consumers of offers have in common, whatever their subject.
+    pub(crate) fn any_offers() -> ConsumerSpec {
+        ConsumerSpec::jobs(Stream::Jobs.quiet())
     }
 
     fn sys(queue: &str, filter: Subject) -> ConsumerSpec {
@@ -162,12 +173,11 @@ impl ConsumerSpec {
             stream: Stream::Sys,
             name: subjects::durable(queue, &filter),
             filter,
-            // What a killed replica had pulled reaches another one within a leader's TTL.
-            ack_wait: Duration::from_secs(12),
+            ack_wait: ACK_WAIT,
             max_ack_pending: 4_096,
             max_waiting: 512,
             prefetch: Some(64),
-            // Its ack floor is what silence is judged by.
+            // Its ack floor is used to judge silence, so it must not be removed.
             idle_for: None,
         }
     }
@@ -177,7 +187,7 @@ impl ConsumerSpec {
             stream: Stream::Jobs,
             name: subjects::durable(subjects::WORKERS, &filter),
             filter,
-            ack_wait: Duration::from_secs(10),
+            ack_wait: ACK_WAIT,
             // The defaults stall a thousand workers.
             max_ack_pending: 20_000,
             max_waiting: 8_192,
@@ -186,12 +196,12 @@ impl ConsumerSpec {
         }
     }
 
-    /// Where the server has it: its stream and its name.
+    /// The consumer's place on the server: its stream and its name.
     pub(crate) fn place(&self) -> String {
         format!("{}.{}", self.stream.name(), self.name)
     }
 
-    fn config(&self) -> Value {
+    pub(crate) fn config(&self) -> Value {
         let mut config = json!({
             "durable_name": self.name,
             "filter_subject": self.filter.as_str(),
@@ -217,8 +227,8 @@ struct Described {
 }
 
 impl Bus {
-    /// Makes the streams that are missing, and checks all of them. Idempotent; any number of
-    /// replicas may do it at once. Every stream is tried; the first error is returned.
+    /// Creates the streams that are missing, and checks all of them. Idempotent; any number of replicas may do it at
+    /// once. Tries every stream and returns the first error.
     pub async fn ensure_streams(&self) -> Result<(), BusError> {
         let [sys, jobs, events] = Stream::ALL.map(|stream| self.ensure_stream(stream));
         let (sys, jobs, events) = tokio::join!(sys, jobs, events);
@@ -238,8 +248,8 @@ impl Bus {
         let found = match self.api::<Described>(&format!("STREAM.INFO.{name}"), &Value::Null).await {
             Err(fault) if fault.is_missing(NO_STREAM) => {
                 if self.inner.had_streams.load(Ordering::Relaxed) {
-                    // nats-server 2.9 forgets a deleted stream first and removes its folder then: one
-                    // made again in between loses its files, stores little and delivers nothing.
+                    // nats-server 2.9 forgets a deleted stream first and then removes its folder: a stream recreated in
+                    // between loses its files, stores little and delivers nothing.
                     tokio::time::sleep(REMOVAL).await;
                 }
                 let config = with_replicas(wanted_replicas);
@@ -248,8 +258,8 @@ impl Bus {
                         info!(stream = name, "stream created");
                         return compare(&format!("stream {name}"), &config, &made.config);
                     }
-                    // Of two who make it in the same moment nats-server 2.9 tells one that it
-                    // overlaps: with itself.
+                    // If two processes create the stream at the same moment, nats-server 2.9 reports to one of them
+                    // that the stream overlaps: with itself.
                     Err(refused) if refused.is_refusal(OVERLAP) => {
                         self.api(&format!("STREAM.INFO.{name}"), &Value::Null).await.map_err(|_| refused)?
                     }
@@ -258,8 +268,8 @@ impl Bus {
             }
             found => found?,
         };
-        // Copies are only ever added: a replica that was started with a lower number must not
-        // take the others' safety away.
+        // Copies are only ever added: a replica that was started with a lower number must not reduce the safety that
+        // the other replicas asked for.
         let replicas = found.config["num_replicas"].as_u64().unwrap_or(1).max(wanted_replicas);
         let config = with_replicas(replicas);
         if compare(name, &config, &found.config).is_ok() {
@@ -267,14 +277,14 @@ impl Bus {
         }
         warn!(stream = name, "stream was altered; setting it right");
         let updated: Described = self.api(&format!("STREAM.UPDATE.{name}"), &config).await.map_err(|refused| {
-            // What cannot be changed in place is for an operator; say which field it is.
+            // A field that cannot be changed in place needs an operator; name the field.
             compare(&format!("stream {name}"), &config, &found.config).err().unwrap_or(refused)
         })?;
         compare(&format!("stream {name}"), &config, &updated.config)
     }
 
-    /// [`Bus::ensure_streams`] for somebody who found one missing: many find it at once, one
-    /// puts it right, and the others go on.
+    /// [`Bus::ensure_streams`] for a caller that found a stream missing: if many callers find it at once, one recreates
+    /// it, and the others use its result.
     pub(crate) async fn heal(&self) -> Result<(), BusError> {
         let asked_at = Instant::now();
         let mut healed = self.inner.healed.lock().await;
@@ -286,14 +296,14 @@ impl Bus {
         outcome
     }
 
-    /// Makes the consumer if it is missing and checks it, its stream too. Idempotent.
+    /// Creates the consumer if it is missing, and its stream too, and checks the consumer. Idempotent.
     pub(crate) async fn ensure_consumer(&self, spec: &ConsumerSpec) -> Result<(), BusError> {
         let (stream, name, config) = (spec.stream.name(), &spec.name, spec.config());
         let what = format!("consumer {name}");
         match self.api::<Described>(&format!("CONSUMER.INFO.{stream}.{name}"), &Value::Null).await {
             Ok(found) if compare(&what, &config, &found.config).is_ok() => return Ok(()),
             Ok(found) if found.config["filter_subject"] != config["filter_subject"] => {
-                // Another subject's consumer has our name. An upsert would take it away.
+                // A consumer of another subject has this name. An upsert would replace it.
                 return compare(&what, &config, &found.config);
             }
             Ok(_) => warn!(consumer = name, "consumer was altered; setting it right"),
@@ -308,9 +318,9 @@ impl Bus {
         compare(&what, &config, &made.config)
     }
 
-    /// Waits until the stream is whole. While nats-server 2.9 still makes it for somebody else it
-    /// already answers that it is there, and a consumer that is made on it then never delivers.
-    /// A message that names another stream is refused, not stored; the refusal is the proof.
+    /// Waits until the stream is complete. While nats-server 2.9 is still creating the stream for another process, it
+    /// already reports that the stream exists, and a consumer created on it then never delivers. A message that expects
+    /// another stream is refused, not stored; the refusal is the proof.
     pub(crate) async fn set_up(&self, stream: Stream) -> Result<(), BusError> {
         let (subject, wait) = (stream.quiet(), self.inner.settings.request_timeout);
         let deadline = Instant::now() + wait;
@@ -328,8 +338,8 @@ impl Bus {
         }
     }
 
-    /// A consumer ready to fetch from. It is made now if NATS is there, and otherwise by the
-    /// first fetch that finds it. Fails only when the server has it otherwise than asked.
+    /// A consumer ready to fetch from. It is created now if NATS is reachable, and otherwise by the first fetch that
+    /// reaches NATS. Fails only if the consumer on the server differs from the one asked for.
     pub async fn consumer(&self, spec: ConsumerSpec) -> Result<Consumer, BusError> {
         let made = match self.is_connected() {
             true => self.ensure_consumer(&spec).await,

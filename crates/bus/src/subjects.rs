@@ -1,7 +1,6 @@
 //! Every subject, and the names of durable consumers. No other file writes one.
 //!
-//! Promises: a [`Subject`] can only be built here, from names that were judged before, so it
-//! holds no wildcard or dot that its author did not mean.
+//! A [`Subject`] can only be built here, from validated names, so it holds no unintended wildcard or dot.
 
 use std::{
     fmt,
@@ -15,12 +14,12 @@ use sha2::{Digest, Sha256};
 pub const SCHEDULERS: &str = "muster-scheduler";
 /// The queue of the gateways.
 pub const GATEWAYS: &str = "muster-gateway";
-/// The queue of those who carry the audit log elsewhere.
+/// The queue of the processes that export the audit log.
 pub const AUDIT_EXPORTERS: &str = "audit-exporters";
 /// The queue of the workers, one consumer per subject.
 pub const WORKERS: &str = "workers";
 
-/// Where a message goes, or what a consumer listens to.
+/// The subject of a message, or the one that a consumer listens to.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Subject {
     text: async_nats::Subject,
@@ -41,7 +40,7 @@ impl Subject {
         self.text.as_str()
     }
 
-    /// Its kind without ids and topics: fit for a metric's label.
+    /// The subject's kind without ids and topics, for use as a metric label.
     pub fn family(&self) -> &'static str {
         self.family
     }
@@ -84,24 +83,26 @@ fixed! {
     cancel = "sys.job.cancel";
     /// Settled jobs that belong to a run, for the workflow engine.
     done = "sys.job.done";
-    /// Messages that nobody could read, for the gateways.
+    /// Messages that could not be read, for the gateways.
     dlq = "sys.job.dlq";
-    /// Audit events on their way out.
+    /// Audit entries to export.
     audit_export = "sys.audit.export";
-    /// What happened to jobs, for whoever watches; also kept on a capped stream.
+    /// Events of jobs, for watchers; also kept on a capped stream.
     event = "sys.job.event";
-    /// What happened to runs, for whoever watches; also kept on a capped stream.
+    /// Events of runs, for watchers; also kept on a capped stream.
     workflow_event = "sys.workflow.event";
-    /// A worker asks whether it may start.
+    /// A worker asks whether it may start jobs.
     start = "sys.job.start";
     /// A worker asks to keep its leases.
     extend = "sys.job.extend";
-    /// A scheduler asks somebody outside what to make of a job. Plain JSON, so that anybody can answer.
+    /// A scheduler asks the policy hook what to do with a job. Plain JSON, so that any program can answer.
     decide = "sys.job.decide";
-    /// A worker lives.
+    /// A worker reports that it is alive.
     heartbeat = "sys.heartbeat";
-    /// A worker has come.
+    /// A worker has started.
     handshake = "sys.handshake";
+    /// How well a scheduler reaches its stores, for the other schedulers.
+    pulse = "sys.scheduler.pulse";
     /// A loop has work due.
     wake = "sys.loop.wake";
     /// A job has made progress.
@@ -110,20 +111,28 @@ fixed! {
     config_changed = "sys.config.changed";
 }
 
+/// The subject of a request to one scheduler alone. Characters that a subject cannot hold become `_`: two replicas with
+/// names that differ only in those characters both answer, which is harmless.
+pub fn at(group: &Subject, instance: &str) -> Subject {
+    let fits = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let name: String = instance.chars().map(fits).collect();
+    Subject::made(format!("{group}.{name}"), group.family)
+}
+
 /// Offers of one tenant's topic, or of one of its lines.
 pub fn offer(tenant: &Tenant, line: impl Into<Line>) -> Subject {
     Subject::made(format!("job.{tenant}.{}", line.into()), "job")
 }
 
-/// Offers of all lines of a tenant's topic, and of the topics beside it: the server has no word for the
-/// former alone, because a wildcard stands for a whole part of a name.
+/// Offers of all lines of a tenant's topic, and of the topics beside it: the server has no filter for the lines of one
+/// topic alone, because a wildcard matches a whole part of a name.
 pub(crate) fn offers_beside(tenant: &Tenant, topic: &Topic) -> Subject {
     let parent = topic.as_str().rsplit_once('.').map_or(String::new(), |(parent, _)| format!("{parent}."));
     Subject::made(format!("job.{tenant}.{parent}*"), "job")
 }
 
-/// A filter for this subject that is not its plain name, and matches hardly another. Asked by a plain name what stands
-/// there, nats-server 2.9 finds nothing from when the file is gone that held the first of its messages.
+/// A filter for this subject that is not its plain name, and matches hardly any other subject. With a plain name as the
+/// filter, nats-server 2.9 finds nothing once the file is gone that held the subject's first messages.
 pub(crate) fn by_pattern(subject: &Subject) -> Subject {
     let rest = subject.as_str().split_once('.').map_or("", |(_, rest)| rest);
     Subject::made(format!("*.{rest}"), subject.family)
@@ -134,13 +143,13 @@ pub fn worker_jobs(worker: &WorkerId) -> Subject {
     Subject::made(format!("worker.{worker}.jobs"), "worker.jobs")
 }
 
-/// The subject of offers that the server names.
+/// The subject of offers with a name that the server reported.
 pub(crate) fn offers_on(named: &str) -> Subject {
     let family = if named.starts_with("job.") { "job" } else { "worker.jobs" };
     Subject::made(named.to_owned(), family)
 }
 
-/// Tenant, topic and pool of a subject of offers; none of any other subject.
+/// Tenant, topic and pool of a subject of offers; none for any other subject.
 pub(crate) fn offered_on(subject: &str) -> Option<(&str, &str, &str)> {
     let (tenant, line) = subject.strip_prefix("job.")?.split_once('.')?;
     let (topic, pool) = line::parts(line);
@@ -152,15 +161,20 @@ pub fn worker_ctl(worker: &WorkerId) -> Subject {
     Subject::made(format!("worker.{worker}.ctl"), "worker.ctl")
 }
 
-/// The name of the durable consumer that a queue shares for a subject. Topics may hold both
-/// dots and underscores, so offers carry a hash of the subject: creating a consumer is an
-/// upsert, and `a.b` would silently take the place of `a_b`.
+/// The name of the durable consumer that a queue shares for a subject. Topics may contain both dots and underscores, so
+/// the names for offers contain a hash of the subject: creating a consumer is an upsert, and `a.b` would silently
+/// replace `a_b`.
 pub fn durable(queue: &str, subject: &Subject) -> String {
     let flat = subject.as_str().replace('.', "_");
     if subject.family == "job" {
-        return format!("dur_{queue}__{flat}_{}", short_hash(subject.as_str().as_bytes()));
+        return format!("{}{flat}_{}", durable_prefix(queue), short_hash(subject.as_str().as_bytes()));
     }
-    format!("dur_{queue}__{flat}")
+    format!("{}{flat}", durable_prefix(queue))
+}
+
+/// The prefix of the names of all durable consumers of a queue.
+pub(crate) fn durable_prefix(queue: &str) -> String {
+    format!("dur_{queue}__")
 }
 
 /// Eight hex digits of SHA-256.
@@ -199,6 +213,7 @@ mod tests {
     #[test]
     fn names_are_those_of_the_contract() {
         assert_eq!(durable(SCHEDULERS, &submit()), "dur_muster-scheduler__sys_job_submit");
+        assert_eq!(at(&start(), "scheduler-1.prod").as_str(), "sys.job.start.scheduler-1_prod");
         assert_eq!(offers("mail.send").as_str(), "job.acme.mail.send");
         let worker = WorkerId::http(&Tenant::parse("acme").unwrap(), &WorkerId::parse("w_1").unwrap());
         assert_eq!(worker_jobs(&worker).as_str(), "worker.h~acme~w_1.jobs");

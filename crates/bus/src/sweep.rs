@@ -1,13 +1,12 @@
-//! Takes offers off their stream that were acked and stand there all the same.
+//! Removes offers from their stream that were acked but are still there.
 //!
-//! A nats-server that is killed may forget that it removed a message and remember that its
-//! consumer has acked it. Such a message is never delivered again and never leaves: it counts as an
-//! offer that stands, so it narrows the window for good and lets jobs that are hardly older pass
-//! for offered. A purge by hand leaves the like: nats-server 2.9 then forgets what was delivered and
-//! not acked. All that lies at or below a consumer's ack floor was acked, so removing it there is
-//! safe at any time, by any number of replicas; and what was delivered when nothing is out will
-//! never come again. (Should the stream be made anew between question
-//! and removal, fresh offers may go too: they are found lost and made again.)
+//! A nats-server that is killed may forget that it removed a message and still remember that its consumer has acked it.
+//! Such a message is never delivered again and never leaves the stream. It counts as an open offer, so it narrows the
+//! window for good, and jobs that are hardly older appear to be offered. A purge by hand has a similar effect:
+//! nats-server 2.9 then forgets which messages were delivered and not acked. Every message at or below a consumer's ack
+//! floor was acked, so removing it is safe at any time, by any number of replicas; and when no delivery is unacked, a
+//! message that was delivered will never come again. (If the stream is recreated between request and removal, fresh
+//! offers may be removed too: they are found lost and offered again.)
 
 use std::collections::HashMap;
 
@@ -23,9 +22,9 @@ use crate::{
     subjects,
 };
 
-/// Most offers taken off one subject at a time; the next look takes more.
+/// The most offers removed from one subject at a time; the next sweep removes more.
 const AT_MOST: u64 = 512;
-/// Questions under way at one time.
+/// The number of requests in flight at one time.
 const AT_ONCE: usize = 16;
 
 #[derive(Deserialize)]
@@ -63,10 +62,10 @@ struct Message {
 }
 
 impl Bus {
-    /// Removes acked offers that still stand on [`Stream::Jobs`]; how many there were. One
-    /// question, and one more for each subject that holds offers. Idempotent. Ends early when the lease is lost.
+    /// Removes acked offers that are still on [`Stream::Jobs`]; returns how many there were. One request, and one more
+    /// for each subject that holds offers. Idempotent. Ends early when the lease is lost.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// async fn tick(bus: &muster_bus::Bus, lease: &impl muster_domain::Leads) {
     ///     bus.sweep_acked_offers(lease).await;
@@ -96,19 +95,19 @@ impl Bus {
         let stream = Stream::Jobs.name();
         let durable = subjects::durable(subjects::WORKERS, &subjects::offers_on(subject));
         let consumed: Consumed = match self.api(&format!("CONSUMER.INFO.{stream}.{durable}"), &Value::Null).await {
-            // Nobody has ever listened, so nobody has acked.
+            // No worker has ever listened, so nothing was acked.
             Err(fault) if fault.is_missing(NO_CONSUMER) => return Ok(0),
             other => other?,
         };
         let accounted = consumed.num_pending + consumed.num_ack_pending;
-        // With nothing out, all that was delivered is over: acked, or forgotten by a purge.
+        // If nothing is pending or unacked, all delivered messages are over: acked, or forgotten by a purge.
         let over = if accounted == 0 { consumed.delivered } else { consumed.ack_floor };
         let floor = over.stream_seq;
         if floor == 0 || count <= accounted {
             return Ok(0);
         }
-        // One by one: a purge would make nats-server 2.9 forget what its consumer has delivered and
-        // not seen acked, and so make more of the same.
+        // Delete one by one: a purge would make nats-server 2.9 forget which messages its consumer has delivered and
+        // not seen acked, and so create more of the same.
         let (mut removed, mut from) = (0, 1);
         while removed < AT_MOST && lease.is_held() {
             let next = json!({ "next_by_subj": subject, "seq": from });
@@ -123,7 +122,7 @@ impl Bus {
                 .api::<Value>(&format!("STREAM.MSG.DELETE.{stream}"), &json!({ "seq": found, "no_erase": true }))
                 .await
             {
-                // Somebody else was here.
+                // Another process has removed it.
                 Err(fault) if fault.is_missing(NO_MESSAGE) => (),
                 deleted => drop(deleted?),
             }

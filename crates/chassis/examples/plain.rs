@@ -1,19 +1,23 @@
 //! The smallest service: a few settings, one loop, one stop stage. The tests of the chassis run
 //! it as a process.
 
-use std::{process::ExitCode, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
-use muster_chassis::{Budget, Chassis, Counts, Everyone, Kind, Loop, Safety, Setting, settings};
+use muster_chassis::{Budget, Chassis, Counts, Everyone, Loop, Safety, Setting, loops, settings};
+use muster_telemetry::Secret;
 
-const SETTINGS: &[Setting] = &[
-    settings::admin_addr("127.0.0.1:0"),
-    settings::loop_interval("loop_count_interval", "MUSTER_LOOP_COUNT_INTERVAL", "5s"),
-    Setting::new("greeting", "MUSTER_GREETING", Kind::Choice(&["hello", "goodbye"]), "What to say.").or("hello"),
-    Setting::new("hang", "MUSTER_HANG", Kind::Choice(&["never", "setup", "stop"]), "Where to hang, for tests.")
-        .or("never"),
-    Setting::new("api_key", "MUSTER_API_KEY", Kind::Text, "A key.").secret(),
-    Setting::new("grpc_addr", "MUSTER_GRPC_ADDR", Kind::Addr, "Where gRPC is served.").not_yet_used("there is none"),
-];
+settings! {
+    const SETTINGS = these;
+    const ADMIN_ADDR: Setting<SocketAddr> = settings::admin_addr("127.0.0.1:0");
+    const EVERY: Setting<Duration> = loops::interval::<Count>();
+    const GREETING: Setting<String> =
+        Setting::choice("greeting", "MUSTER_GREETING", &["hello", "goodbye"], "What to say.").or("hello");
+    const HANG: Setting<String> =
+        Setting::choice("hang", "MUSTER_HANG", &["never", "setup", "stop"], "Where to hang, for tests.").or("never");
+    const API_KEY: Setting<Option<Secret>> = Setting::text("api_key", "MUSTER_API_KEY", "A key.").secret();
+    const GRPC_ADDR: Setting<Option<SocketAddr>> =
+        Setting::addr("grpc_addr", "MUSTER_GRPC_ADDR", "Where gRPC is served.").not_yet_used("there is none");
+}
 
 struct Count {
     n: u64,
@@ -33,7 +37,7 @@ impl Loop for Count {
 }
 
 async fn body(chassis: Chassis) -> anyhow::Result<()> {
-    let hang = chassis.values.text("hang").to_owned();
+    let hang = chassis.values.get(HANG).to_owned();
     if hang == "setup" {
         std::future::pending::<()>().await;
     }
@@ -41,7 +45,7 @@ async fn body(chassis: Chassis) -> anyhow::Result<()> {
         chassis.stop.stage("hanging", std::future::pending());
     }
     let loops = chassis.loops.clone();
-    let count = loops.register::<Count>(chassis.values.duration("loop_count_interval"));
+    let count = loops.register::<Count>(chassis.values.get(EVERY));
     count.start(Count { n: 0 }, Everyone);
     chassis.stop.stage("loops", async move { drop(loops.stop(Duration::from_secs(5)).await) });
     chassis.run_until_stopped().await;

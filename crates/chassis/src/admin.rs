@@ -1,7 +1,7 @@
 //! The admin port: `/metrics`, `/livez`, `/readyz`, `/loops`.
 //!
-//! Knows: what operators and scrapers read. Promises: it outlives all stop stages, so that a
-//! last scrape sees the drain. Leaves to others: authentication; keep the port private.
+//! It serves what operators and scrapers read. It outlives all stop stages, so that a last scrape sees the drain. It
+//! has no authentication; keep the port private.
 
 use axum::{Json, Router, http::header, routing::get};
 use muster_telemetry::Exporter;

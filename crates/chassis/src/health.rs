@@ -1,9 +1,9 @@
-//! Whether this replica may be given work, and which part says no.
+//! Whether this replica may be given work, and which part is not ready.
 //!
-//! Knows: the parts that the service named, each ready or not with a detail. Promises:
-//! `/livez` is 200 while the process runs; `/readyz` says 503 and which part, unless the
-//! service chose to stay up degraded, as a gateway does when a store is away. Leaves to
-//! others: finding out (the parts are told).
+//! A service names the parts; each part is ready, or not ready with a detail. `/livez` is 200 while
+//! the process runs. `/readyz` answers 503 and names the part, unless the service chose to stay up
+//! degraded, as a gateway does when a store is away. Other modules find out whether a part is
+//! ready, and set it here.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-/// All parts of a process. Copies are the same.
+/// All parts of a process. Clones share the same parts.
 #[derive(Clone, Default)]
 pub struct Health {
     inner: Arc<Inner>,
@@ -40,41 +40,41 @@ struct Known {
     required: bool,
 }
 
-/// One part, told by whoever knows.
+/// One part. The module that knows its state sets it.
 #[derive(Clone)]
 pub struct Part {
     name: &'static str,
     health: Health,
 }
 
-/// The whole in one word.
+/// The readiness of the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// Every part is ready.
     Ready,
-    /// Something is away, but the front door stays open: 200.
+    /// A part is not ready, but the replica still takes requests: 200.
     Degraded,
-    /// Give this replica nothing: 503.
+    /// The replica must not be given work: 503.
     Unready,
 }
 
 impl Health {
-    /// A process without parts: ready.
+    /// A process without parts, which is ready.
     pub fn new() -> Health {
         Health::default()
     }
 
-    /// From now on an unready part gives 200 `degraded`, except those that are required.
+    /// From now on an unready part gives 200 `degraded`, unless the part is required.
     pub fn stay_up_degraded(&self) {
         self.inner.may_degrade.store(true, Ordering::Relaxed);
     }
 
-    /// Adds a part, not ready until told otherwise.
+    /// Adds a part, which is not ready until it is set.
     pub fn part(&self, name: &'static str) -> Part {
         self.add(name, false)
     }
 
-    /// Adds a part without which the process is unready, even where it may degrade.
+    /// Adds a part without which the process is unready, even if the process may degrade.
     pub fn required(&self, name: &'static str) -> Part {
         self.add(name, true)
     }
@@ -85,12 +85,12 @@ impl Health {
         Part { name, health: self.clone() }
     }
 
-    /// The process is on its way out: unready, so that balancers turn away.
+    /// Marks the process as stopping: unready, so that load balancers stop sending requests.
     pub(crate) fn stopping(&self) {
         self.inner.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// The whole in one word.
+    /// The readiness of the whole process.
     pub fn readiness(&self) -> Readiness {
         let parts = self.parts();
         let unready = |required: bool| parts.values().any(|part| !part.ready && part.required >= required);
@@ -103,7 +103,7 @@ impl Health {
         }
     }
 
-    /// What `/readyz` answers.
+    /// The answer of `/readyz`.
     pub fn show(&self) -> (StatusCode, Value) {
         let readiness = self.readiness();
         let (code, status) = match readiness {
@@ -140,12 +140,12 @@ fn answer(health: &Health) -> Response {
 }
 
 impl Part {
-    /// This part is fine.
+    /// Sets this part to ready.
     pub fn ready(&self) {
         self.tell(true, String::new());
     }
 
-    /// This part is not, and why.
+    /// Sets this part to not ready, with the reason.
     pub fn not_ready(&self, detail: impl Into<String>) {
         self.tell(false, detail.into());
     }

@@ -1,34 +1,33 @@
 //! Serves HTTP/1 on a port and drains it.
 //!
-//! Knows: sockets and connections. Promises: keep-alive, no Nagle delay, a limit on how long
-//! a request's head or an idle connection may take, and on how long a client may take nothing of
-//! what it is sent; on drain no new connection is taken, idle ones close at once, busy ones after
-//! their answer, and the rest at the limit. The peer's address is there as
-//! `ConnectInfo<SocketAddr>`. Leaves to others: the routes.
+//! During a drain the port accepts no new connection. Connections that wait to be accepted still get an answer, idle
+//! ones close at once, busy ones close after their answer, and the rest are cut off at the limit. Idle unauthenticated
+//! connections never take all descriptors (`crowd`). Every request carries its [`Client`]. `connection` handles one
+//! connection, and the service brings the routes.
+
+mod connection;
+mod crowd;
+mod heads;
+mod leftover;
+mod turns;
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use axum::{Router, body::Body, extract::ConnectInfo};
-use hyper::{Request, body::Incoming, server::conn::http1, service::Service};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use axum::{Router, body::Body};
+use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
-use crate::tasks::Tasks;
+use crate::{descriptors, tasks::Tasks};
+use connection::Connections;
+pub use crowd::Client;
+use crowd::Crowd;
+use turns::Turns;
 
-/// How long a client may take for a request's head, idle time before it included.
-const HEAD_LIMIT: Duration = Duration::from_secs(75);
-/// How long a client may take nothing of what waits to be sent to it.
-#[cfg(target_os = "linux")]
-const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Connections that may wait to be taken, as far as the system allows. A client whose first packet finds no
-/// place knocks again after one second, then two, then four: for up to a minute nobody would answer it.
+/// How many connections may wait to be accepted, as far as the system allows. A client whose first packet finds no room
+/// tries again after one second, then two, then four: it could get no answer for up to a minute.
 const BACKLOG: u32 = 4096;
-/// After a failed accept, such as for want of file descriptors.
+/// The pause after a failed accept, for example when there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A port that is being served.
@@ -37,87 +36,83 @@ pub struct Serving {
     tasks: Tasks,
 }
 
-/// Takes the port, so that a start fails early when it is taken.
+/// Binds the port, so that a start fails early if the port is taken.
 pub async fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     listen(addr).map_err(|fault| io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}")))
 }
 
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Or a service that comes back could not take its own port for a minute.
+    // Without this, a restarted service could not bind its own port for a minute.
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves `app` until drained, or until `tasks` is. `name` is what a late drain names.
+/// Serves `app` until drained, or until `tasks` is. `name` appears in the log if a drain is late.
 pub fn serve(tasks: &Tasks, name: &'static str, listener: TcpListener, app: Router) -> io::Result<Serving> {
+    serve_strangers(tasks, name, listener, app, descriptors::share_of_strangers())
+}
+
+/// [`serve`], with at most this many connections on which no client has authenticated yet.
+pub fn serve_strangers(
+    tasks: &Tasks,
+    name: &'static str,
+    listener: TcpListener,
+    app: Router,
+    most_strangers: usize,
+) -> io::Result<Serving> {
     let addr = listener.local_addr()?;
     let tasks = tasks.group();
-    let connections = tasks.clone();
+    let connections = Connections {
+        turns: Turns::start(&tasks, name),
+        tasks: tasks.clone(),
+        app: TowerToHyperService::new(app.into_service::<Body>()),
+        crowd: Crowd::new(most_strangers),
+    };
     tasks.spawn(name, async move {
-        let stop = connections.stopping();
-        let app = TowerToHyperService::new(app.into_service::<Body>());
+        let stop = connections.tasks.stopping();
+        let take = |stream, peer| connections.take(stream, peer);
         loop {
             let accepted = tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => break,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => {
-                    connections.spawn(name, connection(stream, peer, app.clone(), stop.clone()));
-                }
+                Ok((stream, peer)) => take(stream, peer),
                 Err(fault) => {
                     warn!(event = "accept_failed", listener = name, detail = %fault, "cannot take a connection");
+                    connections.crowd.make_room();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
+        waiting(listener).into_iter().for_each(|(stream, peer)| take(stream, peer));
     });
     Ok(Serving { addr, tasks })
 }
 
-type App = TowerToHyperService<axum::routing::RouterIntoService<Body>>;
-
-async fn connection(stream: TcpStream, peer: SocketAddr, app: App, stop: CancellationToken) {
-    if let Err(fault) = stream.set_nodelay(true) {
-        debug!(%peer, %fault, "no TCP_NODELAY");
-    }
-    // An answer asks for more to send only when the last was sent: it would not notice itself.
-    #[cfg(target_os = "linux")]
-    if let Err(fault) = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STALL_LIMIT)) {
-        debug!(%peer, %fault, "no TCP_USER_TIMEOUT");
-    }
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(ConnectInfo(peer));
-        app.call(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(fault) = ended {
-        debug!(%peer, %fault, "connection ended badly");
-    }
+/// Closes the port. Returns the connections that the system has already accepted: their clients do not know that the
+/// port is closing, and would be reset.
+fn waiting(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
+    let Ok(listener) = listener.into_std() else { return Vec::new() };
+    std::iter::from_fn(|| listener.accept().ok())
+        .take(BACKLOG as usize)
+        .filter_map(|(stream, peer)| {
+            stream.set_nonblocking(true).ok()?;
+            Some((TcpStream::from_std(stream).ok()?, peer))
+        })
+        .collect()
 }
 
 impl Serving {
-    /// Where it listens; tells the port when 0 was asked for.
+    /// The address that the port listens on, with the actual port if 0 was requested.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Takes no more, answers what is in flight, and cuts off the rest at `limit`. Tells
-    /// whether everything ended in time.
+    /// Accepts no more connections, answers the requests in flight, and cuts off the rest at `limit`. Returns whether
+    /// everything ended in time.
     pub async fn drain(&self, limit: Duration) -> bool {
         self.tasks.drain(limit).await.is_empty()
     }

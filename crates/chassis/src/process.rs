@@ -1,12 +1,13 @@
 //! From `main` to the exit code.
 //!
-//! Knows: the order of a start (settings, logs, metrics, runtime, admin port, body) and of an
-//! end (stages, tasks, traces, admin port). Promises: exit 0 after a stop, 1 when the body failed, 2
-//! when the settings are at fault. Leaves to others: the body.
+//! This module knows the order of a start (settings, logs, metrics, runtime, admin port, body) and of an end (stages,
+//! tasks, traces, admin port). The exit code is 0 after a stop, 1 if the body or a probe failed, 2 if the settings are
+//! wrong. The service brings the body.
 
 use std::{
     collections::BTreeMap,
     io::Write,
+    net::SocketAddr,
     process::ExitCode,
     sync::{
         Arc,
@@ -24,25 +25,29 @@ use muster_telemetry::{
 use tracing::{error, info, warn};
 
 use crate::{
-    admin,
+    admin, descriptors,
     health::Health,
     listen,
     loops::{self, Declared, Registry},
-    settings::{self, Ask, Setting, Values},
+    reach::Reach,
+    settings::{
+        self, Ask, Declaration, Values,
+        baseline::{ADMIN_ADDR, INSTANCE_ID, LOG, OTLP_ENDPOINT, RUNTIME_THREADS},
+    },
     stop::{self, Stop},
     tasks::Tasks,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const USAGE: u8 = 2;
-/// How often observations are folded into their buckets.
+/// How often observations are moved into their buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// What the last steps of a stop are left, out of its limit: tasks, then traces, then the admin port.
+/// The time reserved for the last steps of a stop, out of its limit: tasks, then traces, then the admin port.
 const LAST_TASKS: Duration = Duration::from_secs(1);
 const LAST_SPANS: Duration = Duration::from_millis(500);
 const LAST_SCRAPE: Duration = Duration::from_millis(500);
 
-/// What a service's body gets. Copies are the same process.
+/// What a service's body receives. Clones are the same process.
 #[derive(Clone)]
 pub struct Chassis {
     /// The service's name, such as `muster-gateway`.
@@ -53,29 +58,37 @@ pub struct Chassis {
     pub values: Arc<Values>,
     /// Named tasks; drained after all stop stages.
     pub tasks: Tasks,
-    /// The parts that readiness asks.
+    /// The parts that determine readiness.
     pub health: Health,
-    /// The stages of the end.
+    /// The stages of the stop.
     pub stop: Stop,
     /// The periodic loops; frozen when the service begins to run.
     pub loops: Registry,
+    /// The address that the admin port listens on, with the actual port if 0 was requested.
+    admin: SocketAddr,
     serving: Arc<AtomicBool>,
 }
 
 impl Chassis {
-    /// A chassis without signals, logs or admin port: what [`run`] gives its body, and what
-    /// a test gives to a service that it starts in its own process.
+    /// A chassis without signals, logs or admin port. [`run`] gives it to its body, and a test gives it to a service
+    /// that it starts in its own process.
     pub fn new(service: &'static str, values: Values) -> Chassis {
         let tasks = Tasks::new();
         let health = Health::new();
         let loops = Registry::new(&tasks, health.required("loops"));
-        let instance = values.text("instance_id").to_owned();
+        let instance = values.get(INSTANCE_ID).to_owned();
+        let admin = values.get(ADMIN_ADDR);
         let (values, stop, serving) = (Arc::new(values), Stop::new(), Arc::default());
-        Chassis { service, instance, values, tasks, health, stop, loops, serving }
+        Chassis { service, instance, values, tasks, health, stop, loops, admin, serving }
     }
 
-    /// Declares the set-up done, waits for a stop, then runs its stages and ends all tasks.
-    /// Returns the names of stages and tasks that were late.
+    /// The address at which other processes reach this replica's admin port, kept up to date by a task.
+    pub fn reach(&self) -> Reach {
+        Reach::follow(&self.tasks, &self.values, self.admin)
+    }
+
+    /// Marks the set-up as done, waits for a stop, then runs its stages and ends all tasks. Returns the names of stages
+    /// and tasks that were late.
     pub async fn run_until_stopped(&self) -> Vec<&'static str> {
         self.loops.freeze();
         self.serving.store(true, Ordering::Release);
@@ -95,7 +108,7 @@ impl Chassis {
         late
     }
 
-    /// Returns when a stop is asked for while the body still sets things up.
+    /// Returns when a stop is requested while the body is still setting up.
     async fn stopped_early(&self) {
         self.stop.requested().cancelled().await;
         if self.serving.load(Ordering::Acquire) {
@@ -107,7 +120,7 @@ impl Chassis {
 /// Runs a service: `main` is this one call.
 pub fn run(
     service: &'static str,
-    own: &'static [Setting],
+    own: &'static [Declaration],
     loops: &'static [Declared],
     body: impl AsyncFnOnce(Chassis) -> anyhow::Result<()>,
 ) -> ExitCode {
@@ -120,7 +133,7 @@ pub fn run(
     match ask {
         Ask::Help => return say(&settings::help(service, own)),
         Ask::Reference => return say(&settings::reference(service, own)),
-        Ask::Loops => return say(&loops::reference(service, loops, own)),
+        Ask::Loops => return say(&loops::reference(service, loops)),
         Ask::Version => return say(&format!("{service} {VERSION}\n")),
         Ask::Run | Ask::CheckConfig | Ask::PrintConfig => {}
     }
@@ -141,7 +154,16 @@ pub fn run(
         Ask::PrintConfig => return say(&loaded.values.print()),
         Ask::Run | Ask::Help | Ask::Reference | Ask::Loops | Ask::Version => {}
     }
-    if let Err(fault) = init_logs(&LogSettings::for_this_process(loaded.values.text("log"))) {
+    if let Some(probe) = loaded.probe {
+        return match probe.ask(loaded.values.get(ADMIN_ADDR)) {
+            Ok(line) => say(&format!("{service}: {probe}: {line}\n")),
+            Err(line) => {
+                let _ = writeln!(std::io::stderr(), "{service}: {probe}: {line}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if let Err(fault) = init_logs(&LogSettings::for_this_process(loaded.values.get(LOG))) {
         let _ = writeln!(std::io::stderr(), "{service}: {fault}");
         return ExitCode::from(USAGE);
     }
@@ -149,6 +171,7 @@ pub fn run(
         warn!(event = warning.event(), setting = warning.setting(), detail = %warning, "settings");
     }
     log_panics();
+    descriptors::raise();
     match start(service, loaded.values, body) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
@@ -163,7 +186,7 @@ fn start(
     values: Values,
     body: impl AsyncFnOnce(Chassis) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let threads = values.count("runtime_threads");
+    let threads = values.get(RUNTIME_THREADS);
     let mut runtime = match threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         n => {
@@ -183,23 +206,24 @@ async fn live(
     values: Values,
     body: impl AsyncFnOnce(Chassis) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let chassis = Chassis::new(service, values);
+    let mut chassis = Chassis::new(service, values);
     let exporter = Exporter::install(&chassis.instance, VERSION);
     let traces = traces(&chassis)?;
-    // Apart from the service's tasks: these go on while those are drained.
+    // Kept apart from the service's tasks: these tasks continue while those of the service are drained.
     let last = Tasks::new();
     stop::listen_for_signals(&last, &chassis.stop).context("cannot listen for signals")?;
     upkeep(&last, &exporter);
-    let listener = listen::bind(chassis.values.addr("admin_addr")).await?;
+    let listener = listen::bind(chassis.values.get(ADMIN_ADDR)).await?;
     let routes = admin::routes(&exporter, &chassis.health, &chassis.loops);
     let port = listen::serve(&last, "admin", listener, routes)?;
+    chassis.admin = port.local_addr();
     info!(event = "listening", port = "admin", addr = %port.local_addr(), "listening");
 
     let ended = tokio::select! {
         ended = body(chassis.clone()) => ended,
         () = chassis.stopped_early() => Ok(()),
     };
-    // Whatever the body did not end itself: nothing, after run_until_stopped.
+    // Ends what the body did not end itself: nothing, after run_until_stopped.
     chassis.end().await;
     if let Some(traces) = traces {
         traces.stop(LAST_SPANS).await;
@@ -209,9 +233,9 @@ async fn live(
     ended
 }
 
-/// The export of traces, if there is a collector for them.
+/// The export of traces, if a collector is configured.
 fn traces(chassis: &Chassis) -> anyhow::Result<Option<Export>> {
-    let Some(endpoint) = chassis.values.opt_text("otel_exporter_otlp_endpoint") else { return Ok(None) };
+    let Some(endpoint) = chassis.values.get(OTLP_ENDPOINT) else { return Ok(None) };
     let export =
         Export::install(endpoint, Origin { service: chassis.service, instance: &chassis.instance, version: VERSION })?;
     info!(event = "exporting_traces", endpoint, "exporting traces");
@@ -227,7 +251,7 @@ fn upkeep(tasks: &Tasks, exporter: &Exporter) {
     });
 }
 
-/// Panics go to the log, with their place, like everything else.
+/// Sends panics, with their place, to the log like all other messages.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();

@@ -1,14 +1,15 @@
-//! What a service can be told, and how: file < environment < flags < run time.
+//! The settings of a service and their sources: file < environment < flags < run time.
 //!
-//! Knows: the declaration of a setting ([`Setting`], [`Kind`]) and the list that every
-//! service shares ([`COMMON`]). Promises: nothing starts on a bad value; every fault is
-//! found before the first is reported, each with where it stands and, where one is near, a
-//! suggestion; secrets are masked wherever settings are shown. Leaves to others: what the
-//! values mean. [`load`](load()) is pure over the arguments and the environment it is given,
-//! apart from the files that these name.
+//! This module has the declaration of a setting ([`Setting`], [`Kind`]) and the list that every service shares
+//! ([`COMMON`]). Code reads a setting by its handle, a constant that carries the type of its value, so a wrong name or
+//! type does not compile; [`settings!`](crate::settings!) makes handles and list in one. Nothing starts with a bad
+//! value. Every fault is found before the first is reported, each with its place and, if a known name is close, a
+//! suggestion. Secrets are masked wherever settings are shown. The services decide what the values mean.
+//! [`load`](load()) is pure over the arguments and the environment it is given, apart from the files that these name.
 
-mod baseline;
+pub mod baseline;
 mod faults;
+mod handle;
 mod load;
 mod parse;
 mod reference;
@@ -20,13 +21,14 @@ pub use baseline::{
     COMMON, admin_addr, loop_interval, redis_call_timeout, redis_connect_timeout, redis_response_timeout,
 };
 pub use faults::{Fault, Faults, Warning};
+pub use handle::{Setting, Typed};
 pub use load::{Ask, Loaded, asked, load};
 pub use parse::{duration_text, mask_url};
 pub(crate) use reference::usual;
 pub use reference::{help, reference};
 pub use values::{Origin, Shown, Values};
 
-/// What a setting's text must look like.
+/// The form that a setting's text must have.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// Any text.
@@ -51,7 +53,7 @@ pub enum Kind {
     },
     /// One or more comma-separated secrets that a header can carry, none shorter than this.
     Keys {
-        /// So many characters each has at least.
+        /// The least number of characters of each secret.
         min: usize,
     },
     /// `true`, `false`, `1`, `0`, `yes` or `no`.
@@ -65,9 +67,11 @@ pub enum Kind {
     },
     /// `ip:port`, `localhost:port`, or `:port` for all interfaces.
     Addr,
+    /// A host name or an IP address, with or without `:port`.
+    HostPort,
     /// Comma-separated texts.
     List,
-    /// One of these words.
+    /// One of these values.
     Choice(&'static [&'static str]),
     /// A name that labels and lock owners can carry: `[A-Za-z0-9._-]{1,128}`.
     Name,
@@ -75,75 +79,50 @@ pub enum Kind {
     LogFilter,
     /// A switch that exists for clarity and cannot be turned off.
     OnlyTrue {
-        /// Why not.
+        /// The reason why it cannot be turned off.
         why: &'static str,
     },
 }
 
-/// What holds when nobody says anything.
+/// The value of a setting that no source gives.
 #[derive(Clone, Copy, Debug)]
 pub enum Fallback {
-    /// The setting is then absent.
+    /// The setting is absent.
     Absent,
-    /// This text, read like any other.
+    /// This text, parsed like any other.
     Text(&'static str),
     /// The name of this host.
     HostName,
 }
 
-/// One thing a service can be told.
+/// One setting as files, flags, the environment and the docs know it.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Its name in the settings file, and, with dashes and `--`, as a flag.
+pub struct Declaration {
+    /// The setting's name in the settings file and, with dashes and `--`, as a flag.
     pub key: &'static str,
-    /// Its environment variable.
+    /// The setting's environment variable.
     pub env: &'static str,
-    /// What its text must look like.
+    /// The form that the setting's text must have.
     pub kind: Kind,
-    /// What holds when nobody says anything.
+    /// The value if no source gives the setting.
     pub fallback: Fallback,
-    /// Masked wherever it is shown; may come from a file.
+    /// Whether the value is masked wherever it is shown; it may come from a file.
     pub secret: bool,
     /// One sentence for the reference.
     pub doc: &'static str,
-    /// May be changed while the service runs.
+    /// Whether the setting may be changed while the service runs.
     pub live: bool,
-    /// Promised and without effect so far: what is missing. Whoever gives it is warned.
+    /// Set if the setting is announced but has no effect yet: what is missing. A user who gives it gets a warning.
     pub unused: Option<&'static str>,
 }
 
-impl Setting {
-    /// A setting that is absent unless somebody gives it.
-    pub const fn new(key: &'static str, env: &'static str, kind: Kind, doc: &'static str) -> Setting {
-        Setting { key, env, kind, fallback: Fallback::Absent, secret: false, doc, live: false, unused: None }
-    }
-
-    /// The same, with a default.
-    pub const fn or(self, default: &'static str) -> Setting {
-        Setting { fallback: Fallback::Text(default), ..self }
-    }
-
-    /// The same, masked wherever it is shown.
-    pub const fn secret(self) -> Setting {
-        Setting { secret: true, ..self }
-    }
-
-    /// The same, and it may be changed while the service runs.
-    pub const fn live(self) -> Setting {
-        Setting { live: true, ..self }
-    }
-
-    /// The same, and it has no effect yet, because of what is missing.
-    pub const fn not_yet_used(self, missing: &'static str) -> Setting {
-        Setting { unused: Some(missing), ..self }
-    }
-
-    /// Its flag: the key with dashes.
+impl Declaration {
+    /// The setting's flag: the key with dashes.
     pub fn flag(&self) -> String {
         format!("--{}", self.key.replace('_', "-"))
     }
 
-    /// Whether `<ENV>_FILE`, `<key>_file` and `--<key>-file` may name a file that holds it.
+    /// Whether `<ENV>_FILE`, `<key>_file` and `--<key>-file` may name a file that holds the value.
     pub fn may_be_file(&self) -> bool {
         self.secret || matches!(self.kind, Kind::Url(_) | Kind::HttpUrl)
     }
@@ -151,7 +130,7 @@ impl Setting {
 
 /// The service's own list, then what every service has; a service's entry replaces the shared
 /// one of the same key.
-pub fn with_common(own: &[Setting]) -> Vec<Setting> {
+pub fn with_common(own: &[Declaration]) -> Vec<Declaration> {
     let shared = COMMON.iter().filter(|shared| own.iter().all(|s| s.key != shared.key));
     own.iter().chain(shared).copied().collect()
 }

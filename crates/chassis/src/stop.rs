@@ -1,9 +1,8 @@
 //! A stop in named stages, within one limit.
 //!
-//! Knows: the order in which a service gives things up, as it registered it. Promises: each
-//! stage is logged with how long it took; one that is late is named and left behind, and
-//! those after it still get their turn; a second signal ends the process at once. Leaves to
-//! others: what each stage does.
+//! The service registers the stages in the order in which they run. Each stage is logged with how
+//! long it took. A stage that is late is named and abandoned, and the stages after it still run. A
+//! second signal ends the process at once. The service decides what each stage does.
 
 use std::{
     future::Future,
@@ -22,12 +21,12 @@ use tracing::{info, warn};
 use crate::tasks::Tasks;
 use muster_telemetry::{Panicked, caught};
 
-/// What a stop may take in all, inside Kubernetes' 30 s.
+/// How long a whole stop may take; less than the 30 s that Kubernetes allows.
 pub const LIMIT: Duration = Duration::from_secs(15);
-/// What each later stage is left, however long an earlier one hangs.
+/// The time reserved for each later stage, however long an earlier one hangs.
 const RESERVE: Duration = Duration::from_secs(1);
 
-/// The stages of a process's end. Copies are the same stop.
+/// The stages of a process's end. Clones are the same stop.
 #[derive(Clone, Default)]
 pub struct Stop {
     inner: Arc<Inner>,
@@ -50,24 +49,25 @@ impl Stop {
         Stop::default()
     }
 
-    /// Adds a stage after those already there. `work` begins when its turn comes.
+    /// Adds a stage after the existing ones. `work` begins when its turn comes.
     pub fn stage(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let stage = Stage { name, work: Box::pin(work) };
         self.inner.stages.lock().unwrap_or_else(PoisonError::into_inner).push(stage);
     }
 
-    /// Asks the process to stop, as a signal would.
+    /// Requests a stop, as a signal would.
     pub fn request(&self) {
         self.inner.requested.cancel();
     }
 
-    /// Cancelled once a stop has been asked for: long polls answer then, takers stop taking.
+    /// Cancelled once a stop has been requested: then long polls answer, and consumers take no more
+    /// work.
     pub fn requested(&self) -> CancellationToken {
         self.inner.requested.clone()
     }
 
-    /// Runs all stages in order, and returns the names of those that were late. A hanging
-    /// stage is cut off so that each later one still has a second.
+    /// Runs all stages in order, and returns the names of those that were late. A hanging stage is
+    /// cut off so that each later one still has a second.
     pub async fn run(&self, limit: Duration) -> Vec<&'static str> {
         self.request();
         let stages = std::mem::take(&mut *self.inner.stages.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,9 +1,9 @@
-//! Named tasks: who runs, who panicked, who is late.
+//! Named tasks: which ones run, which panicked, which are late.
 //!
-//! Knows: every task of the process by name. Promises: a panic is caught, counted and
-//! logged, and costs nobody else; a supervised task is restarted with back-off; a drain
-//! names whoever did not end in time, and only then cuts it off. Leaves to others: noticing
-//! [`Tasks::stopping`] and ending soon; a task is never cut off before its drain's limit.
+//! This module knows every task of the process by name. A panic is caught, counted and logged, and
+//! affects no other task. A supervised task is restarted with back-off. A drain names the tasks
+//! that did not end in time, and only then cuts them off; a task is never cut off before its
+//! drain's limit. Each task must watch [`Tasks::stopping`] and end soon after.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// A set of named tasks that stop together. Copies are the same set.
+/// A set of named tasks that stop together. Clones are the same set.
 #[derive(Clone)]
 pub struct Tasks {
     inner: Arc<Inner>,
@@ -55,8 +55,8 @@ impl Tasks {
         Tasks::under(None)
     }
 
-    /// A set within this one: it can be drained alone, and is drained with this one. For the
-    /// stages of a stop: first the consumers, then what is in flight.
+    /// A set within this one: it can be drained alone, and is drained with this one. For the stages
+    /// of a stop: first the consumers, then the work in flight.
     pub fn group(&self) -> Tasks {
         Tasks::under(Some(self.clone()))
     }
@@ -71,7 +71,8 @@ impl Tasks {
         self.inner.stop.clone()
     }
 
-    /// Runs `work` once. The handle gives `None` if it panicked; dropping it changes nothing.
+    /// Runs `work` once. The handle gives `None` if `work` panicked; dropping the handle changes
+    /// nothing.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -93,8 +94,9 @@ impl Tasks {
         handle
     }
 
-    /// Runs what `make` makes, again and again while it panics or fails, with a growing pause
-    /// between; ends when it returns `Ok` or the set is stopping, and so does the handle.
+    /// Runs the future that `make` returns, again and again while it panics or fails, with a
+    /// growing pause between. Ends, and the handle with it, when the future returns `Ok` or the set
+    /// is stopping.
     pub fn supervise<F>(
         &self,
         name: &'static str,
@@ -122,7 +124,7 @@ impl Tasks {
         })
     }
 
-    /// The names of the tasks that run now, each once.
+    /// The names of the tasks that run now, without duplicates.
     pub fn running(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.inner.running().values().map(|task| task.name).collect();
         names.sort_unstable();
@@ -130,8 +132,8 @@ impl Tasks {
         names
     }
 
-    /// Asks all tasks to end, waits for them up to `limit`, then cuts off the rest. Returns
-    /// the names of those, each once; empty means that all ended by themselves.
+    /// Asks all tasks to end, waits for them up to `limit`, then cuts off the rest. Returns the
+    /// names of the cut-off tasks, without duplicates; empty means that all ended by themselves.
     pub async fn drain(&self, limit: Duration) -> Vec<&'static str> {
         self.inner.stop.cancel();
         let all_ended = async {
@@ -170,7 +172,7 @@ impl Inner {
     }
 }
 
-/// A task's place in the sets it belongs to, given up however the task ends.
+/// A task's place in the sets that it belongs to, removed however the task ends.
 struct Entry {
     id: u64,
     tasks: Tasks,

@@ -1,46 +1,46 @@
-//! What the audit log says: who did what to what, when.
+//! The entries of the audit log: which actor did what, to which job or other target, and when.
 //!
-//! Knows: the words of an entry, and which transitions of a job are a loop's doing. Promises: the
-//! same act has the same id on every replica and at every repeat, so an act that is told twice is
-//! one entry. Leaves to others: keeping entries and linking them (`store`).
+//! This module knows the fields of an entry and which transitions of a job a loop causes. The same act has the same id
+//! on every replica and in every repetition, so an act that is written twice is one entry. `store` keeps entries and
+//! links them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Event, Head, JobId, JobSpec, State, Time, job::Transition};
 
-/// The name of whoever acts without being asked.
+/// The actor name of loops, which act without a request.
 pub const SYSTEM: &str = "system";
 
-/// What kind of actor.
+/// The kind of actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActorType {
     /// A loop of Muster itself.
     System,
-    /// Whoever holds an API key.
+    /// The holder of an API key.
     Key,
 }
 
-/// One thing that was done.
+/// One entry: something that an actor did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Act {
-    /// The same for the same act, however often it is told.
+    /// The id. The same act has the same id, however often it is written.
     pub id: String,
-    /// When, in Redis time: RFC 3339.
+    /// When it was done, in Redis time: RFC 3339.
     pub at: String,
-    /// Who: `system`, or the id of a key.
+    /// The actor: `system`, or the id of an API key.
     pub actor: String,
-    /// What kind of actor.
+    /// The kind of actor.
     pub actor_type: ActorType,
-    /// Whose thing it was done to.
+    /// The tenant that owns the job or target.
     pub tenant: String,
-    /// What was done, in one word.
+    /// The name of the action, as one identifier.
     pub action: String,
-    /// To which job.
+    /// The job that it was done to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
-    /// To what, if that is no job: `key/<id>`, `topic/<name>`.
+    /// The target, if that is not a job: `key/<id>`, `topic/<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// The job's state before.
@@ -49,19 +49,19 @@ pub struct Act {
     /// The job's state after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_status: Option<String>,
-    /// Attempts begun.
+    /// Attempts started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u16>,
     /// Attempts allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u16>,
-    /// Whatever else is worth knowing. Never a secret.
+    /// Further details. Never a secret.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub detail: Map<String, Value>,
 }
 
 impl Act {
-    /// An act of somebody with a key.
+    /// An act of the holder of an API key.
     pub fn by_key(id: String, at: Time, key: &str, tenant: &str, action: &str) -> Act {
         Act { actor: key.to_owned(), actor_type: ActorType::Key, ..Act::by_system(id, at, tenant, action) }
     }
@@ -85,28 +85,28 @@ impl Act {
         }
     }
 
-    /// Done to this job.
+    /// Sets the job that the act was done to.
     #[must_use]
     pub fn job(mut self, id: JobId) -> Act {
         self.job_id = Some(id.to_string());
         self
     }
 
-    /// Done to this thing.
+    /// Sets the target that the act was done to.
     #[must_use]
     pub fn target(mut self, target: impl Into<String>) -> Act {
         self.target = Some(target.into());
         self
     }
 
-    /// With this said too.
+    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Act {
         self.detail.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Done to a job that stands there.
+    /// Sets the job, its topic and its attempts.
     fn standing(mut self, id: JobId, spec: &JobSpec, head: &Head) -> Act {
         self.attempt = Some(head.attempt);
         self.max_attempts = Some(head.max_attempts);
@@ -114,7 +114,7 @@ impl Act {
     }
 }
 
-/// What a transition is called in the log, if it is a loop's doing.
+/// The action name of a transition in the audit log, if a loop causes it.
 pub fn action_of(event: Event, from: State) -> Option<&'static str> {
     Some(match event {
         Event::Wake if from == State::Retrying => "job_retry",
@@ -128,7 +128,8 @@ pub fn action_of(event: Event, from: State) -> Option<&'static str> {
     })
 }
 
-/// The act that a transition was, if it is a loop's doing. Its id is the job and the version that it led to.
+/// The audit entry of a transition, if a loop caused it. Its id consists of the job and the version that the transition
+/// led to.
 pub fn of_transition(id: JobId, spec: &JobSpec, from: State, head: &Head) -> Option<Act> {
     let action = action_of(head.last_event?, from)?;
     let act = Act::by_system(format!("job:{id}:{}", head.version), head.since, spec.tenant.as_str(), action);
@@ -136,14 +137,15 @@ pub fn of_transition(id: JobId, spec: &JobSpec, from: State, head: &Head) -> Opt
     Some(act.standing(id, spec, head))
 }
 
-/// The act that the last transition of a job was, if it is a loop's doing: whoever moves the job on
-/// tells it again, because the loop may have died before it could.
+/// The audit entry of a job's last transition, if a loop caused it. The process that moves the job on writes the entry
+/// again, because the loop may have died before it could.
 pub fn owed(id: JobId, spec: &JobSpec, head: &Head, history: &[Transition]) -> Option<Act> {
     let from = history.iter().rev().nth(1)?.to;
     of_transition(id, spec, from, head)
 }
 
-/// All retries of a job that its story still tells, the same as when they happened.
+/// The audit entries of all retries that the job's history still contains, equal to those written when the retries
+/// happened.
 pub fn retries(id: JobId, spec: &JobSpec, head: &Head, history: &[Transition]) -> Vec<Act> {
     let steps = history.windows(2).rev().zip((0..=head.version).rev());
     let is_retry = |(pair, version): (&[Transition], u32)| {
@@ -159,14 +161,14 @@ pub fn retries(id: JobId, spec: &JobSpec, head: &Head, history: &[Transition]) -
     steps.filter_map(is_retry).collect()
 }
 
-/// What a loop did for a job without moving it; one entry for each standing of the job.
+/// The audit entry for help that a loop gave a job without moving it; one entry for each version of the job.
 pub fn of_help(id: JobId, spec: &JobSpec, head: &Head, what: &str, at: Time) -> Act {
     let act =
         Act::by_system(format!("job:{id}:{}:{what}", head.version), at, spec.tenant.as_str(), &format!("job_{what}"));
     Act { old_status: Some(head.state().to_string()), ..act }.standing(id, spec, head)
 }
 
-/// A job that Redis had forgotten is made again; one entry however often it is.
+/// The audit entry for recreating a job that Redis had lost; one entry, however often the job is recreated.
 pub fn of_recreation(id: JobId, spec: &JobSpec, at: Time) -> Act {
     let act = Act::by_system(format!("job:{id}:1:recreate"), at, spec.tenant.as_str(), "job_recreate");
     Act { new_status: Some(State::Pending.to_string()), ..act }.job(id).with("topic", spec.topic.as_str())

@@ -1,4 +1,4 @@
-//! Stable error codes: what a client may match on. Every code has a page in `docs/errors/`.
+//! Stable error codes that clients may match on. Every code has a page in `docs/errors/`.
 
 macro_rules! codes {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)* }) => {
@@ -24,23 +24,25 @@ codes! {
     ProblemCode {
         /// The body is not JSON.
         InvalidJson = "invalid_json",
-        /// A field has a value that it may not have.
+        /// The headers of the request contradict each other.
+        MalformedRequest = "malformed_request",
+        /// A field has a value that is not allowed.
         InvalidRequest = "invalid_request",
-        /// A field nobody knows.
+        /// The request contains an unknown field.
         UnknownField = "unknown_field",
         /// A field that this version does not honour yet.
         UnsupportedField = "unsupported_field",
-        /// Body or payload over its limit.
+        /// The body or the payload exceeds its limit.
         PayloadTooLarge = "payload_too_large",
-        /// No key, or one that is not known.
+        /// The request has no API key, or an unknown one.
         Unauthorized = "unauthorized",
-        /// The key is known but may not do this.
+        /// The API key is known but lacks the required scope.
         MissingScope = "missing_scope",
-        /// No such thing, or not yours.
+        /// The resource does not exist, or belongs to another tenant.
         NotFound = "not_found",
-        /// The path exists, the method does not.
+        /// The path exists, but not with this method.
         MethodNotAllowed = "method_not_allowed",
-        /// The body is not declared as JSON.
+        /// The body is not plain JSON, by its declared type or encoding.
         UnsupportedMediaType = "unsupported_media_type",
         /// The job has ended already.
         JobDone = "job_done",
@@ -50,11 +52,11 @@ codes! {
         IdempotencyMismatch = "idempotency_mismatch",
         /// The job was retried before with other overrides.
         AlreadyRetried = "already_retried",
-        /// Somebody else has written since the version that the caller names.
+        /// The resource has changed since the version that the caller names.
         PreconditionFailed = "precondition_failed",
-        /// Over the tenant's rate.
+        /// The tenant exceeds its rate.
         RateLimited = "rate_limited",
-        /// Too many jobs of this topic wait already.
+        /// Too many jobs of this topic are already waiting.
         BacklogFull = "backlog_full",
         /// The gateway has too much in flight.
         Overloaded = "overloaded",
@@ -62,13 +64,13 @@ codes! {
         StoreUnavailable = "store_unavailable",
         /// The job's record is damaged.
         JobUnreadable = "job_unreadable",
-        /// A fault of ours.
+        /// A fault in Muster itself.
         Internal = "internal",
     }
 }
 
 codes! {
-    /// Why an attempt or a job ended badly, where muster itself says so. Workers may use codes of their own.
+    /// Why an attempt or a job ended badly, for endings that Muster decides. Workers may use codes of their own.
     JobErrorCode {
         /// The handler failed and named no code.
         HandlerError = "handler_error",
@@ -78,11 +80,11 @@ codes! {
         DeadlineExceeded = "deadline_exceeded",
         /// The job had not started by `start_by`.
         StartByPassed = "start_by_passed",
-        /// Its worker fell silent and the lease ran out.
+        /// The worker sent nothing until the lease ran out.
         StaleTimeout = "stale_timeout",
-        /// The offer could not be read by its worker.
+        /// The worker could not read the offer.
         Undecodable = "undecodable",
-        /// Whoever has a say in it said no.
+        /// The policy hook denied the job.
         Denied = "denied",
     }
 }

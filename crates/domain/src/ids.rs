@@ -1,7 +1,7 @@
-//! Identities. A job's id says in its last hex digit which of the 16 home shards it lives in,
-//! so everyone who has the id knows where its home is.
+//! Identities, one type for each kind. The last hex digit of an id names one of the 16 home shards, so the id alone is
+//! enough to find the home.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, hash::Hash, str::FromStr};
 
 use sha2::{Digest, Sha256};
 use uuid::{Builder, Uuid, fmt::Hyphenated};
@@ -11,91 +11,134 @@ use crate::topic::{NameFault, Tenant};
 /// How many home shards there are.
 pub const SHARDS: u8 = 16;
 
-/// A job's id: a UUIDv7 when minted, a UUIDv8 when derived from something a client named.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(Uuid);
+/// An id whose last hex digit names its home shard.
+pub trait ShardedId: Copy + Eq + Ord + Hash + fmt::Display + FromStr<Err = NameFault> + Send + Sync + 'static {
+    /// The home shard of the id.
+    fn shard(self) -> u8;
 
-impl JobId {
-    /// A fresh, time-ordered id in the given home shard.
-    pub fn mint(shard: u8) -> JobId {
-        let mut bytes = *Uuid::now_v7().as_bytes();
-        bytes[15] = (bytes[15] & 0xf0) | (shard % SHARDS);
-        JobId(Uuid::from_bytes(bytes))
-    }
-
-    /// The id that (kind, tenant, key) always gives: the same request, the same job.
-    pub fn derive(kind: &str, tenant: &Tenant, key: &str) -> JobId {
-        let mut hash = Sha256::new();
-        hash.update(kind.as_bytes());
-        hash.update([0]);
-        hash.update(tenant.as_str().as_bytes());
-        hash.update([0]);
-        hash.update(key.as_bytes());
-        let digest: [u8; 32] = hash.finalize().into();
-        let mut head = [0; 16];
-        head.copy_from_slice(&digest[..16]);
-        JobId(Builder::from_custom_bytes(head).into_uuid())
-    }
-
-    /// The home shard this job lives in.
-    pub fn shard(self) -> u8 {
-        self.0.as_bytes()[15] & 0x0f
-    }
-
-    /// The raw sixteen bytes.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-
-    /// Reads the raw form; `None` unless it is exactly sixteen bytes.
-    pub fn from_slice(bytes: &[u8]) -> Option<JobId> {
-        Uuid::from_slice(bytes).ok().map(JobId)
-    }
+    /// The text of the id between a prefix and a suffix.
+    fn text_within(&self, prefix: &str, end: &str) -> Vec<u8>;
 }
 
-impl JobId {
-    /// Its text behind a prefix and before an end, without the detour by a formatter: keys and members are made by
-    /// the thousands a second.
-    pub fn text_within(&self, prefix: &str, end: &str) -> Vec<u8> {
-        let mut text = Vec::with_capacity(prefix.len() + Hyphenated::LENGTH + end.len());
-        text.extend_from_slice(prefix.as_bytes());
-        text.extend_from_slice(self.0.hyphenated().encode_lower(&mut [0; Hyphenated::LENGTH]).as_bytes());
-        text.extend_from_slice(end.as_bytes());
-        text
-    }
-}
+/// Ids of several kinds: a UUIDv7 when minted, a UUIDv8 when derived from a name that a client chose.
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident, $one:literal;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Uuid);
 
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
+        impl $name {
+            /// A fresh, time-ordered id in the given home shard.
+            pub fn mint(shard: u8) -> $name {
+                $name(mint(shard))
+            }
 
-impl fmt::Debug for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+            /// The id that (kind, tenant, key) always gives, so that a repeated request gets the same id.
+            pub fn derive(kind: &str, tenant: &Tenant, key: &str) -> $name {
+                $name(derive(kind, tenant, key))
+            }
 
-impl FromStr for JobId {
-    type Err = NameFault;
-    fn from_str(text: &str) -> Result<JobId, NameFault> {
-        // Only the hyphenated form: one spelling per job, in URLs, keys and logs.
-        if text.len() != 36 {
-            return Err(NameFault::new("a job id is a UUID like 0198c0de-0000-7000-8000-000000000000"));
+            /// The home shard of the id.
+            pub fn shard(self) -> u8 {
+                self.0.as_bytes()[15] & 0x0f
+            }
+
+            /// The raw sixteen bytes.
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+
+            /// Reads the raw form; `None` unless it is exactly sixteen bytes.
+            pub fn from_slice(bytes: &[u8]) -> Option<$name> {
+                Uuid::from_slice(bytes).ok().map($name)
+            }
+
+            /// The text of the id between a prefix and a suffix. It avoids the formatter, because keys and members are
+            /// built thousands of times a second.
+            pub fn text_within(&self, prefix: &str, end: &str) -> Vec<u8> {
+                text_within(self.0, prefix, end)
+            }
         }
-        Uuid::try_parse(text)
-            .map(JobId)
-            .map_err(|_| NameFault::new("a job id is a UUID like 0198c0de-0000-7000-8000-000000000000"))
-    }
+
+        impl ShardedId for $name {
+            fn shard(self) -> u8 {
+                $name::shard(self)
+            }
+
+            fn text_within(&self, prefix: &str, end: &str) -> Vec<u8> {
+                $name::text_within(self, prefix, end)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.hyphenated().fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameFault;
+
+            fn from_str(text: &str) -> Result<$name, NameFault> {
+                // Accept only the hyphenated form, so that an id has one spelling in URLs, keys and logs.
+                let read = if text.len() == 36 { Uuid::try_parse(text).ok() } else { None };
+                let wrong = concat!($one, " id is a UUID like 0198c0de-0000-7000-8000-000000000000");
+                read.map($name).ok_or_else(|| NameFault::new(wrong))
+            }
+        }
+    )+};
 }
 
-/// A worker's name on the bus: `[A-Za-z0-9_-]{1,64}`, or `h~<tenant>~<id>` for one that speaks HTTP.
+ids! {
+    /// A job's id.
+    JobId, "a job";
+    /// The id of a run of a workflow.
+    RunId, "a run";
+    /// A schedule's id.
+    ScheduleId, "a schedule";
+    /// A bulk operation's id.
+    OperationId, "an operation";
+}
+
+fn mint(shard: u8) -> Uuid {
+    let mut bytes = *Uuid::now_v7().as_bytes();
+    bytes[15] = (bytes[15] & 0xf0) | (shard % SHARDS);
+    Uuid::from_bytes(bytes)
+}
+
+fn derive(kind: &str, tenant: &Tenant, key: &str) -> Uuid {
+    let mut hash = Sha256::new();
+    hash.update(kind.as_bytes());
+    hash.update([0]);
+    hash.update(tenant.as_str().as_bytes());
+    hash.update([0]);
+    hash.update(key.as_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    let mut head = [0; 16];
+    head.copy_from_slice(&digest[..16]);
+    Builder::from_custom_bytes(head).into_uuid()
+}
+
+fn text_within(id: Uuid, prefix: &str, end: &str) -> Vec<u8> {
+    let mut text = Vec::with_capacity(prefix.len() + Hyphenated::LENGTH + end.len());
+    text.extend_from_slice(prefix.as_bytes());
+    text.extend_from_slice(id.hyphenated().encode_lower(&mut [0; Hyphenated::LENGTH]).as_bytes());
+    text.extend_from_slice(end.as_bytes());
+    text
+}
+
+/// A worker's name on the bus: `[A-Za-z0-9_-]{1,64}`, or `h~<tenant>~<id>` for a worker that uses HTTP.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WorkerId(String);
 
 impl WorkerId {
-    /// Reads a worker's own name as it gives it.
+    /// Reads the name that a worker gives itself.
     pub fn parse(text: &str) -> Result<WorkerId, NameFault> {
         let fine = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
         if text.is_empty() || text.len() > 64 || !text.bytes().all(fine) {
@@ -104,22 +147,22 @@ impl WorkerId {
         Ok(WorkerId(text.to_owned()))
     }
 
-    /// The name on the bus of a worker that speaks HTTP, apart from every other tenant's.
+    /// The name on the bus of a worker that uses HTTP, distinct from the names of other tenants' workers.
     pub fn http(tenant: &Tenant, id: &WorkerId) -> WorkerId {
         WorkerId(format!("h~{tenant}~{}", id.0))
     }
 
-    /// Reads a name from a record or a message that we wrote ourselves.
+    /// Takes a name from a record or a message that Muster wrote, without validating it.
     pub fn trusted(text: impl Into<String>) -> WorkerId {
         WorkerId(text.into())
     }
 
-    /// A random name for a worker that was given none.
+    /// A random name for a worker that has none.
     pub fn random(prefix: &str) -> WorkerId {
         WorkerId(format!("{prefix}-{:08x}", fastrand::u32(..)))
     }
 
-    /// The name as the worker itself knows it.
+    /// The name that the worker gave itself.
     pub fn own_name(&self) -> &str {
         self.0.rsplit('~').next().unwrap_or(&self.0)
     }
@@ -136,17 +179,17 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// Names one ask for a start. Only the same one hears `go` again.
+/// Identifies one start request. Only a repetition with the same id is answered `go` again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StartId(pub [u8; 8]);
 
 impl StartId {
-    /// A fresh one, for a delivery from the bus.
+    /// A fresh id, for a delivery from the bus.
     pub fn random() -> StartId {
         StartId(fastrand::u64(..).to_be_bytes())
     }
 
-    /// The one that a repeated HTTP lease request finds again.
+    /// The id for an HTTP lease request. A repetition of the request derives the same id.
     pub fn derive(worker: &WorkerId, request: &RequestId, job: JobId, version: u32) -> StartId {
         let mut hash = Sha256::new();
         for part in [worker.as_str().as_bytes(), request.0.as_bytes(), job.as_bytes(), &version.to_be_bytes()] {
@@ -160,12 +203,12 @@ impl StartId {
     }
 }
 
-/// A client's name for one lease request, so that a lost answer can be asked for again.
+/// A client's name for one lease request, with which the client can ask again after a lost answer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RequestId(String);
 
 impl RequestId {
-    /// 1 to 128 visible ASCII characters.
+    /// Reads a request id: 1 to 128 visible ASCII characters.
     pub fn parse(text: &str) -> Result<RequestId, NameFault> {
         if text.is_empty() || text.len() > 128 || !text.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(NameFault::new("a request id is 1 to 128 visible ASCII characters"));
@@ -173,7 +216,7 @@ impl RequestId {
         Ok(RequestId(text.to_owned()))
     }
 
-    /// As given.
+    /// The text as the client gave it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -202,6 +245,15 @@ mod tests {
         assert_ne!(id, JobId::derive("retry", &a, "k"));
         assert_ne!(id, JobId::derive("job", &a, "l"));
         assert_eq!(id.to_string().as_bytes()[14], b'8', "derived ids are UUIDv8");
+    }
+
+    #[test]
+    fn ids_of_different_kinds_are_alike_in_text_and_apart_in_type() {
+        let job = JobId::mint(3);
+        assert_eq!(job.to_string().parse::<RunId>().unwrap().to_string(), job.to_string());
+        let faults = ["x".parse::<JobId>().unwrap_err(), "x".parse::<OperationId>().unwrap_err()];
+        let told = faults.map(|fault| fault.to_string().split(" is ").next().unwrap().to_owned());
+        assert_eq!(told, ["a job id", "an operation id"]);
     }
 
     #[test]

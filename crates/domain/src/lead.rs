@@ -1,8 +1,8 @@
-//! What the proof of leadership looks like to those who must not know where it comes from.
+//! Proof of leadership, as a trait for code that must not know where the proof comes from.
 
-/// A lease that somebody leads by. What only a leader may do takes one, and stops when it is lost. The
-/// store's `Lease` is the one that services have; nobody but its keeper can make it.
+/// The lease of a leader. An operation that only a leader may perform takes a `Leads` value and stops when the lease is
+/// lost. Services use the store's `Lease`, which only the store's lease keeper can create.
 pub trait Leads: Sync {
-    /// Whether the holder may still trust itself to lead.
+    /// Whether the holder may still act as the leader.
     fn is_held(&self) -> bool;
 }

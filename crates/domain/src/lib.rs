@@ -1,9 +1,9 @@
 //! Vocabulary and pure rules of Muster.
 //!
-//! Knows: what a job is, which events move it where, what a job that is due needs next,
-//! how names and numbers that people write are judged. Promises: no clock, no I/O, no
-//! randomness that is not handed in; the same input gives the same answer on every replica.
-//! Leaves to others: Redis (`store`), NATS (`bus`), bytes (`wire`), processes (`chassis`).
+//! This crate knows what a job is, which events move it to which state, what a job needs when its look is due, and how
+//! names and numbers in requests are validated. It reads no clock and does no I/O, and takes any randomness as an
+//! argument, so the same input gives the same answer on every replica. Other crates own Redis (`store`), NATS (`bus`),
+//! bytes (`wire`) and processes (`chassis`).
 
 pub mod audit;
 pub mod error;
@@ -18,7 +18,7 @@ pub mod trace;
 
 pub use audit::{Act, ActorType};
 pub use error::{JobErrorCode, ProblemCode};
-pub use ids::{JobId, RequestId, StartId, WorkerId};
+pub use ids::{JobId, OperationId, RequestId, RunId, ScheduleId, ShardedId, StartId, WorkerId};
 pub use job::{
     Backoff, Durability, Ending, Event, Head, JobError, JobSpec, OnLostLease, Outcome, Phase, Priority, Progress,
     RetryPolicy, Seen, State,

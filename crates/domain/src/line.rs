@@ -1,9 +1,10 @@
-//! Which workers a job is offered to: all that take its topic, or those that provide what it requires.
+//! Decides which workers a job is offered to: all workers that take its topic, or only those that provide what the job
+//! requires.
 //!
-//! Jobs of a topic that require the same stand in one *line*: one backlog, one subject, one window.
-//! A line is named by its topic and, if its jobs require anything, by a hash of what that is: its
-//! *pool*. No topic can have such a name, so lines never collide. Matching is by equality, pair by
-//! pair; `worker` stands for the worker's own name, which nobody has to declare.
+//! Jobs of a topic with the same requirements share one *line*: one backlog, one subject, one window. A line is named
+//! by its topic and, if its jobs require anything, by a hash of the requirements: its *pool*. No topic can have such a
+//! name, so lines never collide. Requirements match by equality, pair by pair. The key `worker` matches the worker's
+//! own name, which a worker does not have to declare.
 
 use std::{fmt, sync::Arc};
 
@@ -11,25 +12,25 @@ use sha2::{Digest, Sha256};
 
 use crate::topic::{Labels, NameFault, Topic};
 
-/// Most pairs that a job may require and a worker provide.
+/// The most pairs that a job may require and a worker may provide.
 pub const MAX_REQUIRES: usize = 16;
-/// What every worker provides: its own name.
+/// The key that every worker provides: its own name.
 pub const WORKER: &str = "worker";
-/// Between topic and pool. No topic has it in its name.
+/// The separator between topic and pool. No topic name contains it.
 const MARK: char = '~';
-/// Hex digits of a pool: enough for two sets never to share one.
+/// Hex digits of a pool: enough that two sets of requirements never share one.
 const DIGITS: usize = 16;
 
-/// A topic's jobs that require the same.
+/// The jobs of a topic that have the same requirements.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line {
     topic: Topic,
-    /// The topic, or topic, mark and pool.
+    /// The topic alone, or topic, mark and pool.
     text: Arc<str>,
 }
 
 impl Line {
-    /// The line of jobs of this topic that require this.
+    /// The line of this topic's jobs with these requirements.
     pub fn of(topic: &Topic, requires: &Labels) -> Line {
         match pool_of(requires) {
             None => Line::from(topic),
@@ -37,7 +38,7 @@ impl Line {
         }
     }
 
-    /// The line that a message names by topic and pool; no pool is empty.
+    /// The line that a message names by topic and pool. An empty `pool` means no requirements.
     pub fn named(topic: &str, pool: &str) -> Result<Line, NameFault> {
         let topic = Topic::parse(topic)?;
         if pool.is_empty() {
@@ -50,17 +51,17 @@ impl Line {
         Ok(Line { text: format!("{topic}{MARK}{pool}").into(), topic })
     }
 
-    /// Whose jobs.
+    /// The topic of the line's jobs.
     pub fn topic(&self) -> &Topic {
         &self.topic
     }
 
-    /// Its pool; empty if its jobs require nothing.
+    /// The pool; empty if the line's jobs require nothing.
     pub fn pool(&self) -> &str {
         parts(&self.text).1
     }
 
-    /// Topic and pool as one word, for keys and subjects.
+    /// Topic and pool in one string, for keys and subjects.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -96,12 +97,12 @@ impl fmt::Debug for Line {
     }
 }
 
-/// Topic and pool of a line's name; no pool is empty.
+/// Splits a line's name into topic and pool. The pool is empty if the name has none.
 pub fn parts(name: &str) -> (&str, &str) {
     name.split_once(MARK).unwrap_or((name, ""))
 }
 
-/// The pool of jobs that require this; none if they require nothing.
+/// The pool of jobs with these requirements; none if they require nothing.
 pub fn pool_of(requires: &Labels) -> Option<String> {
     if requires.is_empty() {
         return None;
@@ -115,7 +116,7 @@ pub fn pool_of(requires: &Labels) -> Option<String> {
     Some(digest[..DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether a worker of this name, providing this, may run a job that requires that.
+/// Whether a worker with this name and these provided labels may run a job with these requirements.
 pub fn provides(worker: &str, provided: &Labels, required: &Labels) -> bool {
     required.iter().all(|(key, value)| match key.as_str() {
         WORKER => value == worker,

@@ -1,57 +1,58 @@
-//! Concurrency slots: who may run at the same time as whom, and when a slot is free again.
+//! Concurrency slots: which jobs may run at the same time, and when a slot is free again.
 //!
-//! A slot is named by a job and the version under which it was admitted, and belongs to one offer and
-//! the one attempt that comes of it. A job may need two: one of its `concurrency_key`, and one of its
-//! topic, which is called a place; both are taken under the same version. Whether it is over is judged by the job's record alone: time only
-//! says when to look. Pure; the set of slots is the store's, admitting the scheduler's.
+//! A slot is named by a job and the version under which the job was admitted. It belongs to one offer and to the one
+//! attempt that results from that offer. A job may need two slots: one of its `concurrency_key`, and one of its topic,
+//! which is called a place; both are taken under the same version. Only the job's record decides whether a slot is
+//! over; time only decides when to check. This module is pure: the store keeps the set of slots, and the scheduler
+//! admits jobs.
 
 use std::time::Duration;
 
 use crate::{Event, Head, Phase, Time, Topic, job::EndedBy};
 
-/// A slot is looked at so long after its admission: by then its job is dispatched, or never will be
-/// by whoever admitted it.
+/// A slot is checked this long after its admission. By then the scheduler that admitted the job has dispatched it, or
+/// never will.
 pub const SLOT_LOOK: Duration = Duration::from_secs(30);
-/// How many jobs with the same key run at once when nobody says otherwise.
+/// How many jobs with the same key run at once where the topic's settings give no number.
 pub const PER_KEY: u32 = 1;
 /// Most bytes of a concurrency key.
 pub const MAX_KEY: usize = 128;
 
-/// Who must not run all at once.
+/// A set of jobs that must not all run at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// A tenant's jobs with this `concurrency_key`.
     Key(String),
-    /// A tenant's jobs of this topic, where that was told a `concurrency.max`.
+    /// A tenant's jobs of this topic, if the topic's settings have a `concurrency.max`.
     Topic(Topic),
 }
 
-/// What is known of the job that a slot names.
+/// What is known about the job that a slot names.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
-    /// Where it stands.
+    /// The state of the job.
     pub head: &'a Head,
-    /// The version under which it was last admitted.
+    /// The version under which the job was last admitted.
     pub slot: Option<u32>,
-    /// The end of its last lease, if that was not over when its attempt ended.
+    /// The end of the job's last lease, if the lease had not ended when its attempt ended.
     pub lease_until: Option<Time>,
 }
 
-/// What a slot is good for.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// Nobody runs under it any more.
+    /// No attempt runs under the slot any more.
     Over,
-    /// Its job waits under that very version: whoever admitted it may be about to dispatch it.
+    /// The job still waits under this version: the scheduler that admitted it may be about to dispatch it.
     Admitting,
-    /// In use; look again then.
+    /// The slot is in use; check it again at this time.
     Held(Time),
 }
 
-/// Judges the slot that was taken under this version. No record: none.
+/// Judges the slot that was taken under this version. If the job has no record, the slot is over.
 pub fn judge(version: u32, holder: Option<Holder<'_>>, now: Time) -> Slot {
     let Some(Holder { head, slot, lease_until }) = holder else { return Slot::Over };
-    // Where a backlog moves fast a job stands in line as it is: pending.
+    // In a backlog that moves fast, jobs wait in line without a write to their records, so they are still pending.
     if head.version == version && matches!(head.phase, Phase::Queued | Phase::Pending { .. }) {
         return Slot::Admitting;
     }
@@ -61,7 +62,7 @@ pub fn judge(version: u32, holder: Option<Holder<'_>>, now: Time) -> Slot {
     match &head.phase {
         Phase::Dispatched => Slot::Held(now + SLOT_LOOK),
         Phase::Running { lease, .. } => Slot::Held(lease.until.max(now)),
-        // Ended from outside under a live lease: its worker may still be at it.
+        // The job ended by a cancel or by the clock while its lease was alive: its worker may still be running it.
         _ => match lease_until.filter(|until| cut_off(head) && !until.reached(now)) {
             Some(until) => Slot::Held(until),
             None => Slot::Over,

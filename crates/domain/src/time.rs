@@ -1,5 +1,5 @@
-//! The one clock. A [`Time`] is microseconds of Redis TIME; nothing here reads a local clock
-//! except [`wall_clock`], which exists for log lines and for the first guess of an id's prefix.
+//! Time on the Redis clock. A [`Time`] counts microseconds of Redis TIME. Nothing here reads a local clock except
+//! [`wall_clock`], which exists for log lines and for the first guess of an id's prefix.
 
 use std::{fmt, ops::Add, time::Duration};
 
@@ -18,7 +18,7 @@ impl Time {
         (self.0 != 0).then_some(self)
     }
 
-    /// How long from `earlier` to `self`; zero if it lies in the future.
+    /// How long from `earlier` to `self`; zero if `earlier` is later than `self`.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -45,7 +45,8 @@ impl Time {
         let Some(year) = u32::try_from(at.year()).ok().filter(|year| *year < 10_000) else {
             return at.to_rfc3339_opts(SecondsFormat::Millis, true);
         };
-        // Digit by digit: every answer has a moment or more, and the general way costs several times as much.
+        // Writes digit by digit: every answer contains at least one moment, and the general formatter takes several
+        // times as long.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let millis = at.timestamp_subsec_millis();
         let parts = [
@@ -66,7 +67,7 @@ impl Time {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Reads an RFC 3339 moment with any offset. Years beyond 2255 do not fit a fence and are refused.
+    /// Reads an RFC 3339 moment with any offset. Refuses years beyond 2255, because they do not fit into a fence.
     pub fn parse_rfc3339(text: &str) -> Option<Time> {
         let micros = DateTime::parse_from_rfc3339(text).ok()?.timestamp_micros();
         let micros = u64::try_from(micros).ok()?;
@@ -95,7 +96,7 @@ pub fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// This machine's clock. For log lines and estimates only: no decision about a job may rest on it.
+/// This machine's clock. For log lines and estimates only: no decision about a job may depend on it.
 #[expect(clippy::disallowed_methods, reason = "the one place that may read the local clock")]
 pub fn wall_clock() -> Time {
     Time(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, micros))

@@ -1,6 +1,6 @@
-//! Names that people choose: topics, tenants, labels. Judged once, at the edge; a value of one
-//! of these types is known to be good everywhere else, and safe inside a key or a subject. Copies
-//! share their text: a job is handed on by many who each name its tenant and topic.
+//! Names that people choose: topics, tenants, labels. They are validated once, where requests come in; a value of one
+//! of these types is valid everywhere else, and safe inside a key or a subject. Copies share their text, because many
+//! stages handle a job and each one names its tenant and topic.
 
 mod settings;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 pub use settings::{Concurrency, Paused, TopicRate, TopicRetention, TopicRetry, TopicSettings};
 
-/// Why a name was refused, in words for its author.
+/// Why a name was refused, in a message for the person who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct NameFault(String);
@@ -27,7 +27,7 @@ fn part_is_fine(part: &str) -> bool {
     bytes.next().is_some_and(first) && bytes.all(|b| first(b) || b == b'_' || b == b'-')
 }
 
-/// What kind of work a job is: parts of `[a-z0-9][a-z0-9_-]*` joined by single dots, 128 characters at most.
+/// The kind of work of a job: parts of `[a-z0-9][a-z0-9_-]*` joined by single dots, 128 characters at most.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Topic(Arc<str>);
 
@@ -43,7 +43,7 @@ impl Topic {
         Ok(Topic(text.into()))
     }
 
-    /// The text, for whoever keeps it.
+    /// A shared copy of the text.
     pub(crate) fn shared(&self) -> Arc<str> {
         self.0.clone()
     }
@@ -54,7 +54,7 @@ impl Topic {
     }
 }
 
-/// Whose job it is: `[a-z0-9][a-z0-9_-]{0,63}`.
+/// The owner of a job: `[a-z0-9][a-z0-9_-]{0,63}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(Arc<str>);
 
@@ -74,7 +74,7 @@ impl Tenant {
 }
 
 impl Tenant {
-    /// The name of the tenant whose everything is that names none.
+    /// The tenant of requests and keys that name no tenant.
     pub const DEFAULT: &str = "default";
 }
 
@@ -96,13 +96,14 @@ macro_rules! show_as_text {
 }
 show_as_text!(Topic, Tenant);
 
-/// What a submitter tags a job with, for finding it again.
+/// The labels that a submitter attaches to a job, for finding it again.
 pub type Labels = BTreeMap<String, String>;
 
-/// Most labels a job may have.
+/// The most labels that a job may have.
 pub const MAX_LABELS: usize = 32;
 
-/// Judges one label. Keys are `[A-Za-z0-9][A-Za-z0-9._/-]{0,62}`, values at most 256 bytes without control characters.
+/// Validates one label. Keys are `[A-Za-z0-9][A-Za-z0-9._/-]{0,62}`, values at most 256 bytes without control
+/// characters.
 pub fn check_label(key: &str, value: &str) -> Result<(), NameFault> {
     let mut bytes = key.bytes();
     let head = bytes.next().is_some_and(|b| b.is_ascii_alphanumeric());
@@ -116,13 +117,13 @@ pub fn check_label(key: &str, value: &str) -> Result<(), NameFault> {
     Ok(())
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any characters.
+/// Whether a name matches a pattern, in which `*` matches any characters.
 pub fn glob_matches(glob: &str, text: &str) -> bool {
     match glob.split_once('*') {
         None => glob == text,
         Some((head, rest)) => {
             let Some(tail) = text.strip_prefix(head) else { return false };
-            // The shortest match of each star leaves the most for those behind it.
+            // Shorter matches of this star come first; they leave more text for the stars behind it.
             (0..=tail.len()).filter(|i| tail.is_char_boundary(*i)).any(|i| glob_matches(rest, &tail[i..]))
         }
     }

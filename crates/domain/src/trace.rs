@@ -5,9 +5,9 @@ use std::fmt;
 /// A valid `traceparent` of version 00.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
-    /// The trace everything belongs to.
+    /// The id of the trace.
     pub trace_id: u128,
-    /// The span that caused what carries this.
+    /// The span that caused the request or message carrying this context.
     pub parent_id: u64,
     /// Bit 0: sampled.
     pub flags: u8,
@@ -24,7 +24,8 @@ impl TraceParent {
         TraceParent { parent_id: fastrand::u64(1..), ..self }
     }
 
-    /// Reads the header's value; `None` if it is not a valid one (which is then ignored, as the standard says).
+    /// Reads the header's value. Returns `None` for an invalid value; the caller then ignores the header, as the
+    /// standard requires.
     pub fn parse(text: &str) -> Option<TraceParent> {
         let b = text.as_bytes();
         let shape = b.len() == 55 && text.is_ascii() && b[2] == b'-' && b[35] == b'-' && b[52] == b'-';
@@ -39,7 +40,7 @@ impl TraceParent {
         (&text[..2] != "ff" && parent.trace_id != 0 && parent.parent_id != 0).then_some(parent)
     }
 
-    /// Whether somebody upstream records the trace, and wants it recorded here.
+    /// Whether the upstream caller records the trace and asks for it to be recorded here too.
     pub fn is_sampled(self) -> bool {
         self.flags & 1 == 1
     }

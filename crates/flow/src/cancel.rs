@@ -1,10 +1,10 @@
-//! Cancel: applied in Redis first, so that nothing can start or settle the job any more; then its
-//! home is brought to now, its worker is told, the effects of the end are done, and the cancel is
-//! published for replay.
+//! Cancels a job. The cancel is applied in Redis first, so that nothing can start or settle the job any more. Then the
+//! job's home is forwarded to now, its worker is notified, the effects of the end are done, and the cancel is published
+//! for replay.
 //!
-//! The home is forwarded twice. Before the cancel, so that whoever dies right after it leaves an end
-//! that is found at once; and after it, because a look in between finds a job that lives, and puts it
-//! off for as long as a living job may wait.
+//! The home is forwarded twice. The first time is before the cancel: if the process dies right after the cancel, a look
+//! finds the end at once. The second time is after the cancel: a look in between finds a living job, and postpones the
+//! home as far as a living job may wait.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use muster_wire::{Body, v1};
 
 use crate::{BUS_PATIENCE, End, Flow, failpoint};
 
-/// What became of a cancel.
+/// The result of a cancel.
 #[derive(Clone, Debug)]
 pub enum Cancelled {
     /// Cancelled by this call.
     Now(Box<Record>),
-    /// Cancelled before; asking again is fine.
+    /// An earlier call cancelled the job; asking again is fine.
     Before(Box<Record>),
-    /// It ended in another way.
+    /// The job ended in another way.
     EndedOtherwise(Box<Record>),
     /// The tenant has no such job.
     NotFound,
@@ -66,12 +66,13 @@ impl Flow {
             created_at: record.head.created_at.0,
         };
         let body = Body::Cancel(v1::CancelGroup { items: vec![item] });
-        // For replay only: Redis has the truth, so a bus that is away changes nothing.
+        // For replay only: Redis is the source of truth, so a bus that is away changes nothing.
         let _ = self.bus.publish_within(&subjects::cancel(), None, None, body, BUS_PATIENCE).await;
         Ok(Cancelled::Now(Box::new(record)))
     }
 
-    /// A retry that the reconciler died before telling is told now: no look will find it any more.
+    /// Writes the audit entries of retries that the reconciler died before writing: no later look will find these
+    /// retries.
     async fn tell_retries(&self, record: &Record, read: u32) -> Result<(), StoreError> {
         if record.head.fence == 0 {
             return Ok(());
@@ -79,7 +80,7 @@ impl Flow {
         let again =
             if record.head.version > read + 1 { self.store.read_one(record.id, Fields::NONE).await? } else { None };
         let story = again.as_ref().unwrap_or(record);
-        // A story that was read before the cancel ends one version earlier.
+        // A history that was read before the cancel ends one version earlier.
         let mut head = record.head.clone();
         if again.is_none() {
             head.version = read;

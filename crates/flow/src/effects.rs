@@ -1,6 +1,6 @@
-//! What an end entails: one list, for every writer of an end (settle, cancel, time-out, rescue,
-//! and the look that repeats it). Each effect has a deterministic id, so repeating is harmless
-//! and stopping half-way is not: the home leaves last.
+//! The effects of an end: one list for every writer of an end (settle, cancel, time-out, rescue, and the look that
+//! repeats it). Each effect has a deterministic id, so repeating is harmless. Stopping half-way is not, so the home is
+//! removed last.
 
 use std::time::Duration;
 
@@ -18,30 +18,30 @@ use crate::{Flow, failpoint};
 /// A job that has ended.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Which.
+    /// The id of the job.
     pub id: JobId,
-    /// Whose.
+    /// The tenant that owns the job.
     pub tenant: Tenant,
-    /// Of which topic.
+    /// The topic of the job.
     pub topic: Topic,
-    /// How and when.
+    /// The head, with the kind and the time of the end.
     pub head: Head,
-    /// Why, where it ended badly.
+    /// The error code, if the job ended badly.
     pub error_code: Option<String>,
-    /// Whether this call wrote the end, or repeats what somebody may have left undone.
+    /// Whether this call wrote the end. Otherwise it repeats effects that an earlier call may have left undone.
     pub first: bool,
-    /// The worker to be told that its attempt is over, where it did not end it itself.
+    /// The worker to notify that its attempt is over, if the worker did not end the attempt itself.
     pub tell: Option<WorkerId>,
-    /// The concurrency slots it holds, where its worker did not give them back itself.
+    /// The concurrency slots that the job holds, if its worker did not give them back itself.
     pub slots: Vec<SlotRef>,
-    /// Its entry in the backlog, where it ended before anybody took it from there.
+    /// The job's backlog entry, if the job ended before a scheduler took it from there.
     pub entry: Option<QueueEntry>,
-    /// The trace it belongs to, where that is at hand.
+    /// The trace that the job belongs to, if the caller has it.
     pub trace: Option<TraceParent>,
 }
 
 impl End {
-    /// From a record that says so.
+    /// Builds the end from the record of an ended job.
     pub fn of(record: &Record, first: bool) -> End {
         End {
             id: record.id,
@@ -57,25 +57,25 @@ impl End {
         }
     }
 
-    /// For how long its worker may still be at it, and so keeps the slot.
+    /// For how long the worker may still run the job and so keep the slot.
     fn slot_held_for(&self, now: Time) -> Option<Duration> {
         let Phase::Ended { lease_end: Some(end), .. } = self.head.phase else { return None };
         (!self.slots.is_empty() && !end.reached(now)).then(|| end.remaining(now))
     }
 }
 
-/// What is left after the effects of ends.
+/// The result of the effects of ends.
 #[derive(Clone, Debug, Default)]
 pub struct Finished {
-    /// Jobs whose worker may still be at it, each with for how long: they keep their slot and their home.
+    /// Jobs whose workers may still run them, each with the remaining time: they keep their slot and their home.
     pub held: Vec<(JobId, Duration)>,
-    /// Slots that were given back.
+    /// Slots that were freed.
     pub freed: Vec<SlotRef>,
-    /// Who is next in line for them.
+    /// The jobs that get the freed slots next.
     pub next: Vec<SlotRef>,
 }
 
-/// What watchers hear of a transition.
+/// The event about a transition that watchers receive.
 pub fn job_event(id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_code: Option<&str>) -> v1::JobEvent {
     v1::JobEvent {
         job_id: id.as_bytes().to_vec().into(),
@@ -90,8 +90,9 @@ pub fn job_event(id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_c
     }
 }
 
-/// A cancel is applied and told by a gateway, and again by the scheduler that replays it: by this id it is
-/// kept once. The others are told again only after something went wrong.
+/// The message id for a cancel event. A gateway applies a cancel and publishes the event; the scheduler that replays
+/// the cancel publishes it again, and the stream keeps one of them by this id. Other events are published again only
+/// after a failure.
 fn told_again(items: &[v1::JobEvent]) -> Option<String> {
     let [only] = items else { return None };
     let job = JobId::from_slice(&only.job_id).filter(|_| only.state == u32::from(State::Cancelled.code()))?;
@@ -99,7 +100,7 @@ fn told_again(items: &[v1::JobEvent]) -> Option<String> {
 }
 
 impl Flow {
-    /// Does everything that these ends entail, the homes last. Repeating is harmless.
+    /// Does all effects of these ends, and removes the homes last. Repeating is harmless.
     pub async fn finish(&self, ends: Vec<End>) -> Result<Finished, StoreError> {
         let mut finished = Finished::default();
         if ends.is_empty() {
@@ -144,7 +145,7 @@ impl Flow {
         Ok(finished)
     }
 
-    /// Publishes what happened. Watchers read again when they miss something, so a failure is no fault.
+    /// Publishes events to watchers. Watchers read again when they miss an event, so a failed publish is no fault.
     pub async fn tell_watchers(&self, mut items: Vec<v1::JobEvent>) {
         while !items.is_empty() {
             let rest = items.split_off(items.len().min(512));
@@ -163,7 +164,7 @@ impl Flow {
         self.stop_attempt(worker, end.id, &end.head).await;
     }
 
-    /// Tells a worker that its attempt is no longer its own. It would learn so at its next extension too.
+    /// Notifies a worker that it no longer holds its attempt. The worker would also learn this at its next extension.
     pub async fn stop_attempt(&self, worker: &WorkerId, id: JobId, head: &Head) {
         let notice = v1::CancelNotice {
             job_id: id.as_bytes().to_vec().into(),

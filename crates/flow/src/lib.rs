@@ -1,11 +1,13 @@
-//! What needs both stores: the submit group, offers, cancel, the effects of an end, settings.
+//! Operations that need both stores: the submit group, offers, cancel, the effects of an end,
+//! settings.
 //!
-//! Knows: in which order Redis and NATS are written, and why. Promises: every function here may
-//! stop between any two writes and be repeated; nothing accepted is lost by it. Leaves to others:
-//! deciding (`domain`), serving (`services`).
+//! This crate knows in which order Redis and NATS are written, and why. Every function here may
+//! stop between any two writes and be repeated; nothing accepted is lost by that. `domain` decides,
+//! and `services` serve requests.
 
 mod cancel;
 mod effects;
+mod emptied;
 mod offer;
 mod recreate;
 mod settings;
@@ -20,6 +22,7 @@ use muster_wire::{Body, v1};
 
 pub use cancel::Cancelled;
 pub use effects::{End, Finished, job_event};
+pub use emptied::Emptied;
 pub use muster_store::failpoint;
 pub use offer::{Offering, offer_of};
 pub use recreate::Recreated;
@@ -27,7 +30,8 @@ pub use settings::{Polled, Settings};
 pub use submit::{Accepted, SubmitRefused, submit_item};
 pub use waiting::{LineWaiting, Waits};
 
-/// How long a request waits for the bus before it goes on without: Redis holds the truth.
+/// How long a request waits for the bus before it continues without an answer: Redis is the source
+/// of truth.
 pub const BUS_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Both stores. Cheap to clone.
@@ -37,21 +41,22 @@ pub struct Flow {
     pub store: Store,
     /// NATS.
     pub bus: Bus,
-    /// What can be changed at run time, as this replica knows it.
+    /// The settings that can change at run time, as this replica knows them.
     pub settings: Arc<Settings>,
 }
 
 impl Flow {
-    /// Over both stores.
+    /// Creates a flow over both stores.
     pub fn new(store: Store, bus: Bus) -> Flow {
         Flow { store, bus, settings: Arc::default() }
     }
 
-    /// Hints that a home is due so soon. A lost hint costs time, never a job.
+    /// Hints to the reconcilers that a home is due after this time. A lost hint costs time, never a
+    /// job.
     pub async fn hint_look(&self, after: Duration) {
         let in_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         let wake = v1::Wake { r#loop: "reconciler".into(), in_us };
-        // Informational: the loop polls anyway, and a bus that is away is told of elsewhere.
+        // Informational: the loop polls anyway, and a bus that is away is reported elsewhere.
         let _ = self.bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Putting jobs on their topics. Where the record is to say `dispatched`, it does so first; the offer
-//! follows, under an id made of the decision, so that a repeat of it is one message.
+//! Publishes offers on the subjects of their topics. If the record is to become `dispatched`, it does so first. The
+//! offer follows, under an id derived from the decision, so that a repetition is the same message.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,20 @@ use sha2::{Digest, Sha256};
 
 use crate::Flow;
 
-/// The version of a job that nothing has happened to yet: offered as it is, at a moment that nobody writes down.
+/// The version of a job that has not moved since its submit. Such a job is offered without a write to its record, so
+/// the record holds no moment of dispatch.
 const ACCEPTED: u32 = 1;
 
-/// How offers are put on the bus.
+/// How offers are published on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offering {
-    /// Most that share a message: several where jobs are short and many, otherwise each has its own.
+    /// The most offers in one message: several where jobs are short and many, otherwise one.
     pub most: usize,
-    /// Decided anew, so that the same id must not swallow it.
+    /// The decision was made anew, so the stream must not drop the offer as a duplicate.
     pub again: bool,
 }
 
-/// What a worker is offered of a dispatched job.
+/// The offer of a dispatched job.
 pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
     v1::Offer {
         job_id: record.id.as_bytes().to_vec().into(),
@@ -44,8 +45,8 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
     }
 }
 
-/// Made of jobs and versions, and short: the stream remembers it for minutes. Versions begin anew when a job that
-/// Redis forgot is made again, so the moment of its dispatch is in it, too, where the record has one.
+/// A short id derived from jobs and versions; short, because the stream remembers it for minutes. Versions begin anew
+/// when a job that Redis lost is recreated, so the id also contains the moment of dispatch, if the record has one.
 fn message_id(items: &[v1::Offer]) -> String {
     let mut hasher = Sha256::new();
     for offer in items {
@@ -59,7 +60,7 @@ fn message_id(items: &[v1::Offer]) -> String {
 }
 
 impl Flow {
-    /// Offers jobs, each answered for itself. A repeat of the same decision is swallowed by the stream.
+    /// Publishes offers and answers for each one. The stream drops a repetition of the same decision as a duplicate.
     pub async fn offer(&self, offers: Vec<v1::Offer>, how: Offering) -> Vec<Result<(), BusError>> {
         let total = offers.len();
         let spans = spans_of(&offers);
@@ -92,13 +93,13 @@ impl Flow {
     }
 }
 
-/// Offers with their places, those of a line together.
+/// Groups offers by line, each with its place in the input.
 fn by_line(offers: Vec<v1::Offer>) -> Vec<Vec<(usize, v1::Offer)>> {
     let mut lines: Vec<Vec<(usize, v1::Offer)>> = Vec::new();
     let mut known: HashMap<(String, String, String), usize> = HashMap::new();
     let mut last = 0;
     for (place, offer) in offers.into_iter().enumerate() {
-        // Mostly they all are of one line: only where it changes its name is looked up.
+        // Usually all offers belong to one line: look up the name only where the line changes.
         let same = |(_, other): &(usize, v1::Offer)| {
             (&other.tenant, &other.topic, &other.pool) == (&offer.tenant, &offer.topic, &offer.pool)
         };
@@ -114,13 +115,13 @@ fn by_line(offers: Vec<v1::Offer>) -> Vec<Vec<(usize, v1::Offer)>> {
     lines
 }
 
-/// Where it is offered. Names in an offer come from a record, where only good ones are stored.
+/// The subject of an offer. The names in an offer come from a record, which stores only valid names.
 fn subject_of(offer: &v1::Offer) -> Option<Subject> {
     let (tenant, line) = (Tenant::parse(&offer.tenant).ok()?, Line::named(&offer.topic, &offer.pool).ok()?);
     Some(subjects::offer(&tenant, &line))
 }
 
-/// The spans of these offers, each with its place. None, and nothing read, where nothing is exported.
+/// The spans of these offers, each with its place. If spans are not exported, reads nothing and returns none.
 fn spans_of(offers: &[v1::Offer]) -> Vec<(usize, spans::Dispatch)> {
     if !spans::exported() {
         return Vec::new();

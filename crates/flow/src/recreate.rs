@@ -1,8 +1,8 @@
-//! Jobs that Redis forgot, made again from the submits that the bus kept.
+//! Recreates jobs that Redis lost, from the submits that the bus kept.
 //!
-//! As a submit: told in the audit log, then homes and places, then records, then one message. A job whose
-//! record or stub is there is left alone, so any of it may be repeated. Attempts that were begun are
-//! forgotten with the record: the job starts anew.
+//! The order is that of a submit: audit entry, then homes and places, then records, then one message. A job with a
+//! record or a stub is left alone, so every step may be repeated. Attempts that had started are lost with the record:
+//! the job starts from the beginning.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -12,17 +12,17 @@ use muster_wire::{job_id, v1};
 
 use crate::{Flow, failpoint, submit::sooner};
 
-/// What became of submits that were read again.
+/// The result of recreating jobs from submits that were read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recreated {
-    /// Jobs that were made again.
+    /// The number of jobs that were recreated.
     pub made: u64,
-    /// Why some could not be looked at or made: they must be read again.
+    /// Why some jobs could not be checked or created: their submits must be read again.
     pub fault: Option<StoreError>,
 }
 
-/// The job that a submit tells of; none if it does not say enough. An earlier version did not, nor did it
-/// leave a stub where it deleted a job.
+/// The job that a submit describes; none if the submit lacks fields. An earlier version published such submits, and it
+/// left no stub for a job that it deleted.
 fn job_of(submit: &v1::Submit) -> Option<(NewJob, Time)> {
     let (id, accepted) = (job_id(&submit.job_id).ok()?, Time(submit.created_at).some()?);
     let spec = JobSpec::try_from(submit.spec.clone()?).ok()?;
@@ -34,8 +34,8 @@ fn job_of(submit: &v1::Submit) -> Option<(NewJob, Time)> {
 }
 
 impl Flow {
-    /// Makes those of these jobs again of which Redis has nothing. Repeating is harmless. Not those that became
-    /// pending so long ago that they may have ended and been deleted since: Redis forgets what was written last.
+    /// Recreates those jobs of which Redis has no trace. Repeating is harmless. Skips jobs that became pending so long
+    /// ago that they may have ended and been deleted since: Redis loses what was written last.
     pub async fn recreate(&self, submits: &[v1::Submit]) -> Recreated {
         let mut done = Recreated::default();
         let now = self.store.now();
@@ -50,7 +50,7 @@ impl Flow {
                 Err(fault) => done.fault = Some(fault),
             }
         }
-        // Each once, however often it was published.
+        // Take each job once, however often its submit was published.
         let is_next = |submit: &&&v1::Submit| job_id(&submit.job_id).is_ok_and(|id| gone.remove(&id));
         let forgotten: Vec<_> = submits.iter().filter(is_next).filter_map(|submit| job_of(submit)).collect();
         if !forgotten.is_empty() {
@@ -79,10 +79,10 @@ impl Flow {
                     heads.push(head);
                 }
                 Ok(Submitted::Exists(head)) => {
-                    // Its home was set as if it were new.
+                    // The home was set as for a new job.
                     nearer.push((job.id, Duration::ZERO));
-                    // Made by this very call, whose first reply was lost, or by somebody who was faster. Twice is
-                    // harmless.
+                    // This call created the job and its first reply was lost, or another replica was faster. Publishing
+                    // twice is harmless.
                     if head.last_event.is_none() {
                         jobs.push(job);
                         heads.push(head);
@@ -93,7 +93,7 @@ impl Flow {
             }
         }
         let fresh: Vec<_> = heads.iter().enumerate().collect();
-        // What the bus does not take is published by the first look.
+        // Submits that the bus does not take are published by the first look.
         let (forwarded, _) = tokio::join!(self.forward(&nearer), self.announce(&jobs, &fresh));
         if let Err(fault) = forwarded {
             done.fault = Some(fault);

@@ -1,11 +1,10 @@
 //! Settings that change at run time, as one replica knows them.
 //!
-//! Knows: a snapshot of what every topic and the cluster were told, in memory, and the two ways in
-//! which it follows Redis: told at once by `sys.config.changed`, and by a poll in case that was
-//! missed. Promises: whoever asks on the way of a job looks into a map, never into Redis; a
-//! snapshot is never half a change; what Redis says stands, even if it says something older than
-//! what was known (a failover forgets). Leaves to others: when to poll (a loop of each service),
-//! what the settings mean (gateway and scheduler).
+//! This module keeps a snapshot of the settings of every topic and of the cluster in memory. It follows Redis in two
+//! ways: at once by `sys.config.changed`, and by a poll in case that message was missed. A lookup in the path of a job
+//! reads a map, never Redis. A snapshot never contains half a change. The value in Redis always wins, even if it is
+//! older than the known one (a failover can lose writes). Each service has a loop that decides when to poll; gateway
+//! and scheduler decide what the settings mean.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,26 +26,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Flow;
 
-/// A poll asks again for what changed so long before the last one: a writer enters its topic's
-/// name before it writes, and estimates of the time differ a little.
+/// A poll asks again for changes up to this long before the last poll: a writer enters its topic's name before it
+/// writes, and replicas' estimates of the time differ a little.
 const OVERLAP: Duration = Duration::from_secs(120);
-/// Topics that one poll reads besides those that changed.
+/// How many topics one poll reads besides those that changed.
 const SLICE: usize = 500;
 
-/// The tenant of whoever says none: what is said of all tenants is said there.
+/// The tenant of requests that name none. A setting for all tenants is stored in this tenant's topic.
 const DEFAULT_TENANT: &str = "default";
 
 type Topics = HashMap<String, HashMap<String, Arc<TopicRecord>>>;
 
-/// What this replica knows. Everything here is cheap to ask and safe to ask from anywhere.
+/// The settings that this replica knows. Every lookup is cheap and safe to call from anywhere.
 #[derive(Debug)]
 pub struct Settings {
     topics: ArcSwap<Topics>,
     config: ArcSwap<ConfigRecord>,
-    /// Counts the changes; the first poll is one.
+    /// Counts the changes; the first poll counts as one.
     changes: watch::Sender<u64>,
-    /// Since when the next poll asks. Also makes polls and news take turns, so that a reader who
-    /// read early cannot store late.
+    /// The time from which the next poll asks for changes. The lock also makes polls and change messages take turns, so
+    /// that a task that read early cannot store late.
     since: Mutex<Time>,
     /// Where the slice of the next poll begins.
     place: AtomicUsize,
@@ -64,21 +63,21 @@ impl Default for Settings {
     }
 }
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
     /// Topics and scopes that were read.
     pub read: u64,
-    /// Those that were news.
+    /// Topics and scopes that had changed.
     pub changed: u64,
     /// Topics that are known now.
     pub topics: u64,
-    /// Those that could not be read, and stay as they were known.
+    /// Topics that could not be read, and keep their last known settings.
     pub unreadable: u64,
 }
 
 impl Settings {
-    /// What a topic was told; none if nothing.
+    /// The settings of a topic; none if it has none.
     pub fn topic(&self, tenant: &str, topic: &str) -> Option<Arc<TopicRecord>> {
         let topics = self.topics.load();
         if topics.is_empty() {
@@ -87,13 +86,13 @@ impl Settings {
         topics.get(tenant)?.get(topic).cloned()
     }
 
-    /// Whether workers of all tenants may take the jobs of this topic, whoever's they are. Said of the default
-    /// tenant's topic, and holds for every tenant's topic of that name.
+    /// Whether workers of all tenants may take the jobs of this topic, whatever tenant owns them. The setting is stored
+    /// in the default tenant's topic and applies to every tenant's topic of that name.
     pub fn is_shared(&self, topic: &str) -> bool {
         self.topic(DEFAULT_TENANT, topic).is_some_and(|told| told.settings.shared)
     }
 
-    /// The names of a tenant's topics that were told something, with what, in the order of the names.
+    /// The topics of a tenant that have settings, in the order of their names.
     pub fn topics_of(&self, tenant: &str) -> Vec<(String, Arc<TopicRecord>)> {
         let topics = self.topics.load();
         let own = topics.get(tenant).into_iter().flatten();
@@ -102,7 +101,7 @@ impl Settings {
         named
     }
 
-    /// Every topic that was told how long to keep its ended jobs.
+    /// Every topic that has a retention setting.
     pub fn retentions(&self) -> BTreeMap<(Tenant, Topic), TopicRetention> {
         let topics = self.topics.load();
         let all = topics.iter().flat_map(|(tenant, own)| own.iter().map(move |(topic, told)| (tenant, topic, told)));
@@ -112,28 +111,28 @@ impl Settings {
         named.collect()
     }
 
-    /// What the cluster was told.
+    /// The settings of the cluster.
     pub fn config(&self) -> Arc<ConfigRecord> {
         self.config.load_full()
     }
 
-    /// Tells of every change from now on.
+    /// A receiver for every change from now on.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Whether Redis was ever asked: before that nobody knows what may be paused.
+    /// Whether Redis was read at least once. Before that, this replica does not know which topics are paused.
     pub fn is_known(&self) -> bool {
         *self.changes.borrow() > 0
     }
 
-    /// Waits until Redis was asked once.
+    /// Waits until Redis was read once.
     pub async fn known(&self) {
-        // The sender lives as long as this, so the wait ends by a poll only.
+        // The sender lives as long as `self`, so only a poll ends the wait.
         let _ = self.changes.subscribe().wait_for(|n| *n > 0).await;
     }
 
-    /// Takes these over. How many were news.
+    /// Stores these settings in the snapshot. Returns how many had changed.
     fn take(&self, read: Vec<((Tenant, Topic), Option<TopicRecord>)>, config: Option<ConfigRecord>) -> u64 {
         let mut news = 0;
         let known = self.topics.load();
@@ -167,10 +166,10 @@ impl Settings {
 }
 
 impl Flow {
-    /// Reads what changed since the last poll, and a slice of the rest. Repeating is harmless.
+    /// Reads the settings that changed since the last poll, and a slice of the rest. Repeating is harmless.
     pub async fn poll_settings(&self) -> Result<Polled, StoreError> {
         let mut since = self.settings.since.lock().await;
-        // Whoever cannot read what is stored knows nothing of it, and so takes no work.
+        // A replica that cannot read the stored format must not take work, so check the format first.
         self.store.check_format().await?;
         let asked_at = self.store.now();
         let mut names = self.store.topics_changed(*since).await?;
@@ -204,7 +203,7 @@ impl Flow {
         Ok(polled)
     }
 
-    /// Reads one topic, or the cluster's settings, anew.
+    /// Reads one topic, or the cluster's settings, again.
     async fn refresh(&self, changed: &ConfigChanged) -> Result<(), StoreError> {
         let _turn = self.settings.since.lock().await;
         if changed.topic.is_empty() {
@@ -220,8 +219,8 @@ impl Flow {
         Ok(())
     }
 
-    /// Changes a topic, and tells every replica. Redis holds it once this answers; a replica that
-    /// was not reached has it after its next poll.
+    /// Changes a topic's settings and announces the change to every replica. Redis holds the change once this returns;
+    /// a replica that missed the message has it after its next poll.
     pub async fn put_topic(
         &self,
         tenant: &Tenant,
@@ -233,12 +232,13 @@ impl Flow {
         crate::failpoint!("settings.after_put");
         if let Put::Stored(record) = &put {
             let (tenant, topic) = (tenant.to_string(), topic.to_string());
-            self.tell_change(ConfigChanged { tenant, topic, version: record.version }).await;
+            let changed = ConfigChanged { tenant, topic, version: record.version, ..ConfigChanged::default() };
+            self.tell_change(changed).await;
         }
         Ok(put)
     }
 
-    /// Replaces the cluster's settings, and tells every replica.
+    /// Replaces the cluster's settings and announces the change to every replica.
     pub async fn put_config(
         &self,
         seen: SeenVersion,
@@ -253,17 +253,41 @@ impl Flow {
     }
 
     async fn tell_change(&self, changed: ConfigChanged) {
-        // Its own replica must not wait for its own message; if this fails the poll finds it.
+        // This replica must not wait for its own message; if the refresh fails, the poll finds the change.
         let _ = self.refresh(&changed).await;
-        // A bus that is away is told of elsewhere; the poll heals it.
+        // A bus that is away is reported elsewhere; the poll makes up for a lost message.
         let _ = self.bus.broadcast(&subjects::config_changed(), Body::ConfigChanged(changed)).await;
     }
 
-    /// Follows what others change until stopped. What cannot be read at once is left to a poll,
-    /// which is asked for by waking the loop of this name.
+    /// Announces to every gateway that this API key has changed. A gateway that missed the message asks Redis after a
+    /// few seconds anyway.
+    pub async fn tell_key_change(&self, id: &str) {
+        let changed = ConfigChanged { api_key: id.to_owned(), ..ConfigChanged::default() };
+        let _ = self.bus.broadcast(&subjects::config_changed(), Body::ConfigChanged(changed)).await;
+    }
+
+    /// Passes the id of every changed API key to `forget`, until stopped.
+    pub async fn follow_keys(&self, stop: &CancellationToken, forget: impl Fn(&str) + Send) -> anyhow::Result<()> {
+        let mut news = self.bus.subscribe(&subjects::config_changed(), None).await?;
+        loop {
+            let received = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                received = news.next() => received,
+            };
+            let Some(received) = received else { anyhow::bail!("the subscription to changed keys ended") };
+            if let Body::ConfigChanged(changed) = received.body
+                && !changed.api_key.is_empty()
+            {
+                forget(&changed.api_key);
+            }
+        }
+    }
+
+    /// Follows changes by other replicas until stopped. If a change cannot be read at once, calls `poll` to wake the
+    /// loop that polls.
     pub async fn follow_settings(&self, stop: &CancellationToken, poll: impl Fn() + Send) -> anyhow::Result<()> {
         let mut news = self.bus.subscribe(&subjects::config_changed(), None).await?;
-        // What changed while nobody listened here.
+        // Poll for changes made before this subscription began.
         poll();
         loop {
             let received = tokio::select! {
@@ -272,7 +296,8 @@ impl Flow {
             };
             let Some(received) = received else { anyhow::bail!("the subscription to changed settings ended") };
             let Body::ConfigChanged(changed) = received.body else { continue };
-            if self.refresh(&changed).await.is_err() {
+            // Gateways follow changed API keys by a subscription of their own.
+            if changed.api_key.is_empty() && self.refresh(&changed).await.is_err() {
                 poll();
             }
         }

@@ -1,13 +1,14 @@
 //! The group commit: home, record, listing and one message, in the order that loses nothing.
 //!
-//! 1. Homes, due in 30 s: whatever happens from here on, somebody will look. Places in the listing.
-//! 2. Records, each created or found.
-//! 3. What was found and not created has its home forwarded to now, and is published again if it
-//!    is still pending: the first try may have left something undone. What was created with a moment nearer than 30 s is forwarded to that.
-//! 4. The submit message, awaited for a quarter of a second: if the bus does not answer, the look
-//!    will publish.
+//! 1. Write homes, due in 30 s: whatever happens from here on, a look will find the job. Write places in the listing.
+//! 2. Write records; each one is created or found.
+//! 3. If a record was found and not created, forward its home to now, and publish the job again if it is still pending:
+//!    the first try may have left something undone. If a job was created with a moment nearer than 30 s, forward its
+//!    home to that moment.
+//! 4. Publish the submit message and wait a quarter of a second for the bus: if the bus does not answer, the look
+//!    publishes the submit.
 //!
-//! Every item is answered for itself.
+//! Every item gets its own answer.
 
 use std::time::{Duration, Instant};
 
@@ -18,23 +19,23 @@ use muster_wire::{Body, encoded_len, v1};
 
 use crate::{BUS_PATIENCE, Flow, failpoint};
 
-/// An item that is in Redis.
+/// An item that is stored in Redis.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// Where it stands.
+    /// The head of the job.
     pub head: Head,
-    /// It was there before.
+    /// The job existed before this submit.
     pub replayed: bool,
-    /// The bus did not confirm: only Redis holds it.
+    /// The bus did not confirm the submit: only Redis holds it.
     pub bus_deferred: bool,
-    /// What the submit reached of what was asked.
+    /// The durability that the submit reached.
     pub durability: Durability,
 }
 
 /// Why an item was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitRefused {
-    /// Its id belongs to another request.
+    /// The id belongs to another request.
     #[error("this idempotency key was used with another body")]
     Mismatch,
     /// Redis did not answer.
@@ -42,22 +43,22 @@ pub enum SubmitRefused {
     Store(#[from] StoreError),
 }
 
-/// After this long a home may have been taken for an orphan, and is written again before the answer.
+/// After this long a look may have removed the home as an orphan, so the home is written again before the answer.
 const SLOW: Duration = Duration::from_secs(15);
-/// How long publishing again may take: whoever looks at jobs has others to look at, and looks again.
+/// How long publishing again may take. It is limited because the caller has other jobs to look at, and looks again.
 const AGAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a durable submit waits for a replica.
+/// How long a submit with durability `replicated` waits for a Redis replica.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
-/// How long one waits for the disk, to which Redis writes every second.
+/// How long a submit with durability `fsynced` waits for the disk, to which Redis writes every second.
 const DISK_WAIT: Duration = Duration::from_millis(1_200);
 
-/// How soon a new job must be looked at, if a moment of its own comes before the first look.
+/// How soon the first look at a new job must be, if its deadline or start-by comes before the usual first look.
 pub(crate) fn sooner(head: &Head) -> Option<Duration> {
     let first = [head.deadline, head.start_by].into_iter().flatten().min()?;
     Some(first.remaining(head.since)).filter(|after| *after < PENDING_LOOK)
 }
 
-/// What the scheduler hears of a pending job.
+/// The submit message of a pending job, for the scheduler.
 pub fn submit_item(
     id: JobId,
     head: &Head,
@@ -89,7 +90,8 @@ impl Flow {
         let began = Instant::now();
         let created = self.create(jobs).await;
         let ours = |(job, outcome): (&NewJob, Result<(Submitted, Durability), StoreError>)| match outcome {
-            // Only we know an id that we minted: it was this very call, whose first reply was lost.
+            // Only this process knows an id that it minted: this very call created the record, and its first reply was
+            // lost.
             Ok((Submitted::Exists(head), durability)) if job.body_hash.is_none() => {
                 Ok((Submitted::Created(head), durability))
             }
@@ -107,8 +109,9 @@ impl Flow {
                 }
                 Ok((Submitted::Exists(head), _)) => {
                     nearer.push((job.id, Duration::ZERO));
-                    // Its first try may have died before it was published. Twice is harmless.
-                    // One that has moved since is seen to by the look: a retry is not published before it is told.
+                    // The first try may have died before it published the submit. Publishing twice is harmless. A job
+                    // that has moved since is left to the look: a retry must not be published before its audit entry is
+                    // written.
                     if head.state() == State::Pending && head.last_event.is_none() {
                         fresh.push((place, head));
                     }
@@ -141,7 +144,7 @@ impl Flow {
         created.into_iter().enumerate().map(answer).collect()
     }
 
-    /// Homes and places first, then the records of those that have both.
+    /// Writes homes and places first, then the records of the jobs that have both.
     async fn create(&self, jobs: &mut [NewJob]) -> Vec<Result<(Submitted, Durability), StoreError>> {
         let prepared = self.store.prepare(jobs, PENDING_LOOK).await;
         failpoint!("submit.after_home");
@@ -187,7 +190,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Publishes what is pending; returns the places of what the bus did not confirm.
+    /// Publishes the submits of pending jobs; returns the places of those that the bus did not confirm.
     pub(crate) async fn announce(&self, jobs: &[NewJob], fresh: &[(usize, &Head)]) -> Vec<usize> {
         let items = fresh.iter().map(|(place, head)| {
             let job = &jobs[*place];
@@ -196,7 +199,7 @@ impl Flow {
         self.publish_groups(items.collect(), BUS_PATIENCE).await
     }
 
-    /// Publishes the submits of pending jobs again, in groups. Returns those that the bus did not take.
+    /// Publishes the submits of pending jobs again, in groups. Returns the jobs that the bus did not take.
     pub async fn publish_submits(&self, records: Vec<Record>) -> Vec<JobId> {
         let item = |r: Record| {
             (r.id, submit_item(r.id, &r.head, (&r.spec).into(), r.payload.unwrap_or_default(), r.body_hash))
@@ -204,13 +207,13 @@ impl Flow {
         self.publish_groups(records.into_iter().map(item).collect(), AGAIN_PATIENCE).await
     }
 
-    /// Publishes submits that the bus did not confirm before. Returns those that it did not take now either.
+    /// Publishes submits that the bus did not confirm before. Returns those that it did not take this time either.
     pub async fn publish_deferred(&self, items: Vec<v1::Submit>) -> Vec<v1::Submit> {
         let items = items.into_iter().map(|item| (item.clone(), item)).collect();
         self.publish_groups(items, AGAIN_PATIENCE).await
     }
 
-    /// One message a group; returns whose group was not confirmed in time.
+    /// Publishes one message per group; returns the keys of the items in groups that were not confirmed in time.
     async fn publish_groups<K>(&self, items: Vec<(K, v1::Submit)>, patience: Duration) -> Vec<K> {
         let groups = split(items, self.bus.max_message());
         let sends = groups.into_iter().map(|group| async move {

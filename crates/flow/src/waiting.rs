@@ -1,9 +1,8 @@
-//! What waits of a topic, over all of its lines: in their backlogs, and on the bus.
+//! Counts the waiting jobs of a topic, over all of its lines: in their backlogs, and on the bus.
 //!
-//! Knows: that a topic's jobs stand in one line, or in several if some require something. Promises: every
-//! line that was noted is counted, up to [`muster_store::MOST_LINES`]; a question costs calls by the number
-//! of lines and never by what waits in them. Only reads. Leaves to others: which jobs a pause or a limit
-//! holds back.
+//! A topic's jobs wait in one line, or in several lines if some jobs have requirements. Every noted line is counted, up
+//! to [`muster_store::MOST_LINES`]. The number of calls grows with the number of lines, never with the number of
+//! waiting jobs. This module only reads. Other modules decide which jobs a pause or a limit holds back.
 
 use futures_util::future::join_all;
 use muster_bus::BusError;
@@ -12,31 +11,31 @@ use muster_store::{StoreError, TopicLine, WorkerSeen};
 
 use crate::Flow;
 
-/// Topics of which the bus is asked at one time.
+/// How many topics the bus is asked about at one time.
 const AT_ONCE: usize = 16;
 
-/// A line, and what waits in it.
+/// A line, and the number of jobs that wait in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineWaiting {
-    /// Which line, and what its jobs require.
+    /// The line, and what its jobs require.
     pub known: TopicLine,
-    /// Jobs in its backlog.
+    /// Jobs in the line's backlog.
     pub queued: u64,
-    /// Messages with offers on the bus; none if that did not answer.
+    /// Messages with offers on the bus; none if the bus did not answer.
     pub offered: Option<u64>,
 }
 
-/// What waits in several lines together.
+/// The number of jobs that wait in several lines together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Jobs in their backlogs.
+    /// Jobs in the lines' backlogs.
     pub queued: u64,
-    /// Messages with offers on the bus; none if that did not answer for every line.
+    /// Messages with offers on the bus; none if the bus did not answer for every line.
     pub offered: Option<u64>,
 }
 
 impl Waits {
-    /// Of all these lines.
+    /// The sum over these lines.
     pub fn of<'a>(lines: impl IntoIterator<Item = &'a LineWaiting>) -> Waits {
         lines.into_iter().fold(Waits { queued: 0, offered: Some(0) }, |sum, line| Waits {
             queued: sum.queued + line.queued,
@@ -44,20 +43,21 @@ impl Waits {
         })
     }
 
-    /// Of those that more workers could be of use to, as the live ones of the topic are: a line that none
-    /// of them fits would not move for more of the same. Where nobody lives, anybody may come.
+    /// The sum over the lines that further workers of the same kind as the live workers could serve. A line that no
+    /// live worker can serve would not move with more of the same. If the topic has no live worker, all lines count,
+    /// because a worker of any kind may come.
     pub fn worth_workers(lines: &[LineWaiting], live: &[&WorkerSeen]) -> Waits {
         Waits::of(lines.iter().filter(|line| live.is_empty() || live.iter().any(|worker| line.fits(worker))))
     }
 
-    /// Both.
+    /// Queued jobs plus offers.
     pub fn sum(&self) -> u64 {
         self.queued + self.offered.unwrap_or(0)
     }
 }
 
 impl LineWaiting {
-    /// Whether a worker of the topic may run its jobs.
+    /// Whether this worker of the topic may run the line's jobs.
     fn fits(&self, worker: &WorkerSeen) -> bool {
         let name = WorkerId::trusted(worker.id.as_str());
         provides(name.own_name(), &worker.labels, &self.known.requires)
@@ -65,14 +65,14 @@ impl LineWaiting {
 }
 
 impl Flow {
-    /// What waits of each of these topics, line by line, the plain one first. Not in one step: what moves
-    /// meanwhile is counted where it is met, or not.
+    /// Counts the waiting jobs of each of these topics, line by line, the line without requirements first. The counts
+    /// are not one atomic snapshot: a job that moves in between may be counted or not.
     pub async fn waiting(&self, topics: &[(Tenant, Topic)]) -> Result<Vec<Vec<LineWaiting>>, StoreError> {
         let known = self.store.lines_of(topics).await?;
         self.waiting_in(topics, known).await
     }
 
-    /// The same for lines that are known already.
+    /// The same for lines that the caller has already read.
     pub async fn waiting_in(
         &self,
         topics: &[(Tenant, Topic)],

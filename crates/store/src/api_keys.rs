@@ -1,4 +1,6 @@
-//! API keys: what a caller may do, found by the key's id. Secrets are kept as hashes only.
+//! API keys: what a caller may do, found by the key's id. Only hashes of secrets are stored.
+
+use std::time::Duration;
 
 use muster_domain::{Tenant, Time};
 use serde::{Deserialize, Serialize};
@@ -10,21 +12,21 @@ use crate::{Store, StoreError, keys, router::Command, script::list, scripts};
 pub struct ApiKey {
     /// The public part of `mst_<id>_<secret>`.
     pub id: String,
-    /// For people.
+    /// A name for people.
     pub name: String,
-    /// Whose.
+    /// The tenant that the key belongs to.
     pub tenant: Tenant,
-    /// What it may do.
+    /// The scopes of the key.
     pub scopes: Vec<String>,
-    /// Globs of the topics it may touch; empty = all.
+    /// Patterns of the topics that the key may use; empty = all.
     pub topics: Vec<String>,
     /// SHA-256 of the secret part.
     pub secret_hash: [u8; 32],
-    /// Since when.
+    /// When the key was created.
     pub created_at: Time,
-    /// Until when.
+    /// When the key expires.
     pub expires_at: Option<Time>,
-    /// The secret before this one, by its SHA-256, and until when it still works.
+    /// The SHA-256 of the previous secret, and until when that secret still works.
     pub previous: Option<([u8; 32], Time)>,
 }
 
@@ -86,7 +88,7 @@ fn read(id: &str, raw: &[u8]) -> Result<ApiKey, StoreError> {
 }
 
 impl Store {
-    /// Stores a key, then lists it: one that is not listed still works.
+    /// Stores a key, then adds it to the list: a key that is not listed still works.
     pub async fn put_key(&self, key: &ApiKey) -> Result<(), StoreError> {
         let text = text_of(key)?;
         let place = keys::api_key(&key.id);
@@ -99,8 +101,8 @@ impl Store {
         self.router().call(Command::plain(add)).await.map(|_| ())
     }
 
-    /// Writes a key anew, if it is still as it was read; false if it was changed or deleted meanwhile.
-    /// A repeat of the same call, whose first answer was lost, is true as well.
+    /// Replaces a key if it is still as it was read; false if it was changed or deleted in the meantime. A repetition
+    /// of the same call, whose first answer was lost, returns true as well.
     pub async fn swap_key(&self, read: &ApiKey, key: &ApiKey) -> Result<bool, StoreError> {
         let call = scripts::api_key::Swap { key: keys::api_key(&read.id), read: text_of(read)?, text: text_of(key)? };
         if self.run(call).await?.swapped == 1 {
@@ -132,6 +134,29 @@ impl Store {
             found.extend(self.find_key(id).await?.filter(|key| tenant.is_none_or(|t| *t == key.tenant)));
         }
         Ok(found)
+    }
+
+    /// How many keys that still work expire within this time. One read for the list of keys, and one pipeline.
+    pub async fn count_keys_expiring(&self, within: Duration) -> Result<u64, StoreError> {
+        let index = keys::api_keys();
+        let mut cmd = redis::cmd("SMEMBERS");
+        cmd.arg(index.as_bytes());
+        let ids = list(self.router().call(Command::plain(cmd)).await?)?;
+        let get = |id: &Vec<u8>| {
+            let mut get = redis::cmd("GET");
+            get.arg(keys::api_key(&String::from_utf8_lossy(id)).as_bytes());
+            Command::plain(get)
+        };
+        let (now, mut expiring) = (self.now(), 0);
+        for reply in self.router().many(ids.iter().map(get).collect()).await {
+            let value = reply?;
+            if value == redis::Value::Nil {
+                continue;
+            }
+            let until = read("", &crate::script::bytes(value)?)?.expires_at;
+            expiring += u64::from(until.is_some_and(|until| until > now && until <= now + within));
+        }
+        Ok(expiring)
     }
 
     /// Removes a key; false if there was none.

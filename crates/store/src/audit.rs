@@ -1,15 +1,15 @@
-//! The audit log: one stream, each entry linked to the one before by its hash.
+//! The audit log: one stream, in which each entry contains the hash of the one before.
 //!
-//! Knows: how entries are linked, added, found, trimmed and handed out for export. Promises: an act
-//! is one entry, however often and by however many replicas it is told, because its id is asked for
-//! and noted in the step that adds it; entries are added at the end only, and whoever changes,
-//! removes or inserts one breaks the chain at that place; old entries leave only together with an
-//! entry that says so and holds the hash that the rest hangs on. All of it in scripts on one key.
-//! Leaves to others: what is worth telling (`domain::audit`), when to trim and to export.
+//! This module knows how entries are linked, added, found, trimmed and handed out for export. An act is one entry,
+//! however often and by however many replicas it is written, because the script that adds an entry also checks and
+//! records its id. Entries are added at the end only. Changing, removing or inserting an entry breaks the chain at that
+//! place. Old entries are removed only together with the addition of an entry that records this and holds the hash to
+//! which the rest is linked. All of that happens in scripts on one key. `domain::audit` decides what is worth an entry;
+//! the callers decide when to trim and to export.
 //!
-//! Redis has no SHA-256 for scripts, so the hashes come from the caller: it links its entries to the
-//! end of the log as it knows it, and the script adds them only if the log still ends there. Whoever
-//! was overtaken is told the new end and links again. A process adds one batch at a time.
+//! Redis has no SHA-256 for scripts, so the caller computes the hashes: it links its entries to the end of the log that
+//! it knows, and the script adds them only if the log still ends there. Otherwise the script returns the new end, and
+//! the caller links its entries again. A process adds one batch at a time.
 
 mod export;
 mod read;
@@ -29,14 +29,14 @@ pub use self::{
     verify::{AuditBreak, AuditReport},
 };
 
-/// What the first entry of all is linked to.
+/// The previous hash of the very first entry.
 const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// Entries added in one step.
+/// How many entries are added in one step.
 const BATCH: usize = 200;
-/// How often a batch is linked anew before it is given up: somebody else has got through each time.
+/// How often a batch is linked again before the call fails: each time another process was faster.
 const TRIES: usize = 64;
 
-/// How the log ends, as this process last heard.
+/// The end of the log, as this process last saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
     number: u64,
@@ -49,7 +49,7 @@ impl Default for Tail {
     }
 }
 
-/// An entry's hash: over its number, what it says, and the hash before.
+/// The hash of an entry: over its number, its content, and the hash before.
 fn link(previous: &str, number: &str, body: &str) -> String {
     let mut hash = Sha256::new();
     for part in [previous, number, body] {
@@ -59,7 +59,7 @@ fn link(previous: &str, number: &str, body: &str) -> String {
     hex::encode(hash.finalize())
 }
 
-/// An act as it will stand in the log.
+/// An act in the form in which the log holds it.
 struct Told<'a> {
     act: &'a Act,
     body: String,
@@ -77,8 +77,8 @@ impl<'a> Told<'a> {
 }
 
 impl Store {
-    /// Adds acts to the audit log; how many are new. Each batch at once or not at all. Repeating is
-    /// harmless: an act that is there stays as it is. On an error some of them may be there.
+    /// Adds acts to the audit log; returns how many are new. Each batch is added as a whole or not at all. Repeating is
+    /// harmless: an existing entry stays unchanged. After an error some of the acts may be in the log.
     pub async fn audit(&self, acts: &[Act]) -> Result<u64, StoreError> {
         let mut seen = HashSet::new();
         let told = acts.iter().filter(|act| seen.insert(act.id.as_str())).map(Told::new);
@@ -91,7 +91,7 @@ impl Store {
         Ok(added)
     }
 
-    /// Adds one batch, less what is known; what stands before `keep_from` leaves with it.
+    /// Adds one batch without the known acts; entries before `keep_from` are removed in the same step.
     async fn append(&self, mut batch: Vec<&Told<'_>>, keep_from: &str, tail: &mut Tail) -> Result<u64, StoreError> {
         for _ in 0..TRIES {
             if batch.is_empty() {

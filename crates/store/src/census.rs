@@ -1,9 +1,9 @@
-//! A count of everything that lives, by topic and state, and what may be told without counting.
+//! Counts all living jobs by topic and state, and reads figures that need no count.
 //!
-//! Knows: the homes, which name everything alive, and the queues. Promises: a step reads a bounded
-//! number of homes and their records, however many there are, so a whole count takes the longer the
-//! more there is, and is as old as it took; what one call tells (lengths, the oldest, the overdue)
-//! costs the same whatever waits. Only reads. Leaves to others: how often, and who shows it.
+//! It uses the homes, which name everything alive, and the queues. A step reads a bounded number of homes and their
+//! records, however many there are, so a whole count takes longer the more jobs there are, and its result is as old as
+//! the count took. The figures from single calls (lengths, the oldest, the overdue) cost the same however many jobs
+//! wait. This module only reads. The callers decide how often to count, and show the result.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,31 +12,31 @@ use redis::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    LeaderLock, Lease, Store, StoreError, keys,
+    HomeKind, LeaderLock, Lease, Store, StoreError, keys,
     record::Fields,
     router::Command,
     script::{bytes, list, number},
 };
 
-/// What lives of one tenant's topic.
+/// The living jobs of one tenant's topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicCensus {
-    /// How many are in each state.
+    /// The number of jobs in each state.
     pub states: BTreeMap<State, u64>,
-    /// When the oldest of those began that wait to be started: pending, queued or dispatched.
+    /// When the oldest job that waits to be started (pending, queued or dispatched) began to wait.
     pub oldest_waiting: Option<Time>,
     /// When the oldest running attempt began.
     pub oldest_running: Option<Time>,
 }
 
-/// What lives.
+/// All living jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// When the count began: it is no older than that.
     pub begun: Time,
-    /// By tenant and topic.
+    /// The living jobs by tenant and topic.
     pub topics: BTreeMap<(Tenant, Topic), TopicCensus>,
-    /// Those that have a home and a record that cannot be read.
+    /// Jobs that have a home and an unreadable record.
     pub unreadable: u64,
 }
 
@@ -61,7 +61,7 @@ impl Census {
     }
 }
 
-/// How far a count has come.
+/// The progress of a count.
 #[derive(Debug, Default)]
 pub struct CensusWalk {
     shard: u8,
@@ -70,30 +70,30 @@ pub struct CensusWalk {
 }
 
 impl CensusWalk {
-    /// A count that has yet to begin.
+    /// A count that has not begun yet.
     pub fn new() -> CensusWalk {
         CensusWalk::default()
     }
 }
 
-/// What the last complete scrub of all records found.
+/// The result of the last complete scrub of all records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubPass {
-    /// When it ended, in microseconds of Redis time.
+    /// When the scrub ended, in microseconds of Redis time.
     pub at: u64,
-    /// Records that it looked at.
+    /// The number of records that it checked.
     pub scanned: u64,
-    /// Those that were accepted, had not ended, and that nobody would have looked at again: it gave them
-    /// their homes back.
+    /// The number of accepted, unfinished jobs without a home, which no look would have found again. The scrub gave
+    /// them their homes back.
     pub homeless: u64,
 }
 
-/// How long the word of a scrub counts.
+/// How long the result of a scrub is kept.
 const SCRUB_PASS_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Store {
-    /// One step of a count: looks at about `limit` homes. The count, once it is complete; the next step
-    /// then begins another. Jobs that come, move or end meanwhile are counted where they were met, or not.
+    /// One step of a count: reads about `limit` homes. Returns the count once it is complete; the next step then begins
+    /// another. Jobs that come, move or end in the meantime may be counted or not.
     pub async fn census(&self, walk: &mut CensusWalk, limit: usize) -> Result<Option<Census>, StoreError> {
         let mut looked = 0;
         while looked < limit {
@@ -121,7 +121,7 @@ impl Store {
     }
 
     async fn scan_homes(&self, shard: u8, cursor: u64, count: usize) -> Result<(u64, Vec<JobId>), StoreError> {
-        let key = keys::homes(shard);
+        let key = keys::homes(HomeKind::Job, shard);
         let mut cmd = redis::cmd("ZSCAN");
         cmd.arg(key.as_bytes()).arg(cursor).arg("COUNT").arg(count.max(1));
         let wrong = || StoreError::Decode("ZSCAN".into());
@@ -131,12 +131,11 @@ impl Store {
         Ok((number(&cursor)?, list(found)?.chunks(2).filter_map(id).collect()))
     }
 
-    /// How many homes should have been looked at more than `late` ago, by the clock of their own node as
-    /// this process last heard it.
+    /// How many homes have been due for more than `late`, by the clock of their own node as this process last saw it.
     pub async fn count_overdue(&self, late: Duration) -> Result<u64, StoreError> {
         let until = self.now().before(late).0;
         let command = |shard| {
-            let key = keys::homes(shard);
+            let key = keys::homes(HomeKind::Job, shard);
             let mut cmd = redis::cmd("ZCOUNT");
             cmd.arg(key.as_bytes()).arg("-inf").arg(until);
             Command::plain(cmd)
@@ -145,7 +144,8 @@ impl Store {
         replies.into_iter().try_fold(0, |sum, reply| Ok(sum + number::<u64>(&reply?)?))
     }
 
-    /// Since when the oldest of each line's backlog waits; one that is claimed at the moment is not seen.
+    /// Since when the oldest entry of each line's backlog waits; entries that are claimed at the moment are not
+    /// included.
     pub async fn oldest_queued(&self, lines: &[(Tenant, Line)]) -> Result<Vec<Option<Time>>, StoreError> {
         let command = |key: keys::Key| {
             let mut cmd = redis::cmd("ZRANGEBYSCORE");
@@ -165,9 +165,9 @@ impl Store {
         Ok(since.chunks(Priority::ALL.len()).map(|four| four.iter().copied().flatten().min()).collect())
     }
 
-    /// Leaves word of a complete scrub, for whoever tells the fleet.
+    /// Stores the result of a complete scrub, for the fleet's metrics.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{Lease, ScrubPass, Store};
     /// async fn tick(store: &Store, lease: &Lease, pass: &ScrubPass) {
@@ -190,7 +190,7 @@ impl Store {
         self.router().call(Command::plain(cmd)).await.map(|_| ())
     }
 
-    /// What the last complete scrub found; none if none has ended lately.
+    /// The result of the last complete scrub; none if none has ended lately.
     pub async fn scrub_pass(&self) -> Result<Option<ScrubPass>, StoreError> {
         let key = keys::scrub_pass();
         let mut cmd = redis::cmd("GET");

@@ -1,8 +1,7 @@
-//! What each Redis node is and is set to, for whoever asks whether the promises can be kept on it.
+//! Describes each Redis node and its settings, for checks of whether Muster's guarantees can be kept on it.
 //!
-//! Promises: only reads; a node that does not answer is told and hides no other; a setting that the
-//! server keeps to itself (managed ones forbid `CONFIG`) is absent. Leaves to others: what is well
-//! and what is not.
+//! It only reads. A node that does not answer is reported and hides no other node. A setting that the server does not
+//! disclose (managed servers forbid `CONFIG`) is absent. The caller judges the result.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,34 +10,42 @@ use muster_domain::{Time, time::wall_clock};
 
 use crate::{Store, StoreError, router::NodeAddr, script::bytes};
 
-/// Settings that `INFO` does not tell.
+/// Settings that `INFO` does not show.
 const SETTINGS: [&str; 3] = ["appendfsync", "hash-max-listpack-value", "cluster-require-full-coverage"];
 
-/// One node, as it tells of itself.
+/// How many requests are timed, for the clock and the latency.
+const TIMED: usize = 5;
+
+/// The state of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeVitals {
-    /// Of the server: `7.0.15`.
+    /// The server's version, such as `7.0.15`.
     pub version: String,
-    /// It follows another one and takes no writes.
+    /// The node follows another one and takes no writes.
     pub follows: bool,
-    /// It keeps a log of every write on disk.
+    /// The node keeps a log of every write on disk.
     pub append_only: bool,
     /// The last write of that log failed.
     pub log_fails: bool,
-    /// What it does with keys when its memory is full.
+    /// The eviction policy when the memory is full.
     pub eviction: String,
-    /// How much memory it may use; 0: as much as there is.
+    /// How much memory the node may use; 0: as much as there is.
     pub max_memory: u64,
-    /// How many replicas follow it.
+    /// The number of replicas of the node.
     pub replicas: u64,
-    /// How often its log is synced to disk, if it tells.
+    /// How often the log is synced to disk, if the server discloses it.
     pub fsync: Option<String>,
-    /// Up to which size of values hashes are packed, if it tells.
+    /// The largest value in a packed hash, if the server discloses it.
     pub packed_values: Option<u64>,
-    /// Whether one missing shard stops the others, if it tells.
+    /// Whether one missing shard stops the others, if the server discloses it.
     pub full_coverage: Option<bool>,
-    /// How far its clock is from this process's, give or take the way there.
+    /// How far the node's clock is from that of this process, not counting the round trip.
     pub clock_off: Duration,
+    /// By how many microseconds the node's clock is ahead of that of this process, if the way back took half of the
+    /// round trip.
+    pub clock_ahead_us: i64,
+    /// The median response time.
+    pub latency: Duration,
 }
 
 impl NodeVitals {
@@ -56,13 +63,13 @@ impl NodeVitals {
             fsync: settings.get("appendfsync").cloned(),
             packed_values: settings.get("hash-max-listpack-value").and_then(|text| text.parse().ok()),
             full_coverage: settings.get("cluster-require-full-coverage").map(|text| text == "yes"),
-            clock_off: Duration::ZERO,
+            ..NodeVitals::default()
         }
     }
 }
 
 impl Store {
-    /// Asks every primary how it is. Fails only if no primary is known.
+    /// Reads the state of every primary. Fails only if no primary is known.
     pub async fn checkup(&self) -> Result<Vec<(NodeAddr, Result<NodeVitals, StoreError>)>, StoreError> {
         let examine = async |node: NodeAddr| {
             let vitals = self.examine(&node).await;
@@ -77,15 +84,24 @@ impl Store {
         get.arg("GET").arg(&SETTINGS[..]);
         let settings = self.router().call_node(node, &get).await.ok();
         let settings = settings.and_then(|reply| redis::from_redis_value(reply).ok()).unwrap_or_default();
-        let before = wall_clock();
-        let theirs = self.time_of(node).await?;
-        let after = wall_clock();
+        let mut asked = Vec::with_capacity(TIMED);
+        for _ in 0..TIMED {
+            let before = wall_clock();
+            let theirs = self.time_of(node).await?;
+            asked.push((before, theirs, wall_clock()));
+        }
+        // The quickest answer gives the most precise clock.
+        asked.sort_by_key(|(before, _, after)| after.since(*before));
+        let (before, theirs, after) = asked[0];
+        let middle = u64::midpoint(before.0, after.0);
+        let clock_ahead_us = i64::try_from(i128::from(theirs.0) - i128::from(middle)).unwrap_or(i64::MAX);
+        let latency = asked[TIMED / 2].2.since(asked[TIMED / 2].0);
         let vitals = NodeVitals::parse(&String::from_utf8_lossy(&info), &settings);
-        Ok(NodeVitals { clock_off: apart(theirs, before, after), ..vitals })
+        Ok(NodeVitals { clock_off: apart(theirs, before, after), clock_ahead_us, latency, ..vitals })
     }
 }
 
-/// How far a moment lies outside of the span in which it was told.
+/// How far a moment lies outside of the span in which it was read.
 fn apart(theirs: Time, before: Time, after: Time) -> Duration {
     let early = before.0.saturating_sub(theirs.0);
     let late = theirs.0.saturating_sub(after.0);

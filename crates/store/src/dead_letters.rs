@@ -1,43 +1,47 @@
-//! What ended badly: jobs, by tenant and time, and messages that nobody could read, as they came.
+//! Dead letters: jobs that ended badly, by tenant and time, and messages that could not be read, as received.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use muster_domain::{JobId, Tenant, Time};
 
-use crate::{ListError, Store, StoreError, keys, router::Command, script::list};
+use crate::{
+    ListError, Store, StoreError, keys,
+    router::Command,
+    script::{list, number},
+};
 
 /// How long an unreadable message is kept.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A message that nobody could read.
+/// A message that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadMessage {
-    /// When its stream took it and where it stood there: the same message is the same dead letter.
+    /// Derived from the time and the sequence of the message on its stream: the same message is the same dead letter.
     pub id: String,
-    /// Where it was sent.
+    /// The subject of the message.
     pub subject: String,
-    /// What is wrong with it.
+    /// What is wrong with the message.
     pub reason: String,
-    /// Its bytes.
+    /// The bytes of the message.
     pub original: Bytes,
-    /// When it was found, in Redis time.
+    /// When the message was found, in Redis time.
     pub at: Time,
 }
 
-/// Why a message could not be read, without its bytes.
+/// Why a message could not be read, without the message's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadMessageCause {
-    /// Where it was sent.
+    /// The subject of the message.
     pub subject: String,
-    /// What is wrong with it.
+    /// What is wrong with the message.
     pub reason: String,
-    /// When it was found, in Redis time.
+    /// When the message was found, in Redis time.
     pub at: Time,
 }
 
 impl Store {
-    /// Notes jobs that ended badly. Repeating is harmless.
+    /// Adds jobs that ended badly. Repeating is harmless.
     pub async fn add_dead_letters(&self, items: &[(Tenant, JobId, Time)]) -> Result<(), StoreError> {
         let command = |(tenant, id, at): &(Tenant, JobId, Time)| {
             let key = keys::dead_letters(tenant);
@@ -49,7 +53,21 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Takes a job out of the dead letters. Repeating is harmless.
+    /// The number of jobs and messages among the dead letters, over all tenants. Two reads, and the length of a list
+    /// for each tenant.
+    pub async fn count_all_dead_letters(&self) -> Result<u64, StoreError> {
+        let tenants = self.listed_tenants().await?;
+        let places = tenants.iter().map(keys::dead_letters).chain([keys::dead_messages()]);
+        let length = |place: keys::Key| {
+            let mut cmd = redis::cmd("ZCARD");
+            cmd.arg(place.as_bytes());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(places.map(length).collect()).await;
+        replies.into_iter().try_fold(0, |sum, reply| Ok(sum + number::<u64>(&reply?)?))
+    }
+
+    /// Removes a job from the dead letters. Repeating is harmless.
     pub async fn drop_dead_letter(&self, tenant: &Tenant, id: JobId) -> Result<(), StoreError> {
         let key = keys::dead_letters(tenant);
         let mut cmd = redis::cmd("ZREM");
@@ -74,7 +92,7 @@ impl Store {
             let at: f64 = std::str::from_utf8(pair.get(1)?).ok()?.parse().ok()?;
             Some((id, Time(at as u64)))
         };
-        // Entries of the cursor's own microsecond come in falling order of their text; skip what was shown.
+        // Entries of the cursor's own microsecond come in falling order of their text; skip those already shown.
         let seen = |(id, at): &(JobId, Time)| {
             below.is_some_and(|(score, last)| at.0 == score && id.to_string() >= last.to_string())
         };
@@ -138,7 +156,7 @@ impl Store {
         Ok((found, next))
     }
 
-    /// Why the newest unreadable messages could not be read, at most so many. Changes nothing.
+    /// Why the newest unreadable messages could not be read, at most `limit` of them. Changes nothing.
     pub async fn dead_message_causes(&self, limit: usize) -> Result<Vec<DeadMessageCause>, ListError> {
         let (ids, _) = self.newest_below(&keys::dead_messages(), "m", None, limit).await?;
         let command = |id: &String| {
@@ -150,7 +168,7 @@ impl Store {
         let replies = self.router().many(ids.iter().map(command).collect()).await;
         let mut causes = Vec::with_capacity(replies.len());
         for reply in replies {
-            // One that has left meanwhile has no fields.
+            // A message that was removed in the meantime has no fields.
             let fields = redis::from_redis_value::<Vec<Option<String>>>(reply?);
             if let Ok([Some(subject), Some(reason), Some(at)]) = fields.as_deref() {
                 let at = Time(at.parse().unwrap_or_default());
@@ -172,8 +190,8 @@ impl Store {
         gone.sum::<Result<u64, StoreError>>().map(|gone| gone > 0)
     }
 
-    /// Members of a set that is ordered by time, newest first; and where to go on. A cursor is the
-    /// kind of list, the last member's time and its name.
+    /// The members of a set that is ordered by time, newest first, and the cursor to continue with. A cursor consists
+    /// of the kind of list, the last member's time and its name.
     pub(crate) async fn newest_below(
         &self,
         key: &keys::Key,

@@ -1,11 +1,11 @@
 //! Places between two writes where a test may kill or delay the process.
 //!
 //! Compiled only with the feature `failpoints`; otherwise [`hit`] is an empty function.
-//! `MUSTER_FAILPOINTS` holds `name=action` separated by `;`. Actions: `kill` (at once, as by
-//! `kill -9`), `panic`, `delay:<ms>`. With a file after one more colon (`kill:<file>`,
-//! `delay:2000:<file>`) only whoever creates that file does it: once, whatever restarts.
-//! `@<folder>` among them is a folder of orders, which may come at any time: a file of the
-//! place's name holds an action, and whoever takes the file away does it.
+//! `MUSTER_FAILPOINTS` holds `name=action` separated by `;`. Actions: `kill` (at once, as by `kill
+//! -9`), `panic`, `delay:<ms>`. With a file after one more colon (`kill:<file>`,
+//! `delay:2000:<file>`) only the process that creates that file does it: once, whatever restarts.
+//! `@<folder>` among them is a folder of orders, which may come at any time: a file with the name
+//! of a failpoint holds an action, and the process that removes the file does it.
 
 /// Marks a place between two writes.
 #[macro_export]
@@ -45,7 +45,7 @@ mod armed {
         Delay(Duration),
     }
 
-    /// What this process was told.
+    /// The configuration of this process.
     struct Told {
         actions: HashMap<String, Action>,
         orders: Option<PathBuf>,
@@ -80,12 +80,12 @@ mod armed {
         Some(Action { what, once: file.map(PathBuf::from) })
     }
 
-    /// Whoever creates the file, whichever process that is.
+    /// Whether this process is the one that creates the file.
     fn is_first(file: &Path) -> bool {
         OpenOptions::new().write(true).create_new(true).open(file).is_ok()
     }
 
-    /// The order for this place, if there is one and nobody else was faster to take it.
+    /// The order for this failpoint, if there is one and no other process was faster to take it.
     fn ordered(folder: &Path, name: &str) -> Option<What> {
         let file = folder.join(name);
         let action = read(std::fs::read_to_string(&file).ok()?.trim())?;

@@ -1,8 +1,7 @@
 //! The live workers as one scheduler saw them: one string, so that every gateway shows the same.
 //!
-//! Promises: what is read was written at once by one replica; a snapshot that nobody renews
-//! vanishes by its time to live. Leaves to others: who writes it (the leader of a loop), and who
-//! may see which worker (the gateway).
+//! A snapshot was written as a whole by one replica; a snapshot that is not renewed vanishes by its time to live. The
+//! leader of a loop writes it, and the gateway decides which workers a caller may see.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,40 +10,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LeaderLock, Lease, Store, StoreError, keys, router::Command};
 
-/// A worker that was heard of lately.
+/// A worker whose heartbeat arrived lately.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerSeen {
-    /// Its name on the bus.
+    /// The worker's name on the bus.
     pub id: String,
-    /// Whose jobs it runs.
+    /// The tenant whose jobs the worker runs.
     pub tenant: String,
-    /// On topics that are shared it runs every tenant's.
+    /// On shared topics the worker runs the jobs of every tenant.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_tenants: bool,
-    /// Of which topics.
+    /// The topics that the worker takes.
     pub topics: Vec<String>,
-    /// How many at once.
+    /// How many jobs the worker runs at once.
     pub slots: u32,
-    /// How many of those are taken.
+    /// How many of these slots are taken.
     pub busy: u32,
-    /// Whether it takes work; a heart may beat while the hands do nothing.
+    /// Whether the worker takes work; a worker may send heartbeats while its loop hangs.
     pub healthy: bool,
-    /// Of the software.
+    /// The version of the worker's software.
     pub version: String,
-    /// What it says about itself.
+    /// The labels that the worker provides.
     pub labels: BTreeMap<String, String>,
-    /// When it was last heard.
+    /// When the last heartbeat arrived.
     #[serde(with = "as_micros")]
     pub last_seen: Time,
 }
 
 impl WorkerSeen {
-    /// Whether it runs jobs of this tenant, on a topic that is shared by all of them or not.
+    /// Whether the worker runs jobs of this tenant, on a topic that is shared by all tenants or not.
     pub fn serves(&self, tenant: &str, shared: bool) -> bool {
         self.tenant == tenant || (shared && self.all_tenants)
     }
 
-    /// Whether it runs jobs of this topic.
+    /// Whether the worker runs jobs of this topic.
     pub fn takes(&self, topic: &str) -> bool {
         self.topics.iter().any(|taken| taken == topic)
     }
@@ -53,10 +52,10 @@ impl WorkerSeen {
 /// All live workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerSnapshot {
-    /// When it was taken.
+    /// When the snapshot was taken.
     #[serde(with = "as_micros")]
     pub at: Time,
-    /// In the order of tenant and name.
+    /// The workers in the order of tenant and name.
     pub workers: Vec<WorkerSeen>,
 }
 
@@ -76,7 +75,7 @@ pub(crate) mod as_micros {
 impl Store {
     /// Replaces the snapshot; it vanishes after `ttl` unless it is replaced again.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{Lease, Store, WorkerSnapshot};
     /// async fn tick(store: &Store, lease: &Lease, seen: &WorkerSnapshot, ttl: std::time::Duration) {
@@ -99,7 +98,7 @@ impl Store {
         self.router().call(Command::plain(set)).await.map(|_| ())
     }
 
-    /// The snapshot; none if nobody has written one lately.
+    /// The snapshot; none if none was written lately.
     pub async fn read_workers(&self) -> Result<Option<WorkerSnapshot>, StoreError> {
         let key = keys::worker_snapshot();
         let mut get = redis::cmd("GET");

@@ -1,5 +1,6 @@
 //! The format of the data: one number, raised by the first replica that writes a newer one.
-//!
+//! a small job may be one field (ADR written-whole), which a version that knows only format 1 would take for a missing
+//! job.
 //! Promises: a replica that finds data of a newer format than it knows says so, and touches none of it; what is older
 //! is read as it is, and nothing has had to be migrated yet. Leaves to others: not serving then.
 //!
@@ -7,13 +8,12 @@
 
 use crate::{Store, StoreError, keys, scripts};
 
-/// The format that this version writes; it reads all that came before.
+/// The format that this version writes; it reads all earlier ones.
 pub const FORMAT: u64 = 2;
 
 impl Store {
-    /// Makes sure that what is stored can be read by this version, and notes that it is written by one that knows
-    /// this format. Fails with [`StoreError::Newer`] if it cannot be read, and changes nothing then. Repeating is
-    /// harmless.
+    /// Checks that this version can read the stored data, and records the format that this version writes. Fails with
+    /// [`StoreError::Newer`] if it cannot read the data, and then changes nothing. Repeating is harmless.
     pub async fn check_format(&self) -> Result<(), StoreError> {
         let raise = scripts::format::Raise { key: keys::format(), known: FORMAT };
         let found = self.run(raise).await?.found;

@@ -1,48 +1,77 @@
-//! Homes: where everything alive can be found, scored by when it must be looked at next.
+//! Homes: sorted sets in which every living job, run and schedule has an entry, scored by the time of its next look.
 //!
-//! An entry is there before the 202 and leaves after the effects of the end. Readers re-score by
-//! compare; everybody else forwards. Members of one shard go in one call; every call may be
-//! repeated.
+//! An entry exists before the 202 and is removed after the effects of the end. The replica that reads an entry sets its
+//! next score by compare-and-set; all other writers only forward it. The members of one shard go in one call; every
+//! call may be repeated.
 
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
-use muster_domain::{JobId, Time, ids::SHARDS, time::micros};
+use muster_domain::{JobId, RunId, ScheduleId, ShardedId, Time, ids::SHARDS, time::micros};
 
-use crate::{LeaderLock, Lease, Store, StoreError, keys, router::Command, scripts};
+use crate::{LeaderLock, Lease, ShardedLock, Store, StoreError, home_kind::HomeKind, keys, router::Command, scripts};
 
-/// Most members one call carries: Lua's stack bounds it.
+/// The most members of one call: Lua's stack limits it.
 const CHUNK: usize = 500;
 
-/// What is due in one shard.
+impl HomeKind {
+    /// Fails unless this is the lease of the replica that looks at the homes of this shard.
+    pub fn led_by(self, lease: &Lease, shard: u8) -> Result<(), StoreError> {
+        match self {
+            HomeKind::Job => lease.leads(LeaderLock::Reconciler),
+            HomeKind::Run => lease.leads_shard(ShardedLock::Runs, shard),
+            HomeKind::Schedule => lease.leads_shard(ShardedLock::Schedules, shard),
+        }
+    }
+}
+
+/// An id with a home: its kind determines the key and the lock.
+pub trait Homed: ShardedId {
+    /// The kind.
+    const KIND: HomeKind;
+}
+
+impl Homed for JobId {
+    const KIND: HomeKind = HomeKind::Job;
+}
+
+impl Homed for RunId {
+    const KIND: HomeKind = HomeKind::Run;
+}
+
+impl Homed for ScheduleId {
+    const KIND: HomeKind = HomeKind::Schedule;
+}
+
+/// The due homes of one shard.
 #[derive(Clone, Debug, Default)]
-pub struct DueHomes {
+pub struct DueHomes<I = JobId> {
     /// Ids and scores, earliest first.
-    pub entries: Vec<(JobId, u64)>,
+    pub entries: Vec<(I, u64)>,
     /// Redis time of the answer.
     pub now: Time,
-    /// When the next one is due; none if there is none, or if more are due now than were read.
+    /// When the next home is due; none if there is none, or if more are due now than were read.
     pub next: Option<Time>,
 }
 
-/// A home whose score was read and is to be set.
+/// A home with the score that was read, to be given a new score.
 #[derive(Clone, Copy, Debug)]
-pub struct Rescore {
-    /// Whose.
-    pub job: JobId,
+pub struct Rescore<I = JobId> {
+    /// The id.
+    pub job: I,
     /// The score as read.
     pub read: u64,
-    /// When to look again, from now.
+    /// The time from now to the next look.
     pub after: Duration,
 }
 
-pub(crate) fn text(id: JobId) -> Vec<u8> {
+pub(crate) fn text(id: impl ShardedId) -> Vec<u8> {
     id.text_within("", "")
 }
 
-pub(crate) fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u8, Vec<T>)> {
+pub(crate) fn by_shard<T: Copy, I: ShardedId>(items: &[T], id: impl Fn(&T) -> I) -> Vec<(u8, Vec<T>)> {
     let mut shards: BTreeMap<u8, Vec<T>> = BTreeMap::new();
     for item in items {
         shards.entry(id(item).shard()).or_default().push(*item);
@@ -51,22 +80,23 @@ pub(crate) fn by_shard<T: Copy>(items: &[T], id: impl Fn(&T) -> JobId) -> Vec<(u
 }
 
 impl Store {
-    /// Gives jobs their home, due after `after`, whatever stood there before.
-    pub async fn set_homes(&self, ids: &[JobId], after: Duration) -> Result<(), StoreError> {
+    /// Gives jobs, runs or schedules their home, due after `after`, and overwrites an existing one.
+    pub async fn set_homes<I: Homed>(&self, ids: &[I], after: Duration) -> Result<(), StoreError> {
         self.set_each_home(ids, after).await.into_iter().try_for_each(|set| set.map(drop))
     }
 
-    /// The same, each for itself: a shard that is away harms nobody in another. Tells when, by the shard's node.
-    pub(crate) async fn set_each_home(&self, ids: &[JobId], after: Duration) -> Vec<Result<Time, StoreError>> {
+    /// The same with one answer each: an unavailable shard affects only its own members. Returns the time of the
+    /// shard's node.
+    pub(crate) async fn set_each_home<I: Homed>(&self, ids: &[I], after: Duration) -> Vec<Result<Time, StoreError>> {
         let groups = by_shard(ids, |id| *id);
-        let call = |(shard, ids): &(u8, Vec<JobId>)| scripts::home::Set {
-            key: keys::homes(*shard),
+        let call = |(shard, ids): &(u8, Vec<I>)| scripts::home::Set {
+            key: keys::homes(I::KIND, *shard),
             after: micros(after),
             jobs: ids.iter().copied().map(text).collect(),
         };
         let replies = self.run_many(groups.iter().map(call).collect()).await;
         let mut times = [Time::NONE; SHARDS as usize];
-        let mut away: HashMap<JobId, StoreError> = HashMap::new();
+        let mut away: HashMap<I, StoreError> = HashMap::new();
         for ((shard, members), reply) in groups.iter().zip(replies) {
             match reply {
                 Ok(reply) => {
@@ -79,10 +109,10 @@ impl Store {
         ids.iter().map(|id| away.get(id).cloned().map_or(Ok(times[usize::from(id.shard())]), Err)).collect()
     }
 
-    /// Brings homes nearer, adds those that are missing. Always changes the score.
-    pub async fn forward_homes(&self, items: &[(JobId, Duration)]) -> Result<(), StoreError> {
-        let call = |(shard, items): (u8, Vec<(JobId, Duration)>)| scripts::home::Forward {
-            key: keys::homes(shard),
+    /// Brings homes nearer and adds missing ones. Always changes the score.
+    pub async fn forward_homes<I: Homed>(&self, items: &[(I, Duration)]) -> Result<(), StoreError> {
+        let call = |(shard, items): (u8, Vec<(I, Duration)>)| scripts::home::Forward {
+            key: keys::homes(I::KIND, shard),
             pairs: items
                 .into_iter()
                 .flat_map(|(id, after)| [text(id), micros(after).to_string().into_bytes()])
@@ -92,9 +122,9 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Sets when homes are due next, where the score is still the one that was read.
+    /// Sets when homes are due next, if the score is still the one that was read.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{Lease, Rescore, Store};
     /// async fn tick(store: &Store, lease: &Lease, items: &[Rescore]) {
@@ -108,21 +138,22 @@ impl Store {
     ///     store.rescore_homes(items).await;
     /// }
     /// ```
-    pub async fn rescore_homes(&self, lease: &Lease, items: &[Rescore]) -> Result<(), StoreError> {
-        lease.leads(LeaderLock::Reconciler)?;
+    pub async fn rescore_homes<I: Homed>(&self, lease: &Lease, items: &[Rescore<I>]) -> Result<(), StoreError> {
+        let groups = by_shard(items, |r| r.job);
+        groups.iter().try_for_each(|(shard, _)| I::KIND.led_by(lease, *shard))?;
         let number = |n: u64| n.to_string().into_bytes();
-        let call = |(shard, items): (u8, Vec<Rescore>)| scripts::home::Rescore {
-            key: keys::homes(shard),
+        let call = |(shard, items): (u8, Vec<Rescore<I>>)| scripts::home::Rescore {
+            key: keys::homes(I::KIND, shard),
             triples: items.into_iter().flat_map(|r| [text(r.job), number(r.read), number(micros(r.after))]).collect(),
         };
-        let replies = self.run_many(by_shard(items, |r| r.job).into_iter().map(call).collect()).await;
+        let replies = self.run_many(groups.into_iter().map(call).collect()).await;
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
     /// Removes the homes of jobs that have ended and whose effects are done.
-    pub async fn drop_homes(&self, ids: &[JobId]) -> Result<(), StoreError> {
-        let command = |(shard, ids): (u8, Vec<JobId>)| {
-            let key = keys::homes(shard);
+    pub async fn drop_homes<I: Homed>(&self, ids: &[I]) -> Result<(), StoreError> {
+        let command = |(shard, ids): (u8, Vec<I>)| {
+            let key = keys::homes(I::KIND, shard);
             let mut cmd = redis::cmd("ZREM");
             cmd.arg(key.as_bytes());
             for id in ids {
@@ -134,9 +165,9 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Removes an entry without a record, if it is due and untouched since it was read.
+    /// Removes an entry without a record, if it is due and unchanged since it was read.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{Lease, Store};
     /// async fn tick(store: &Store, lease: &Lease, id: muster_domain::JobId, read: u64) {
@@ -150,15 +181,20 @@ impl Store {
     ///     store.drop_orphan_home(id, read).await;
     /// }
     /// ```
-    pub async fn drop_orphan_home(&self, lease: &Lease, id: JobId, read: u64) -> Result<bool, StoreError> {
-        lease.leads(LeaderLock::Reconciler)?;
-        let call = scripts::home::DropOrphan { key: keys::homes(id.shard()), job: text(id), read };
+    pub async fn drop_orphan_home<I: Homed>(&self, lease: &Lease, id: I, read: u64) -> Result<bool, StoreError> {
+        I::KIND.led_by(lease, id.shard())?;
+        let call = scripts::home::DropOrphan { key: keys::homes(I::KIND, id.shard()), job: text(id), read };
         Ok(self.run(call).await?.dropped == 1)
     }
 
-    /// Who is due in a shard, and when the next one is. Changes nothing.
+    /// The due jobs of a shard, and when the next one is due. Changes nothing.
     pub async fn due_homes(&self, shard: u8, limit: usize) -> Result<DueHomes, StoreError> {
-        let call = scripts::home::Due { key: keys::homes(shard), limit: limit.clamp(1, 4 * CHUNK) as u64 };
+        self.due_homes_of(shard, limit).await
+    }
+
+    /// The same for any kind.
+    pub async fn due_homes_of<I: Homed>(&self, shard: u8, limit: usize) -> Result<DueHomes<I>, StoreError> {
+        let call = scripts::home::Due { key: keys::homes(I::KIND, shard), limit: limit.clamp(1, 4 * CHUNK) as u64 };
         let reply = self.run(call).await?;
         let now = Time(reply.now);
         self.note_time(now);
@@ -171,9 +207,9 @@ impl Store {
         Ok(DueHomes { entries, now, next: Time(reply.next).some() })
     }
 
-    /// When a job's home is due, in Redis time; none if it has no home.
-    pub async fn home_of(&self, id: JobId) -> Result<Option<Time>, StoreError> {
-        let key = keys::homes(id.shard());
+    /// When a home is due, in Redis time; none if there is none.
+    pub async fn home_of<I: Homed>(&self, id: I) -> Result<Option<Time>, StoreError> {
+        let key = keys::homes(I::KIND, id.shard());
         let mut cmd = redis::cmd("ZSCORE");
         cmd.arg(key.as_bytes()).arg(text(id));
         let reply = self.router().call(Command::plain(cmd)).await?;
@@ -181,10 +217,10 @@ impl Store {
         Ok(score.map(|s| Time(s as u64)))
     }
 
-    /// How many homes there are in all shards: everything alive, and what is about to be removed.
+    /// The number of homes of jobs in all shards: all living jobs, and ended ones whose homes are about to be removed.
     pub async fn count_homes(&self) -> Result<u64, StoreError> {
         let command = |shard| {
-            let key = keys::homes(shard);
+            let key = keys::homes(HomeKind::Job, shard);
             let mut cmd = redis::cmd("ZCARD");
             cmd.arg(key.as_bytes());
             Command::plain(cmd)

@@ -1,9 +1,9 @@
 //! Jobs: created by one script, moved by one script, read whole.
 //!
-//! Every call here is pipelined, many jobs at once, and answers item by item: one job's fault is
-//! its own. Each script is atomic, touches one key, and may be sent twice without harm: a repeat
-//! by the same holder is answered [`Outcome::Already`] with the same values. A record that is there and
-//! makes no sense is [`StoreError::Unreadable`], whoever meets it, and is told.
+//! Every call here is pipelined, handles many jobs at once, and answers item by item: a fault of one job affects no
+//! other. Each script is atomic, touches one key, and may be sent twice without harm: a repetition by the same holder
+//! is answered [`Outcome::Already`] with the same values. A record that exists and makes no sense gives
+//! [`StoreError::Unreadable`] in every call, and is logged.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use muster_wire::v1;
 
 use crate::{
     Kept, Store, StoreError, keys,
-    lists::Place,
+    place::Place,
     record::{Fields, Record, StoredResult, fault_of, read_head, read_record, write_result, write_whole},
     router::Command,
     script::{Script, number},
@@ -25,26 +25,26 @@ use crate::{
 /// A job to be created.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// Minted, or derived from what the client named.
+    /// The id, minted or derived from the client's idempotency key.
     pub id: JobId,
-    /// What was asked for.
+    /// The request.
     pub spec: JobSpec,
-    /// JSON, verbatim; empty if there is none.
+    /// The payload, verbatim JSON; empty if there is none.
     pub payload: Bytes,
-    /// Of the request, if the id was derived: another request under the same id is refused.
+    /// The hash of the request, if the id was derived: another request under the same id is refused.
     pub body_hash: Option<[u8; 16]>,
-    /// Where the listing names it, once [`Store::prepare`] has said so.
+    /// The job's place in the listing, set by [`Store::prepare`].
     pub place: Option<Place>,
-    /// When its home was set, where that is by the clock of its record's node; as [`Store::prepare`] says.
+    /// When the job's home was set, if that is by the clock of the record's node; set by [`Store::prepare`].
     pub at: Option<Time>,
 }
 
-/// What became of a submit.
+/// The result of a submit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Submitted {
-    /// The job is there now.
+    /// The job exists now.
     Created(Head),
-    /// It was there before, from the same request.
+    /// The job existed before, from the same request.
     Exists(Head),
     /// Another request has this id.
     Mismatch,
@@ -53,34 +53,34 @@ pub enum Submitted {
 /// One event for one job.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Which job.
+    /// The job.
     pub job: JobId,
-    /// What happened.
+    /// The event.
     pub event: Event,
     /// The version or fence that the caller acts on, by [`Event::seen`].
     pub seen: u64,
-    /// Until run_at or the approval's expiry, for events that set it.
+    /// The time until run_at or until the approval expires, for events that set it.
     pub wait: Duration,
-    /// For a start.
+    /// The length of the lease, for a start.
     pub lease: Duration,
-    /// For a dispatch: under a concurrency slot, taken under the version it acts on.
+    /// For a dispatch: the job runs under a concurrency slot, taken under the version that the caller acts on.
     pub slot: bool,
-    /// For a dispatch under a slot: one of them is a place of its topic.
+    /// For a dispatch under a slot: one of the slots is a place of the job's topic.
     pub place: bool,
-    /// For a start.
+    /// The id of the start request, for a start.
     pub start_id: StartId,
-    /// For a start.
+    /// The worker, for a start.
     pub worker: Option<WorkerId>,
-    /// For the history; cut to 240 bytes.
+    /// A note for the history; cut to 240 bytes.
     pub note: String,
-    /// To store with it.
+    /// A result to store with the event.
     pub result: Option<StoredResult>,
-    /// To store with it.
+    /// An error to store with the event.
     pub error: Option<JobError>,
 }
 
 impl Step {
-    /// An event with nothing else to say.
+    /// An event without further data.
     pub fn new(job: JobId, event: Event, seen: u64) -> Step {
         Step {
             job,
@@ -106,86 +106,86 @@ impl Step {
     }
 }
 
-/// What became of an event.
+/// The result of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// What the script said.
+    /// The outcome that the script returned.
     pub outcome: Outcome,
-    /// Where the job stands now; none only if it is missing.
+    /// The current head of the job; none only if the job is missing.
     pub head: Option<Head>,
     /// Redis time of the answer.
     pub now: Time,
-    /// The home must be forwarded to so long from now, before anything is acked or answered.
+    /// The home must be forwarded to this long from now, before anything is acked or answered.
     pub forward: Option<Duration>,
 }
 
 impl Moved {
-    /// The head, if the event holds: now or before.
+    /// The head, if the event was applied now or before.
     pub fn done(&self) -> Option<&Head> {
         self.head.as_ref().filter(|_| matches!(self.outcome, Outcome::Applied | Outcome::Already))
     }
 }
 
-/// A lease to be prolonged.
+/// A lease to be extended.
 #[derive(Clone, Debug)]
 pub struct Extension {
-    /// Which job.
+    /// The job.
     pub job: JobId,
     /// The attempt's fence.
     pub fence: u64,
-    /// From now.
+    /// The length of the lease, from now.
     pub lease: Duration,
-    /// To store with it.
+    /// Progress to store with the extension.
     pub progress: Option<Progress>,
 }
 
-/// What became of it.
+/// The result of an extension.
 #[derive(Clone, Debug)]
 pub struct Extended {
     /// Whether the attempt still runs under this fence.
     pub held: bool,
-    /// Where the job stands; none if it is missing.
+    /// The current head of the job; none if the job is missing.
     pub head: Option<Head>,
-    /// What is left of the lease.
+    /// The remaining time of the lease.
     pub remaining: Duration,
 }
 
-/// What became of a delete.
+/// The result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// It is gone.
+    /// The job is deleted.
     Deleted,
-    /// It has not ended.
+    /// The job has not ended.
     Alive,
-    /// There is none.
+    /// There is no such job.
     Missing,
 }
 
-/// No wait is longer than a hundred years: past what a number in a script holds exactly, moments would be wrong.
+/// No wait is longer than a hundred years: beyond what a number in a script holds exactly, moments would be wrong.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Most bytes of a worker's name: a record keeps its length in one byte.
+/// The most bytes of a worker's name: a record stores the length in one byte.
 const LONGEST_NAME: usize = 255;
 
-/// How long something of a job stays after its end, at least, by its node's clock: the stub of one that was
-/// deleted by hand, the record of every other. Twice as long as the bus keeps its submit, by which it would be
-/// made again.
+/// How long a trace of a job stays after its end, at least, by its node's clock: the stub of a job that was deleted by
+/// hand, the record of every other job. It is twice as long as the bus keeps the job's submit, from which the job would
+/// be recreated.
 pub const KEEP_STUB: Duration = Duration::from_secs(20 * 60);
 /// How long an idempotency key stays taken, at least.
 pub(crate) const KEEP_KEY: Duration = Duration::from_secs(24 * 3600);
 
-/// So long what the clock said when a home was set will do for its record.
+/// For this long, the time at which a home was set may also be used for its record.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// What a script answers begins with this and an outcome; or it is the record itself, which begins with its state.
+/// A script's answer begins with this plus an outcome; otherwise it is the record itself, which begins with its state.
 const SAID: u8 = 128;
-/// The outcome of a submit whose job was there before, from the same request.
+/// The outcome of a submit whose job existed before, from the same request.
 const EXISTS: u8 = 2;
 
 /// A script's answer.
 enum Reply {
-    /// The record has just been written, as this, and its home can stay.
+    /// The record has just been written with this head, and its home need not be forwarded.
     Done(Head),
-    /// An outcome, whether its home must be forwarded, Redis time, and a head, if the job is there.
+    /// An outcome, the time to forward the home to if needed, Redis time, and a head, if the job exists.
     Said(u8, Option<Duration>, Time, Option<Head>),
 }
 
@@ -207,7 +207,7 @@ impl Reply {
 
 fn moved(reply: &[u8]) -> Result<Moved, StoreError> {
     match Reply::read(reply)? {
-        // Whoever writes a record says since when it stands as it does.
+        // A record that was just written holds the time of the write as `since`.
         Reply::Done(head) => Ok(Moved { outcome: Outcome::Applied, now: head.since, head: Some(head), forward: None }),
         Reply::Said(code, forward, now, head) => {
             let unknown = || StoreError::Decode(format!("unknown outcome {code}"));
@@ -272,8 +272,8 @@ fn submit_call(job: &NewJob, accepted: Time) -> scripts::job::Submit {
     }
 }
 
-/// The one command that creates a job, and where the job stands then. None where that takes the script: a client has
-/// named it, the time of its node is not known any more, or it cannot be written whole.
+/// The one command that creates a job, and the job's head after it. None if the script is needed: a client has named
+/// the job, the time of its node is no longer known, or the job cannot be written whole.
 fn whole_call(job: &NewJob, now: Time) -> Option<(Command, Head)> {
     let (None, Some(place), Some(at)) = (job.body_hash, job.place, job.at) else { return None };
     if now.since(at) > KNOWN_FOR {
@@ -286,7 +286,7 @@ fn whole_call(job: &NewJob, now: Time) -> Option<(Command, Head)> {
     Some((Command::plain(cmd), head))
 }
 
-/// What scripts answered, job by job: one that cannot be read is its own job's fault.
+/// The scripts' answers, job by job: an unreadable answer is a fault of its own job only.
 fn each<R, T>(
     jobs: impl IntoIterator<Item = JobId>,
     replies: Vec<Result<R, StoreError>>,
@@ -297,9 +297,10 @@ fn each<R, T>(
 }
 
 impl Store {
-    /// Creates jobs, each at once or not at all. Repeating changes nothing.
+    /// Creates jobs, each as a whole or not at all. Repeating changes nothing.
     pub async fn submit(&self, jobs: &[NewJob]) -> Vec<Result<Submitted, StoreError>> {
-        // All of them or none, or a small one would be older than a large one before it.
+        // Write all of them by single commands or none; otherwise a small job could get an older time than a large one
+        // before it.
         let now = self.now();
         if let Some(calls) = jobs.iter().map(|job| whole_call(job, now)).collect::<Option<Vec<_>>>() {
             return self.submit_whole(jobs, calls).await;
@@ -317,7 +318,7 @@ impl Store {
         for ((job, head), new) in jobs.iter().zip(heads).zip(new) {
             submitted.push(match new {
                 Ok(true) => Ok(Submitted::Created(head)),
-                // It was there: nearly always because this very command was sent before, and its reply was lost.
+                // The job existed: nearly always because this very command was sent before, and its reply was lost.
                 Ok(false) => self.found(job.id).await,
                 Err(fault) => Err(fault),
             });
@@ -330,21 +331,22 @@ impl Store {
         self.read_one(id, Fields::NONE).await?.map(|record| Submitted::Exists(record.head)).ok_or_else(lost)
     }
 
-    /// Creates jobs that were accepted before, each at its time, and that Redis has forgotten. As [`Store::submit`].
+    /// Creates jobs that were accepted before, each at its time of acceptance, and that Redis has lost. Like
+    /// [`Store::submit`].
     pub(crate) async fn submit_again(&self, jobs: &[(NewJob, Time)]) -> Vec<Result<Submitted, StoreError>> {
         let replies = self.run_many(jobs.iter().map(|(job, accepted)| submit_call(job, *accepted)).collect()).await;
         let read = |reply: scripts::job::SubmitReply| self.submitted(&reply.reply);
         each(jobs.iter().map(|(job, _)| job.id), replies, read)
     }
 
-    /// What must be there before a record is: its home, due after `look`, and its place in the
-    /// tenant's listing. Each job for itself; one that is prepared and never submitted leaves a home
-    /// that is dropped when due, and a place that nobody is shown.
+    /// Writes what must exist before a record does: the job's home, due after `look`, and its place in the tenant's
+    /// listing. Each job has its own answer. A job that is prepared and never submitted leaves a home that is dropped
+    /// when it is due, and a place that is never shown.
     pub async fn prepare(&self, jobs: &mut [NewJob], look: Duration) -> Vec<Result<(), StoreError>> {
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         let (homes, places) = tokio::join!(self.set_each_home(&ids, look), self.place_jobs(jobs));
-        // The nodes of a cluster each have a clock of their own, and a record is judged by its own node's. On a single
-        // server these are as old as each other but for a microsecond: whoever came first is older.
+        // The nodes of a cluster each have their own clock, and a record is judged by the clock of its own node. On a
+        // single server all these jobs get the same time, one microsecond apart: the first job is the oldest.
         let set = homes.iter().filter_map(|home| home.as_ref().ok()).max().copied();
         let at = set.filter(|_| !self.router().is_cluster());
         let mut prepared = Vec::with_capacity(jobs.len());
@@ -357,7 +359,8 @@ impl Store {
         prepared
     }
 
-    /// Creates jobs and waits until they are kept as asked; tells how many keep them. Their homes must be set.
+    /// Creates jobs and waits until they are stored as asked; returns how many nodes store them. Their homes must be
+    /// set.
     pub async fn submit_durable(
         &self,
         jobs: &[NewJob],
@@ -383,7 +386,7 @@ impl Store {
         Ok(submitted)
     }
 
-    /// Moves jobs along the state table. The only writer of a job's state.
+    /// Moves jobs along the state table. This is the only writer of a job's state.
     pub async fn apply(&self, steps: Vec<Step>) -> Vec<Result<Moved, StoreError>> {
         let call = |step: Step| scripts::job::Apply {
             key: keys::job(step.job),
@@ -403,12 +406,12 @@ impl Store {
         each(ids, replies, read)
     }
 
-    /// One event for one job.
+    /// Applies one event to one job.
     pub async fn apply_one(&self, step: Step) -> Result<Moved, StoreError> {
         self.apply(vec![step]).await.pop().unwrap_or(Err(StoreError::Decode("no answer".into())))
     }
 
-    /// Prolongs leases under their fences and stores progress. Never shortens one.
+    /// Extends leases under their fences and stores progress. Never shortens a lease.
     pub async fn extend(&self, items: Vec<Extension>) -> Vec<Result<Extended, StoreError>> {
         let call = |item: Extension| scripts::job::Extend {
             key: keys::job(item.job),
@@ -428,7 +431,7 @@ impl Store {
         each(ids, replies, read)
     }
 
-    /// Reads jobs; a deleted one is read too and says so.
+    /// Reads jobs, including deleted ones, which are marked as such.
     pub async fn read(&self, ids: &[JobId], fields: Fields) -> Vec<Result<Option<Record>, StoreError>> {
         let names = fields.names();
         let command = |id: &JobId| {
@@ -449,8 +452,8 @@ impl Store {
         self.read(&[id], fields).await.pop().unwrap_or(Ok(None))
     }
 
-    /// Removes an ended job's record, but for what holds its idempotency key and keeps it from being made
-    /// again. Repeating is harmless.
+    /// Removes an ended job's record, except for the stub that holds its idempotency key and keeps the job from being
+    /// recreated. Repeating is harmless.
     pub async fn delete_ended(&self, id: JobId) -> Result<Deleted, StoreError> {
         let (keep_key, keep_stub) = (micros(KEEP_KEY), micros(KEEP_STUB));
         let call = scripts::job::Delete { key: keys::job(id), keep_key, keep_stub, kept: 0 };
@@ -462,16 +465,17 @@ impl Store {
         })
     }
 
-    /// Removes a job whose record cannot be read, with its home and its dead letter, whosever it was. True if
-    /// it was so: one that is gone, or can be read by now, is left alone. What else names it (a listing, a
-    /// queue, a slot) forgets a job without a record by itself. Repeating is harmless.
+    /// Removes a job with an unreadable record, with its home and its dead letter, whatever tenant owns it. Returns
+    /// true if the record was unreadable: a job that is gone, or can be read by now, is left alone. Other entries that
+    /// name the job (a listing, a queue, a slot) are dropped by their readers once the record is gone. Repeating is
+    /// harmless.
     pub async fn delete_unreadable(&self, id: JobId) -> Result<bool, StoreError> {
         match self.read_one(id, Fields::ALL).await {
             Err(StoreError::Unreadable { .. }) => {}
             Err(fault) => return Err(fault),
             Ok(_) => return Ok(false),
         }
-        // The record last: as long as it is there, whoever died half-way can be repeated.
+        // Delete the record last: while it exists, a call that died half-way can be repeated.
         self.drop_homes(&[id]).await?;
         for tenant in self.listed_tenants().await? {
             self.drop_dead_letter(&tenant, id).await?;
@@ -483,7 +487,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Notes on a job which one is its retry. Repeating is harmless.
+    /// Records on a job the id of its retry. Repeating is harmless.
     pub async fn mark_retried(&self, old: JobId, new: JobId) -> Result<(), StoreError> {
         let call = scripts::job::MarkRetried { key: keys::job(old), retried_as: new.as_bytes().to_vec() };
         self.run(call).await.map(|_| ())

@@ -1,8 +1,8 @@
-//! Every key there is. A [`Key`] can be built here only, so no other file knows the prefix.
+//! All keys. A [`Key`] can be built only here, so no other file knows the prefix.
 
-use muster_domain::{JobId, Line, Priority, RequestId, Tenant, Topic, WorkerId, slot::Limit};
+use muster_domain::{JobId, Line, OperationId, Priority, RequestId, Tenant, Topic, WorkerId, slot::Limit};
 
-use crate::lists::Bucket;
+use crate::{home_kind::HomeKind, place::Bucket};
 
 /// A key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,10 +18,24 @@ impl Key {
         &self.0
     }
 
-    /// The bytes, given away.
+    /// The bytes, by value.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
+}
+
+/// Keys that the operator's CLI uses by name. It must not use this crate, so `muster-codegen` copies this block
+/// to `tools/muster/src/redis/keys.rs`.
+pub(crate) mod operator {
+    /// In front of every key of Muster, with a colon behind it.
+    #[expect(dead_code, reason = "the CLI counts keys by the word behind it; here each key is spelled whole")]
+    pub(crate) const PREFIX: &str = "muster";
+    /// The format of all that is stored.
+    pub(crate) const FORMAT: &str = "muster:meta:version";
+    /// A hash: when the data was last backed up.
+    pub(crate) const BACKUP: &str = "muster:meta:backup";
+    /// How far the schedulers have read the bus again. Without it they read all that the bus keeps.
+    pub(crate) const REREAD_MARK: &str = "muster:scheduler:reread:mark";
 }
 
 /// A job's hash.
@@ -29,17 +43,22 @@ pub(crate) fn job(id: JobId) -> Key {
     Key(id.text_within("muster:job:", ""))
 }
 
-/// What every job's hash matches, for a walk over all of them.
+/// The pattern that every job's hash matches, for a scan over all of them.
 pub(crate) const ALL_JOBS: &str = "muster:job:*";
 
-/// Whose hash this is.
+/// The job that this hash belongs to.
 pub(crate) fn job_of(key: &[u8]) -> Option<JobId> {
     std::str::from_utf8(key).ok()?.strip_prefix("muster:job:")?.parse().ok()
 }
 
-/// One shard of the jobs' homes.
-pub(crate) fn homes(shard: u8) -> Key {
-    Key::new(format!("muster:due:job:{shard:x}"))
+/// One shard of the homes of one kind.
+pub(crate) fn homes(kind: HomeKind, shard: u8) -> Key {
+    let kind = match kind {
+        HomeKind::Job => "job",
+        HomeKind::Run => "run",
+        HomeKind::Schedule => "schedule",
+    };
+    Key::new(format!("muster:due:{kind}:{shard:x}"))
 }
 
 /// One priority of the backlog of a topic, or of one of its lines.
@@ -47,46 +66,46 @@ pub(crate) fn queue(tenant: &Tenant, line: &Line, priority: Priority) -> Key {
     Key::new(format!("muster:queue:{tenant}:{line}:{priority}"))
 }
 
-/// Which lines a topic has beside its plain one, scored by when they were last noted.
+/// The lines that a topic has besides the one without requirements, scored by when they were last noted.
 pub(crate) fn lines(tenant: &Tenant, topic: &Topic) -> Key {
     Key::new(format!("muster:lines:{tenant}:{topic}"))
 }
 
-/// Ids of the jobs that a tenant created in ten minutes, or of some of them.
+/// The ids of the jobs that a tenant created in ten minutes, or of some of them.
 pub(crate) fn listing(tenant: &Tenant, bucket: Bucket) -> Key {
     Key::new(format!("muster:idx:{tenant}:{bucket}"))
 }
 
-/// Which of a tenant's listings exist, scored by their ten minutes.
+/// The existing listings of a tenant, scored by their ten minutes.
 pub(crate) fn buckets(tenant: &Tenant) -> Key {
     Key::new(format!("muster:idx:{tenant}:buckets"))
 }
 
-/// When retention looks next at those of a tenant's listings that it has looked at and kept.
+/// When retention checks the tenant's listings again that it has checked and kept.
 pub(crate) fn kept_buckets(tenant: &Tenant) -> Key {
     Key::new(format!("muster:idx:{tenant}:kept"))
 }
 
-/// Whose listings exist.
+/// The tenants that have listings.
 pub(crate) fn listed_tenants() -> Key {
     Key::new("muster:idx:tenants".to_owned())
 }
 
-/// What an HTTP worker's request was given.
+/// The leases that an HTTP worker's request was given.
 pub(crate) fn lease_note(tenant: &Tenant, worker: &WorkerId, request: &RequestId) -> Key {
     Key::new(format!("muster:lease:{tenant}:{}:{}", worker.own_name(), request.as_str()))
 }
 
-/// Who holds a slot of a concurrency limit, and who waits for one.
+/// The holders of slots of a concurrency limit, and the jobs that wait for one.
 pub(crate) fn slots(tenant: &Tenant, limit: &Limit) -> Key {
     match limit {
         Limit::Key(key) => Key::new(format!("muster:slots:{tenant}:{key}")),
-        // Apart, because a concurrency key may have any name.
+        // A separate prefix, because a concurrency key may have any name.
         Limit::Topic(topic) => Key::new(format!("muster:places:{tenant}:{topic}")),
     }
 }
 
-/// Told to leave: a worker that only hears when it asks.
+/// A mark that an HTTP worker should leave; such a worker learns it when it asks for work.
 pub(crate) fn drain(worker: &WorkerId) -> Key {
     Key::new(format!("muster:drain:{worker}"))
 }
@@ -99,24 +118,24 @@ pub(crate) fn rate(tenant: &Tenant, scope: &str) -> Key {
 /// A tenant's jobs that ended badly.
 pub(crate) fn dead_letters(tenant: &Tenant) -> Key {
     match format!("muster:dlq:{tenant}") {
-        // A tenant may have the name that the retention's lock has there.
+        // A tenant's name may collide with the key of the retention's lock.
         taken if taken == LeaderLock::Retention.as_str() => Key::new(format!("{taken}:jobs")),
         free => Key::new(free),
     }
 }
 
-/// A message that nobody could read.
+/// A message that could not be read.
 pub(crate) fn dead_message(id: &str) -> Key {
     Key::new(format!("muster:dlq:message:{id}"))
 }
 
-/// Which unreadable messages there are, by time. Two colons: no tenant can have that name.
+/// The ids of the unreadable messages, by time. Two colons: no tenant can have that name.
 pub(crate) fn dead_messages() -> Key {
     Key::new("muster:dlq:messages:all".to_owned())
 }
 
 /// A bulk operation.
-pub(crate) fn operation(id: JobId) -> Key {
+pub(crate) fn operation(id: OperationId) -> Key {
     Key::new(format!("muster:operation:{id}"))
 }
 
@@ -145,14 +164,14 @@ pub(crate) fn audit() -> Key {
     Key::new("muster:audit".to_owned())
 }
 
-/// What the last complete scrub found.
+/// The result of the last complete scrub.
 pub(crate) fn scrub_pass() -> Key {
     Key::new("muster:scheduler:scrub:pass".to_owned())
 }
 
-/// Which life of each primary the last look at them met.
+/// The life of each primary that the last reread saw.
 pub(crate) fn reread_mark() -> Key {
-    Key::new("muster:scheduler:reread:mark".to_owned())
+    Key::new(operator::REREAD_MARK.to_owned())
 }
 
 /// The live workers, as the leader of the snapshot saw them.
@@ -160,42 +179,52 @@ pub(crate) fn worker_snapshot() -> Key {
     Key::new("muster:workers:snapshot".to_owned())
 }
 
-/// What a replica says about itself.
+/// The announcement of a replica.
 pub(crate) fn replica(service: &str, instance: &str) -> Key {
     Key::new(format!("muster:replica:{service}:{instance}"))
 }
 
-/// Names of the replicas, scored by when they last spoke.
+/// Names of the replicas, scored by the time of their last announcement.
 pub(crate) fn replicas() -> Key {
     Key::new("muster:replicas".to_owned())
 }
 
-/// The lock that a scheduler holds while it decides about a job and has to ask somebody else.
+/// The lock that a scheduler holds on a job while it asks the policy hook about it.
 pub(crate) fn deciding(id: JobId) -> Key {
     Key::new(format!("{DECIDING}:{id}"))
 }
 
-/// What those locks are called where ids do not belong.
+/// The name of those locks where ids do not belong.
 pub(crate) const DECIDING: &str = "muster:scheduler:job";
 
-/// What a topic was told.
+/// The settings of a topic.
 pub(crate) fn topic(tenant: &Tenant, topic: &Topic) -> Key {
     Key::new(format!("muster:topic:{tenant}:{topic}"))
 }
 
-/// Names of the topics that were told something, scored by when.
+/// Names of the topics that have settings, scored by the time of the last change.
 pub(crate) fn topics() -> Key {
     Key::new("muster:topics".to_owned())
 }
 
-/// What all replicas were told.
+/// The run-time settings of all replicas.
 pub(crate) fn config(scope: &str) -> Key {
     Key::new(format!("muster:config:{scope}"))
 }
 
-/// The format of all that is stored.
+/// The format of all stored data.
 pub(crate) fn format() -> Key {
-    Key::new("muster:meta:version".to_owned())
+    Key::new(operator::FORMAT.to_owned())
+}
+
+/// A mark that Redis lacked jobs that the streams remembered, kept for a while after it was found.
+pub(crate) fn emptied() -> Key {
+    Key::new("muster:meta:emptied".to_owned())
+}
+
+/// When the data was last backed up.
+pub(crate) fn backup() -> Key {
+    Key::new(operator::BACKUP.to_owned())
 }
 
 /// A lock that makes one replica the leader of a loop.
@@ -207,7 +236,7 @@ pub enum LeaderLock {
     Streams,
     /// The scrub.
     Scrub,
-    /// Who reads again what the bus kept.
+    /// The loop that reads the bus again.
     Reread,
     /// The writer of the worker snapshot.
     Snapshot,
@@ -216,7 +245,7 @@ pub enum LeaderLock {
 }
 
 impl LeaderLock {
-    /// All of them.
+    /// All locks.
     pub const ALL: [LeaderLock; 6] = [
         LeaderLock::Reconciler,
         LeaderLock::Streams,
@@ -226,7 +255,19 @@ impl LeaderLock {
         LeaderLock::Retention,
     ];
 
-    /// The key's text, as operators type it.
+    /// The lock with this key.
+    pub const fn named(text: &str) -> Option<LeaderLock> {
+        let mut n = 0;
+        while n < LeaderLock::ALL.len() {
+            if same(LeaderLock::ALL[n].as_str().as_bytes(), text.as_bytes()) {
+                return Some(LeaderLock::ALL[n]);
+            }
+            n += 1;
+        }
+        None
+    }
+
+    /// The text of the key, as operators type it.
     pub const fn as_str(self) -> &'static str {
         match self {
             LeaderLock::Reconciler => "muster:reconciler:default",
@@ -243,4 +284,60 @@ impl From<LeaderLock> for Key {
     fn from(lock: LeaderLock) -> Key {
         Key::new(lock.as_str().to_owned())
     }
+}
+
+/// A lock that exists once for each home shard: 16 leaders of one loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShardedLock {
+    /// The owners of workflow runs.
+    Runs,
+    /// The owners of schedules.
+    Schedules,
+}
+
+impl ShardedLock {
+    /// All locks.
+    pub const ALL: [ShardedLock; 2] = [ShardedLock::Runs, ShardedLock::Schedules];
+
+    /// The lock with keys of this text.
+    pub const fn named(text: &str) -> Option<ShardedLock> {
+        let mut n = 0;
+        while n < ShardedLock::ALL.len() {
+            if same(ShardedLock::ALL[n].as_str().as_bytes(), text.as_bytes()) {
+                return Some(ShardedLock::ALL[n]);
+            }
+            n += 1;
+        }
+        None
+    }
+
+    /// The text of the keys, as in docs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ShardedLock::Runs => "muster:workflow-engine:reconciler:<shard>",
+            ShardedLock::Schedules => "muster:workflow-engine:schedules:<shard>",
+        }
+    }
+
+    /// The lock of one shard.
+    pub(crate) fn of(self, shard: u8) -> Key {
+        Key::new(self.as_str().replace("<shard>", &format!("{shard:x}")))
+    }
+
+    /// The set of replicas that share the shards.
+    pub(crate) fn members(self) -> Key {
+        Key::new(self.as_str().replace("<shard>", "replicas"))
+    }
+}
+
+/// Whether both are equal, at compile time.
+const fn same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let mut n = 0;
+    while n < one.len() && one[n] == other[n] {
+        n += 1;
+    }
+    n == one.len()
 }

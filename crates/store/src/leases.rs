@@ -1,23 +1,22 @@
-//! Locks with a time to live: who leads, and until when they may trust themselves.
+//! Locks with a time to live: which replica leads, and until when it may trust its lease.
 //!
-//! The protocol. A lock is a string `owner:fence` with a TTL. The owner is a replica's name and a
-//! random token, so that a restarted replica is somebody else. *Take* grants the lock if it is
-//! free or already the same owner's. *Renew*, at a third of the TTL, compares the whole value in
-//! one script. The holder trusts itself only until (the instant **before** its last successful
-//! request + TTL − margin) on its own monotonic clock: Redis counts from when the request
-//! arrived, so the holder always stops first, whatever the network did. "Not yours" ends the
-//! lease at once; a transport error is retried until the trust runs out, and each call is given
-//! no longer than that. A graceful stop releases, so that a successor need not wait for the TTL.
-//! Whoever is refused hears how long the lock still holds, and asks again the moment it may have
-//! run out: a dead holder's successor leads within the TTL, not a poll interval later.
+//! The protocol: a lock is a string `owner:fence` with a TTL. The owner is a replica's name and a random token, so that
+//! a restarted replica is another owner. *Take* grants the lock if it is free or already belongs to the same owner.
+//! *Renew*, at a third of the TTL, compares the whole value in one script. The holder trusts its lease only until (the
+//! instant **before** its last successful request + TTL − margin) on its own monotonic clock: Redis counts from when
+//! the request arrived, so the holder always stops first, whatever the network did. The answer "not yours" ends the
+//! lease at once; a transport error is retried until the trust runs out, and each call gets no longer than that. A
+//! graceful stop releases the lock, so that a successor need not wait for the TTL. A refused replica learns how long
+//! the lock still lasts, and asks again the moment it may have run out: a dead holder's successor leads within the TTL,
+//! not a poll interval later.
 //!
-//! Leaders keep their lock for as long as they can ([`LeaseKeeper::run`]). Who needs one for a single
-//! piece of work ([`LeaseKeeper::hold`]) asks once: a lock that is held means that somebody does that
-//! work already. One that was lost on the way is taken back if it is free; if somebody else has it,
-//! the work is theirs.
+//! Leaders keep their lock for as long as they can ([`LeaseKeeper::run`]). A caller that needs a lock for a single
+//! piece of work ([`LeaseKeeper::hold`]) asks once: if the lock is held, another replica is already doing that work. If
+//! the lock is lost during the work, the caller takes it back if it is free; if another replica has it, that replica
+//! does the work.
 //!
-//! A lease saves work. It is never what correctness rests on: every write compares the version it
-//! read, so a holder that wakes up after a long pause changes nothing.
+//! A lease saves work. Correctness never depends on it: every write compares the version that its writer read, so a
+//! holder that wakes up after a long pause changes nothing.
 
 use std::{
     sync::{
@@ -36,52 +35,59 @@ use tokio::{
 
 use crate::{
     Store, StoreError,
-    keys::{self, Key, LeaderLock},
+    keys::{self, Key, LeaderLock, ShardedLock},
     locks::LockHolder,
     scripts,
 };
 
-/// TTL of every leader's lock.
+/// The TTL of every leader's lock.
 pub const LEADER_TTL: Duration = Duration::from_secs(15);
-/// TTL of the lock on a job that is being decided about.
+/// The TTL of the lock on a job that is being decided.
 pub const DECIDING_TTL: Duration = Duration::from_secs(30);
 
-/// What can be held: a key, and what it is called in logs and metrics, where ids do not belong.
+/// What can be held: a key, and its name in logs and metrics, where ids do not belong.
 #[derive(Clone, Debug)]
 pub struct Lock {
     key: Key,
     name: &'static str,
     job: Option<JobId>,
+    shard: Option<u8>,
 }
 
 impl Lock {
-    /// The right to decide about a job, where that takes more than one script.
+    /// The lock for deciding about a job, if that takes more than one script.
     pub fn deciding(job: JobId) -> Lock {
-        Lock { key: keys::deciding(job), name: keys::DECIDING, job: Some(job) }
+        Lock { key: keys::deciding(job), name: keys::DECIDING, job: Some(job), shard: None }
+    }
+
+    /// The lock for leading a loop for one home shard.
+    pub fn shard(lock: ShardedLock, shard: u8) -> Lock {
+        Lock { key: lock.of(shard), name: lock.as_str(), job: None, shard: Some(shard) }
     }
 }
 
 impl From<LeaderLock> for Lock {
     fn from(lock: LeaderLock) -> Lock {
-        Lock { key: lock.into(), name: lock.as_str(), job: None }
+        Lock { key: lock.into(), name: lock.as_str(), job: None, shard: None }
     }
 }
 
-/// What became of work that needed a lock.
+/// The result of work that needed a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held<T> {
-    /// It was done under the lock.
+    /// The work was done under the lock.
     Done(T),
-    /// Not begun: somebody else holds the lock, or Redis did not say.
+    /// The work was not begun: another replica holds the lock, or Redis did not answer.
     Elsewhere,
-    /// Begun and dropped: the lock was lost, and is somebody else's or out of reach.
+    /// The work was begun and dropped: the lock was lost, and another replica holds it or Redis is unreachable.
     Lost,
 }
 
-/// Proof of leadership. A function that needs it takes it; whoever holds a stale one can see so.
+/// Proof of leadership. A function that needs leadership takes a lease; the holder of a stale lease can see that it is
+/// stale.
 ///
-/// Nobody but a [`LeaseKeeper`] makes one, so what takes a lease cannot be called without. Each function
-/// of the store that is a leader's alone shows so in its own words; for one that only perhaps leads:
+/// Only a [`LeaseKeeper`] makes a lease, so a function that takes one cannot be called without it. Each function of the
+/// store that only a leader may call shows this in its own docs. A caller that does not know whether it leads:
 ///
 /// ```
 /// # use muster_store::{LeaseKeeper, ScrubPass, Store};
@@ -107,6 +113,7 @@ pub enum Held<T> {
 #[derive(Clone, Debug)]
 pub struct Lease {
     lock: &'static str,
+    shard: Option<u8>,
     value: Arc<str>,
     fence: u64,
     base: Instant,
@@ -114,13 +121,20 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Fails unless this is a lease on that lock, and still held: asked before every write of a leader.
+    /// Fails unless this is a lease on that lock, and still held. Checked before every write of a leader.
     pub fn leads(&self, lock: LeaderLock) -> Result<(), StoreError> {
         let lock = lock.as_str();
         if self.lock == lock && self.is_held() { Ok(()) } else { Err(StoreError::NotLeader { lock }) }
     }
 
-    /// Whether the holder may still trust itself.
+    /// The same for one shard of a sharded lock.
+    pub fn leads_shard(&self, lock: ShardedLock, shard: u8) -> Result<(), StoreError> {
+        let lock = lock.as_str();
+        let leads = self.lock == lock && self.shard == Some(shard) && self.is_held();
+        if leads { Ok(()) } else { Err(StoreError::NotLeader { lock }) }
+    }
+
+    /// Whether the holder may still trust its lease.
     pub fn is_held(&self) -> bool {
         self.base.elapsed() < Duration::from_micros(self.trusted_micros.load(Ordering::Acquire))
     }
@@ -130,7 +144,7 @@ impl Lease {
         self.fence
     }
 
-    /// Which lock.
+    /// The name of the lock.
     pub fn lock(&self) -> &'static str {
         self.lock
     }
@@ -159,17 +173,20 @@ pub struct LeaseKeeper {
     owner: String,
     ttl: Duration,
     lease: watch::Sender<Option<Lease>>,
-    /// Who had the lock when it was last refused, and until when that is so at least.
+    /// The holder of the lock at the last refusal, and until when it holds the lock at least.
     rival: Mutex<Option<(LockHolder, Instant)>>,
     nudge: Notify,
+    /// Until when the lock is left to other replicas.
+    aside: watch::Sender<Option<Instant>>,
 }
 
 impl LeaseKeeper {
-    /// A keeper that holds nothing yet. `replica` is who operators see in the lock.
+    /// A keeper that holds nothing yet. `replica` is the name that operators see in the lock.
     pub fn new(store: Store, lock: impl Into<Lock>, replica: &str, ttl: Duration) -> LeaseKeeper {
         let owner = format!("{replica}~{:08x}", fastrand::u32(..));
         let (lease, rival, nudge) = (watch::Sender::new(None), Mutex::default(), Notify::new());
-        LeaseKeeper { store, lock: lock.into(), owner, ttl, lease, rival, nudge }
+        let aside = watch::Sender::new(None);
+        LeaseKeeper { store, lock: lock.into(), owner, ttl, lease, rival, nudge, aside }
     }
 
     /// The lease, if it is held and may be trusted.
@@ -177,8 +194,8 @@ impl LeaseKeeper {
         self.lease.borrow().clone().filter(Lease::is_held)
     }
 
-    /// Who holds the lock, as far as is known here without asking: this keeper, or whoever it was
-    /// refused for and whose lock cannot have run out since.
+    /// The holder of the lock, as far as this process knows without asking: this keeper, or the holder at the last
+    /// refusal if its lock cannot have run out since.
     pub fn holder(&self) -> Option<LockHolder> {
         if let Some(lease) = self.lease() {
             return LockHolder::parse(lease.value.as_bytes()).ok();
@@ -191,30 +208,63 @@ impl LeaseKeeper {
         self.rival.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of every change of holding.
+    /// A receiver for every change of the lease.
     pub fn subscribe(&self) -> watch::Receiver<Option<Lease>> {
         self.lease.subscribe()
     }
 
-    /// Try now: somebody may have let go.
+    /// Asks for the lock now: its holder may have released it.
     pub fn nudge(&self) {
         self.nudge.notify_one();
     }
 
-    /// Takes, renews, loses, takes again. Ends only by being dropped. A panic in here ends the trust at
-    /// once: nobody renews any more.
+    /// Releases the lock, and does not ask for it until `until`, because another replica is in a better state. If no
+    /// other replica takes it, this one does afterwards. Returns true if the lock was held.
+    pub fn stand_aside(&self, until: Instant) -> bool {
+        self.aside.send_replace(Some(until));
+        self.lease().is_some()
+    }
+
+    /// Waits while the lock is left to other replicas.
+    async fn not_aside(&self) {
+        let mut aside = self.aside.subscribe();
+        loop {
+            let until = *aside.borrow_and_update();
+            let Some(until) = until.filter(|until| *until > Instant::now()) else { return };
+            tokio::select! {
+                () = tokio::time::sleep_until(until.into()) => {}
+                _ = aside.changed() => {}
+            }
+        }
+    }
+
+    /// Returns when the lock is to be left to other replicas.
+    async fn told_aside(&self) {
+        let aside = |until: &Option<Instant>| until.is_some_and(|until| until > Instant::now());
+        let _ = self.aside.subscribe().wait_for(aside).await;
+    }
+
+    /// Takes, renews, loses, takes again. Ends only by being dropped. A panic in here ends the trust at once, because
+    /// the lease is no longer renewed.
     pub async fn run(&self) {
         let _watch = Watch(self);
         loop {
+            self.not_aside().await;
             let taken = self.take().await;
             let free_in = taken.as_ref().err().copied().flatten();
             if let Ok(lease) = taken {
                 self.lease.send_replace(Some(lease.clone()));
-                self.keep(&lease).await;
-                self.lose(&lease);
+                tokio::select! {
+                    () = self.keep(&lease) => self.lose(&lease),
+                    () = self.told_aside() => {
+                        // A lease that cannot be given up runs out by itself.
+                        let _ = timeout(self.trust(), self.release()).await;
+                        continue;
+                    }
+                }
             }
             let usual = self.ttl / 3 + self.ttl.mul_f64(fastrand::f64() * 0.1);
-            // A holder that lives renews before this: only a dead one's lock is asked for sooner.
+            // A living holder renews before this, so only a dead holder's lock is asked for sooner.
             let pause = free_in.map_or(usual, |left| usual.min(left + self.ttl.mul_f64(fastrand::f64() * 0.01)));
             tokio::select! {
                 () = sleep(pause) => {}
@@ -223,8 +273,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Does one piece of work under the lock, and lets go of it. Asks for the lock once. Whoever drops
-    /// this on the way should [`LeaseKeeper::release`], or others wait for the TTL.
+    /// Does one piece of work under the lock, and releases it. Asks for the lock once. A caller that drops this future
+    /// should call [`LeaseKeeper::release`], otherwise other replicas wait for the TTL.
     pub async fn hold<T>(&self, work: impl Future<Output = T>) -> Held<T> {
         let Ok(mut lease) = self.take().await else { return Held::Elsewhere };
         let _told = self.lock.job.map(|job| self.store.deciding.note(job));
@@ -233,7 +283,7 @@ impl LeaseKeeper {
             self.lease.send_replace(Some(lease.clone()));
             tokio::select! {
                 done = &mut work => {
-                    // If it cannot be given up it runs out by itself.
+                    // A lease that cannot be given up runs out by itself.
                     let _ = self.release().await;
                     return Held::Done(done);
                 }
@@ -252,7 +302,7 @@ impl LeaseKeeper {
         LeaseLost { lock: self.lock.name, detail: "not renewed in time, or taken by another" }.emit();
     }
 
-    /// Takes the lock, or says how soon it is free if its holder is dead. `None`: nobody knows.
+    /// Takes the lock, or returns how soon it is free if its holder is dead. `None`: unknown.
     async fn take(&self) -> Result<Lease, Option<Duration>> {
         let before = Instant::now();
         let key = self.lock.key.clone();
@@ -268,6 +318,7 @@ impl LeaseKeeper {
         }
         let lease = Lease {
             lock: self.lock.name,
+            shard: self.lock.shard,
             value: String::from_utf8_lossy(&reply.holder).into(),
             fence: reply.fence,
             base: before,
@@ -277,7 +328,7 @@ impl LeaseKeeper {
         Ok(lease)
     }
 
-    /// Renews until the lock is somebody else's or the trust runs out.
+    /// Renews until another replica has the lock or the trust runs out.
     async fn keep(&self, lease: &Lease) {
         loop {
             sleep(self.ttl / 3).await;
@@ -302,9 +353,9 @@ impl LeaseKeeper {
         Ok(self.store.run(call).await?.held == 1)
     }
 
-    /// Lets go, so that a successor starts at once; true if the lock was ours. Call it after
-    /// [`LeaseKeeper::run`] was stopped: that may have been between a grant and hearing of it, so the
-    /// lock is asked for by its owner, not by what we know to hold.
+    /// Releases the lock, so that a successor starts at once; returns true if this keeper held it. Call it after
+    /// [`LeaseKeeper::run`] was stopped: the stop may have come between a grant and its answer, so the script checks
+    /// the owner, not the lease that this keeper knows.
     pub async fn release(&self) -> Result<bool, StoreError> {
         if let Some(lease) = self.lease.send_replace(None) {
             lease.trusted_micros.store(0, Ordering::Release);
@@ -319,7 +370,7 @@ impl LeaseKeeper {
     }
 }
 
-/// Whoever panics while it keeps a lease must not be trusted to hold it.
+/// Ends the trust in a lease whose keeper panics.
 struct Watch<'a>(&'a LeaseKeeper);
 
 impl Drop for Watch<'_> {
@@ -327,7 +378,7 @@ impl Drop for Watch<'_> {
         if !std::thread::panicking() {
             return;
         }
-        // The value stays, so that it can still be released.
+        // The value stays, so that the lock can still be released.
         self.0.lease.send_if_modified(|lease| {
             lease.iter().for_each(|lease| lease.trusted_micros.store(0, Ordering::Release));
             lease.is_some()
@@ -351,6 +402,7 @@ mod tests {
         let keeper = LeaseKeeper::new(store, LeaderLock::Scrub, "r", LEADER_TTL);
         let lease = Lease {
             lock: LeaderLock::Scrub.as_str(),
+            shard: None,
             value: "r~1:2".into(),
             fence: 2,
             base: Instant::now(),

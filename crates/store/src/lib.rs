@@ -1,12 +1,12 @@
 //! The only crate that knows Redis.
 //!
-//! Knows: keys, records, scripts, which node has what. Promises: every script takes one key and
-//! may be sent twice; a call answers or fails within its time budget; time is Redis time. Leaves
-//! to others: what a job needs next (`domain`), messages (`bus`), the order of writes across both
-//! stores (`flow`).
+//! This crate knows keys, records, scripts, and which node has which key. Every script takes one key and may be sent
+//! twice. A call answers or fails within its time budget. Time is Redis time. `domain` decides what a job needs next,
+//! `bus` carries messages, and `flow` orders the writes across both stores.
 
 mod api_keys;
 mod audit;
+mod backup;
 mod census;
 mod checkup;
 mod dead_letters;
@@ -14,6 +14,7 @@ mod error;
 pub mod failpoint;
 mod fleet;
 mod format;
+mod home_kind;
 mod homes;
 mod jobs;
 pub mod keys;
@@ -22,9 +23,11 @@ mod limits;
 mod lines;
 mod lists;
 mod locks;
+mod members;
 mod minting;
 mod notes;
 mod operations;
+mod place;
 mod queues;
 mod record;
 mod replicas;
@@ -49,21 +52,24 @@ use muster_domain::{JobId, Time};
 pub use crate::{
     api_keys::ApiKey,
     audit::{AuditBreak, AuditEntry, AuditFilter, AuditReport, AuditRetention},
+    backup::LastBackup,
     census::{Census, CensusWalk, ScrubPass, TopicCensus},
     checkup::NodeVitals,
     dead_letters::{DeadMessage, DeadMessageCause},
     error::StoreError,
     fleet::{WorkerSeen, WorkerSnapshot},
     format::FORMAT,
-    homes::{DueHomes, Rescore},
+    home_kind::HomeKind,
+    homes::{DueHomes, Homed, Rescore},
     jobs::{Deleted, Extended, Extension, KEEP_STUB, Moved, NewJob, Step, Submitted},
-    keys::LeaderLock,
+    keys::{LeaderLock, ShardedLock},
     leases::{DECIDING_TTL, Held, LEADER_TTL, Lease, LeaseKeeper, Lock},
     limits::{RateLimit, Taken, Want},
     lines::{LINE_KEPT, MOST_LINES, TopicLine},
-    lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page, Place},
+    lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page},
     locks::{LockHolder, LockSeen},
     operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
+    place::Place,
     queues::{QueueEntry, QueuePlace},
     record::{Fields, Record, StoredResult},
     replicas::{REPLICA_TTL, Replica},
@@ -75,16 +81,16 @@ pub use crate::{
     slots::{SlotAsk, SlotHeld, SlotRef, SlotTaken},
 };
 
-/// What a node's clock said, and when that was heard here.
+/// The time of a node's clock, and when its answer arrived here.
 pub type Said = Result<(Time, Instant), StoreError>;
 
 /// Everything in Redis. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
     router: Router,
-    /// Listings that this process has noted already.
+    /// Listings that this process has already noted.
     noted: lists::Noted,
-    /// How the audit log ends, as this process last heard; whoever adds to it holds this.
+    /// The end of the audit log, as this process last saw it; a caller that adds entries locks it.
     audit_tail: Arc<tokio::sync::Mutex<audit::Tail>>,
     /// The jobs whose locks this process holds.
     deciding: locks::Deciding,
@@ -101,20 +107,20 @@ impl Store {
         })
     }
 
-    /// An estimate of Redis time, for sleeping and for choosing; scripts judge by the real one.
+    /// An estimate of Redis time, for sleeping and for choosing; scripts judge by the real time.
     pub fn now(&self) -> Time {
         Time(self.router.now_estimate())
     }
 
-    /// Asks every primary for its time; fails if one does not answer. Returns the first one's.
+    /// Asks every primary for its time; fails if one does not answer. Returns the time of the first.
     pub async fn ping(&self) -> Result<Time, StoreError> {
         let times = self.times(Duration::MAX).await?;
         let times = times.into_iter().map(|(_, said)| said).collect::<Result<Vec<_>, _>>()?;
         times.first().map(|(time, _)| *time).ok_or_else(|| StoreError::unavailable("no primary is known"))
     }
 
-    /// Each primary's own time and when its answer was here, or why it did not say it within `limit`: its clock
-    /// said so then or shortly before, however long the others took. Fails if no primary is known.
+    /// Each primary's time and when its answer arrived, or why it did not answer within `limit`: the clock showed that
+    /// time then or shortly before, however long the other primaries took. Fails if no primary is known.
     pub async fn times(&self, limit: Duration) -> Result<Vec<(NodeAddr, Said)>, StoreError> {
         let ask = async |node: NodeAddr| {
             let asked = tokio::time::timeout(limit, self.time_of(&node)).await;
@@ -134,17 +140,17 @@ impl Store {
         Ok(now)
     }
 
-    /// The node that has this job's record now, as far as the slots are known.
+    /// The node that currently has this job's record, as far as the slots are known.
     pub fn node_of(&self, job: JobId) -> Option<NodeAddr> {
         self.router.owner(keys::job(job).as_bytes())
     }
 
-    /// The node that has this shard of homes now, as far as the slots are known.
+    /// The node that currently has this shard of homes, as far as the slots are known.
     pub fn node_of_homes(&self, shard: u8) -> Option<NodeAddr> {
-        self.router.owner(keys::homes(shard).as_bytes())
+        self.router.owner(keys::homes(HomeKind::Job, shard).as_bytes())
     }
 
-    /// The way to the nodes.
+    /// The router to the nodes.
     pub fn router(&self) -> &Router {
         &self.router
     }
@@ -162,7 +168,7 @@ impl Store {
         replies.into_iter().map(|reply| reply.and_then(S::decode)).collect()
     }
 
-    /// Names and texts of all scripts, for tests that go over every one.
+    /// Names and texts of all scripts, for tests that check every one.
     pub fn script_sources() -> impl Iterator<Item = (&'static str, &'static str)> {
         scripts::ALL.iter().map(|s| (s.name, s.body))
     }

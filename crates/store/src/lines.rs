@@ -1,12 +1,11 @@
-//! Which lines a topic has: the plain one, and one for each set of requirements that its jobs wait with.
+//! The lines of a topic: the plain one, and one for each set of requirements that its jobs wait with.
 //!
-//! Knows: one small sorted set per tenant and topic. Its members say what the jobs of a line require, so
-//! that whoever reads one knows the line and who may run its jobs; its scores say when the line was last
-//! noted. Promises: a line that is noted before a job is put into it is found by every reader from then
-//! on; a name is dropped only if nobody has noted it since it was read; a question costs the same whatever
-//! waits, and is answered for no more than [`MOST_LINES`]. A topic whose jobs require nothing has no such
-//! set. Leaves to others: noting in time (the scheduler), and seeing that a line is empty before its name is
-//! dropped.
+//! There is one small sorted set per tenant and topic. A member holds what the jobs of a line require, so that a reader
+//! knows the line and which workers may run its jobs; its score is the time when the line was last noted. A line that
+//! is noted before a job is put into it is found by every reader from then on. A name is dropped only if it was not
+//! noted again since it was read. A read costs the same however many jobs wait, and returns no more than
+//! [`MOST_LINES`]. A topic whose jobs require nothing has no such set. The scheduler notes lines in time; the caller
+//! checks that a line is empty before it drops the name.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,22 +13,22 @@ use muster_domain::{Labels, Line, Tenant, Time, Topic};
 
 use crate::{LeaderLock, Lease, Store, StoreError, keys, router::Command, script::list, scripts};
 
-/// So many lines of a topic are told of beside the plain one: those that were noted last.
+/// How many lines of a topic are returned besides the plain one: those that were noted last.
 pub const MOST_LINES: usize = 1000;
-/// A line that was not noted for so long may be dropped, once it is empty. Whoever puts jobs into one
+/// A line that was not noted for this long may be dropped, once it is empty. A scheduler that puts jobs into a line
 /// notes it again long before.
 pub const LINE_KEPT: Duration = Duration::from_secs(600);
-/// The names of a topic whose lines nobody notes any more vanish by themselves.
+/// The names of a topic vanish by themselves this long after its lines were last noted.
 const SET_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// A line of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicLine {
-    /// Which.
+    /// The line.
     pub line: Line,
-    /// What its jobs require; empty for the plain one.
+    /// What the line's jobs require; empty for the plain line.
     pub requires: Labels,
-    /// When it was last noted; the plain one never is.
+    /// When the line was last noted; the plain line never is.
     pub noted: Option<Time>,
 }
 
@@ -38,7 +37,7 @@ impl TopicLine {
         TopicLine { line: topic.into(), requires: Labels::new(), noted: None }
     }
 
-    /// What stands in the set; none if it is nothing that this version writes.
+    /// Parses a member of the set; none if this version does not write such members.
     fn read(topic: &Topic, member: &[u8], score: &[u8]) -> Option<TopicLine> {
         let requires: Labels = serde_json::from_slice(member).ok().filter(|requires: &Labels| !requires.is_empty())?;
         let noted = std::str::from_utf8(score).ok()?.parse::<f64>().ok()?;
@@ -46,14 +45,14 @@ impl TopicLine {
     }
 }
 
-/// Pairs in the order of their names, so that the same requirements are the same text.
+/// Pairs in the order of their names, so that equal requirements give equal text.
 fn member(requires: &Labels) -> Result<Vec<u8>, StoreError> {
     serde_json::to_vec(requires).map_err(|fault| StoreError::Decode(fault.to_string()))
 }
 
 impl Store {
-    /// Notes lines by topic and what their jobs require. One call for each topic, each of which may fail
-    /// alone; repeating is harmless.
+    /// Notes lines by topic and by what their jobs require. One call for each topic, each of which may fail alone;
+    /// repeating is harmless.
     pub async fn note_lines(&self, lines: &[(&Tenant, &Topic, &Labels)]) -> Result<(), StoreError> {
         let mut sets: BTreeMap<keys::Key, Vec<Vec<u8>>> = BTreeMap::new();
         for (tenant, topic, requires) in lines.iter().filter(|(.., requires)| !requires.is_empty()) {
@@ -80,7 +79,7 @@ impl Store {
         lines.collect()
     }
 
-    /// Up to `limit` lines that were last noted before this, the oldest first. Only reads.
+    /// Up to `limit` lines that were last noted before this time, the oldest first. Only reads.
     pub async fn lines_before(
         &self,
         tenant: &Tenant,
@@ -95,10 +94,10 @@ impl Store {
         Ok(noted.chunks_exact(2).filter_map(|pair| TopicLine::read(topic, &pair[0], &pair[1])).collect())
     }
 
-    /// Forgets a line, unless it was noted since it was read. True if it is gone by this. Whoever asks has
-    /// seen, after it was read, that nothing waits there.
+    /// Drops a line, unless it was noted since it was read. Returns true if this call dropped it. The caller must have
+    /// checked, after it read the line, that nothing waits there.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{Lease, Store, TopicLine};
     /// async fn tick(store: &Store, lease: &Lease, tenant: &muster_domain::Tenant, line: &TopicLine) {

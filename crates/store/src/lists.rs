@@ -1,18 +1,17 @@
 //! Listings: every job of a tenant, newest first, in lists of ten minutes each.
 //!
-//! An id is pushed before its record is created, and the record remembers the place it got. A
-//! submit that is repeated, by a client or after a lost reply, pushes once more; the record keeps
-//! its first place, and an entry anywhere else is passed over. So every job is listed, and shown
-//! once, whoever dies when.
+//! A job's id is pushed before its record is created, and the record remembers the place it got. A repeated submit, by
+//! a client or after a lost reply, pushes once more; the record keeps its first place, and an entry anywhere else is
+//! skipped. So every job is listed, and shown once, whichever process dies at whatever time.
 //!
-//! Places are taken just before the records are made, so jobs that two gateways accept at the same
-//! moment may be listed a few milliseconds out of the order of their `created_at`. Jobs that came while
-//! the list's node was away stand on another list of the same ten minutes, and are listed behind it.
+//! Places are taken just before the records are created, so jobs that two gateways accept at the same moment may be
+//! listed a few milliseconds out of the order of their `created_at`. Jobs that came while the list's node was away are
+//! on another list of the same ten minutes, and are listed behind it.
 //!
-//! A cursor is a list and a position in it. Lists only grow at their end, so a cursor never moves
-//! however many jobs are added meanwhile. A page reads at most [`PAGE_WORK`] records, looks into a bounded
-//! number of lists, and ends when it holds [`PAGE_BYTES`] of payloads and results, which are read of matches
-//! only; it may therefore be short, or empty, and only a missing cursor ends the list.
+//! A cursor is a list and a position in it. Lists only grow at their end, so a cursor never moves, however many jobs
+//! are added in the meantime. A page reads at most [`PAGE_WORK`] records and a bounded number of lists, and ends when
+//! it holds [`PAGE_BYTES`] of payloads and results, which are read only for matches. So a page may be short, or empty,
+//! and only a missing cursor ends the list.
 
 mod places;
 
@@ -21,27 +20,27 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use bytes::Bytes;
 use muster_domain::{JobId, State, Tenant, Time, Topic};
 
-pub use self::places::Place;
-pub(crate) use self::places::{BUCKET, Bucket, Noted};
+pub(crate) use self::places::Noted;
 use crate::{
     Store, StoreError, keys,
+    place::{BUCKET, Bucket, Place},
     record::{Fields, Record},
     router::Command,
     script::{list, number},
 };
 
-/// Most records that one page reads.
+/// The most records that one page reads.
 pub const PAGE_WORK: usize = 2000;
-/// A page with so many bytes of payloads and results is full: no job comes after the one that made it so.
+/// A page with this many bytes of payloads and results is full: no job comes after the one that reached this size.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Matches whose large fields are read at once: together at most 12 MiB.
+/// The number of matches whose large fields are read at once: together at most 12 MiB.
 const LARGE_AT_ONCE: usize = 16;
-/// Looking into one list of ten minutes costs as much as so many records: it takes calls of its own.
+/// Reading one list of ten minutes costs as much as this many records, because it takes calls of its own.
 const LIST_WORK: usize = 10;
-/// Most lists that one page looks into.
+/// The most lists that one page reads.
 const PAGE_LISTS: usize = PAGE_WORK / LIST_WORK;
 
-/// What a listed job must be like. Empty fields ask for nothing.
+/// What a listed job must match. Empty fields match everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListFilter {
     /// One of these states.
@@ -54,18 +53,18 @@ pub struct ListFilter {
     pub error_code: Option<String>,
     /// This worker, by its own name.
     pub worker: Option<String>,
-    /// Created at or after.
+    /// Created at or after this time.
     pub created_after: Option<Time>,
-    /// Created before.
+    /// Created before this time.
     pub created_before: Option<Time>,
-    /// Finished at or after.
+    /// Finished at or after this time.
     pub finished_after: Option<Time>,
-    /// Finished before.
+    /// Finished before this time.
     pub finished_before: Option<Time>,
 }
 
 impl ListFilter {
-    /// Whether a job is asked for.
+    /// Whether a job matches the filter.
     pub fn admits(&self, job: &Record) -> bool {
         let state = job.head.state();
         let within = |at: Option<Time>, after: Option<Time>, before: Option<Time>| {
@@ -87,18 +86,18 @@ impl ListFilter {
     }
 }
 
-/// Some of a list.
+/// One page of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Matches, newest first.
+    /// The matching jobs, newest first.
     pub items: Vec<Record>,
-    /// Jobs that stand on this part of the list and cannot be read, so nobody knows whether they match.
+    /// Jobs on this part of the list that cannot be read, so it is unknown whether they match.
     pub unreadable: Vec<JobId>,
-    /// Where to go on; none at the end.
+    /// The cursor of the next page; none at the end.
     pub next_cursor: Option<String>,
 }
 
-/// A job on a list: its record, or whose record cannot be read.
+/// A job on a list: its record, or its id if the record cannot be read.
 type Found = Result<Record, JobId>;
 
 fn id_of(job: &Found) -> JobId {
@@ -106,7 +105,7 @@ fn id_of(job: &Found) -> JobId {
 }
 
 impl Page {
-    /// One more, unless it is there already.
+    /// Adds a job, unless the page already has it.
     fn add(&mut self, job: Found) {
         let id = id_of(&job);
         match job {
@@ -121,13 +120,13 @@ impl Page {
     }
 }
 
-/// Bytes of a record's large fields.
+/// The bytes of a record's large fields.
 fn large(record: &Record) -> usize {
     let result = record.result.as_ref().map_or(0, |result| result.json.len() + result.preview.len());
     record.payload.as_ref().map_or(0, Bytes::len) + result
 }
 
-/// What a page is asked for.
+/// The parameters of a page.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
     tenant: &'a Tenant,
@@ -136,12 +135,12 @@ struct Ask<'a> {
     fields: Fields,
 }
 
-/// Where a walk stands: everything at or after it has been seen.
+/// The position of a walk: everything at or after it has been seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cursor {
     /// In the listing: this bucket, below this position.
     Listed { bucket: Bucket, below: u64 },
-    /// In the dead letters: below this rank's score and id.
+    /// In the dead letters: below this score and id.
     Dead { at: u64, id: JobId },
 }
 
@@ -168,19 +167,19 @@ impl Cursor {
     }
 }
 
-/// The cursor that a client sent is none of ours.
+/// Why a list could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
-    /// Not one that a list gave.
+    /// The cursor was not given by a list.
     #[error("this cursor was not given by a list of this kind")]
     BadCursor,
-    /// Redis.
+    /// Redis failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Store {
-    /// One page of a tenant's jobs that pass the filter, newest first.
+    /// One page of a tenant's jobs that match the filter, newest first.
     pub async fn list(
         &self,
         tenant: &Tenant,
@@ -206,8 +205,7 @@ impl Store {
         let mut page = Page::default();
         let mut work = PAGE_WORK;
         if let Some(before) = filter.created_before {
-            // Buckets that began later hold nothing that is asked for, but for an estimate of the time
-            // that was ahead.
+            // Buckets that began later hold nothing that matches, except when an estimate of the time was ahead.
             let newest = Bucket::first(before.0 / BUCKET + 1);
             if newest.span < from.span {
                 (from, below) = (newest, u64::MAX);
@@ -255,8 +253,8 @@ impl Store {
         Ok(page)
     }
 
-    /// Puts those of `ids` that are asked for on the page, newest first. If that fills it: the number of the one
-    /// that did.
+    /// Adds the matching ones of `ids` to the page, newest first. If that fills the page: returns the number of the id
+    /// that filled it.
     async fn fill(
         &self,
         page: &mut Page,
@@ -267,7 +265,7 @@ impl Store {
         let entries: Vec<(usize, JobId)> = ids.iter().copied().enumerate().collect();
         let mut found = self.matching(ask, &entries, Fields::NONE, listed).await?;
         if listed.is_some() {
-            // The newest stand at a bucket's end.
+            // The newest jobs are at a bucket's end.
             found.reverse();
         }
         let mut add = |found: Vec<(usize, Found)>| {
@@ -279,7 +277,7 @@ impl Store {
         if ask.fields == Fields::NONE {
             return Ok(add(found));
         }
-        // What matches is read once more with its large fields, and judged once more: it may have moved.
+        // Matches are read once more with their large fields, and checked once more: they may have moved.
         let matches: Vec<(usize, JobId)> = found.iter().map(|(place, job)| (*place, id_of(job))).collect();
         for some in matches.chunks(LARGE_AT_ONCE.min(ask.limit)) {
             if let Some(place) = add(self.matching(ask, some, ask.fields, listed).await?) {
@@ -289,8 +287,8 @@ impl Store {
         Ok(None)
     }
 
-    /// Those of the entries that are the tenant's, still there and asked for, and those of which nobody can
-    /// tell, read with these fields. `listed` is the bucket they stand in and the position of number 0.
+    /// The entries that belong to the tenant, still exist and match, and those that cannot be read, read with these
+    /// fields. `listed` is their bucket and the position of number 0.
     async fn matching(
         &self,
         ask: Ask<'_>,
@@ -327,15 +325,15 @@ impl Store {
         Ok(found)
     }
 
-    /// A tenant's lists from this one on, newest first, of the same ten minutes by choice: as many as a page
-    /// looks into, and where the others begin.
+    /// A tenant's lists from this one on, newest first, and within the same ten minutes by choice: as many as a page
+    /// reads, and where the others begin.
     async fn buckets_from(
         &self,
         tenant: &Tenant,
         from: Bucket,
         oldest: u64,
     ) -> Result<(Vec<Bucket>, Option<Bucket>), StoreError> {
-        // Enough, though some choices of the first ten minutes were walked, and some of the last are cut off.
+        // Enough, even if some choices of the first ten minutes are already read, and some of the last are cut off.
         const READ: usize = PAGE_LISTS + 1 + 2 * (u8::MAX as usize + 1);
         let key = keys::buckets(tenant);
         let mut cmd = redis::cmd("ZREVRANGEBYSCORE");

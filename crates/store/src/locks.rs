@@ -1,11 +1,11 @@
-//! Who holds which lock, as Redis says this moment.
+//! Shows which replica holds which lock, as Redis says at this moment.
 //!
-//! Knows: the leaders' locks by their names; those on jobs by what the replicas say of themselves,
-//! since finding keys would mean walking over all of them. Promises: what is shown as held was held
-//! when it was read, and `since` is the time of the node that granted it, however often it was
-//! renewed. A lock on a job is told within a second; one of a replica that died may be there for
-//! another 15 s after the replica is no longer shown. Leaves to others: taking and keeping
-//! (`leases`). Nothing in here is ever decided by.
+//! This module finds the leaders' locks by their names, and the locks on jobs by the replicas'
+//! announcements, because finding the keys would mean scanning all keys. A lock shown as held was
+//! held when it was read, and `since` is the time of the node that granted it, however often it was
+//! renewed. A lock on a job is announced within a second; the lock of a dead replica may exist for
+//! another 15 s after the replica is no longer shown. `leases` takes and keeps locks. Nothing here
+//! is ever used for a decision.
 
 use std::{
     collections::BTreeSet,
@@ -22,30 +22,30 @@ use crate::{
     script::{bytes, number},
 };
 
-/// A lock as it stands.
+/// A lock in its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockSeen {
-    /// The key's text.
+    /// The text of the key.
     pub key: String,
-    /// The job that is decided about under it; none if it is a leader's.
+    /// The job that is decided under the lock; none for a leader's lock.
     pub job: Option<JobId>,
-    /// Who holds it, if anybody does.
+    /// The holder of the lock, if there is one.
     pub holder: Option<LockHolder>,
-    /// How long it lasts unless it is renewed.
+    /// How long the lock lasts unless it is renewed.
     pub left: Duration,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// The replica's name and, after a `~`, the token of this life of it.
+    /// The replica's name and, after a `~`, a token that changes with every start.
     pub owner: String,
     /// Grows with every new holder.
     pub fence: u64,
 }
 
 impl LockHolder {
-    /// Reads `owner:fence`.
+    /// Parses `owner:fence`.
     pub(crate) fn parse(raw: &[u8]) -> Result<LockHolder, StoreError> {
         let wrong = || StoreError::Decode("a lock".into());
         let (owner, fence) = std::str::from_utf8(raw).ok().and_then(|text| text.rsplit_once(':')).ok_or_else(wrong)?;
@@ -57,18 +57,18 @@ impl LockHolder {
         self.owner.rsplit_once('~').map_or(&self.owner, |(name, _)| name)
     }
 
-    /// When it was granted, by the clock of the node that did: a fence is that moment.
+    /// When the lock was granted, by the clock of the granting node: a fence is that time.
     pub fn since(&self) -> Time {
         Time(self.fence)
     }
 }
 
-/// The jobs whose locks this process holds. Copies are the same set.
+/// The jobs whose locks this process holds. Clones share the same set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deciding(Arc<Mutex<BTreeSet<JobId>>>);
 
 impl Deciding {
-    /// Notes a job, until what is returned is dropped.
+    /// Adds a job, until the returned value is dropped.
     pub(crate) fn note(&self, job: JobId) -> impl Drop + use<> {
         self.set().insert(job);
         Noted(self.clone(), job)
@@ -92,13 +92,13 @@ impl Drop for Noted {
 }
 
 impl Store {
-    /// Every leader's lock, as it stands now.
+    /// The current state of every leader's lock.
     pub async fn leader_locks(&self) -> Result<Vec<LockSeen>, StoreError> {
         self.look_at(LeaderLock::ALL.iter().map(|lock| ((*lock).into(), None)).collect()).await
     }
 
-    /// Every leader's lock, and those on jobs that the replicas say they hold and still do; the one
-    /// that is held longest first.
+    /// Every leader's lock, and the locks on jobs that replicas announce and still hold; of the
+    /// latter, the one that is held longest comes first.
     pub async fn locks(&self) -> Result<Vec<LockSeen>, StoreError> {
         let told: BTreeSet<JobId> =
             self.replicas().await?.iter().flat_map(|it| &it.deciding).filter_map(|id| id.parse().ok()).collect();
@@ -110,12 +110,12 @@ impl Store {
         Ok(all)
     }
 
-    /// Who leads by this lock, if anybody does. One read.
+    /// The leader by this lock, if there is one. One read.
     pub async fn leader(&self, lock: LeaderLock) -> Result<Option<LockHolder>, StoreError> {
         self.holder_of(lock.into()).await
     }
 
-    /// Which replica asks somebody about a job before it decides, if one does. One read.
+    /// The replica that asks the policy hook about a job, if there is one. One read.
     pub async fn deciding(&self, job: JobId) -> Result<Option<LockHolder>, StoreError> {
         self.holder_of(keys::deciding(job)).await
     }

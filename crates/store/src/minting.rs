@@ -1,26 +1,26 @@
-//! Ids of new jobs, chosen so that a node that is away refuses nobody who could stand elsewhere.
+//! Chooses ids of new jobs so that a node that is away refuses no job that could be stored elsewhere.
 //!
-//! Knows: which keys an id leads to. Promises: where every node answers, a shard and an id are taken as
-//! they come; where one is known to be away, others are tried. Nobody is asked: what the last calls met
-//! is all that is known, so the first submits of an outage are refused, and later ones are not.
-//! Leaves to others: ids that a client's key derives, which are what they are.
+//! This module knows the keys that an id leads to. If every node answers, a shard and an id are taken as they come; if
+//! a node is known to be away, others are tried. No node is asked: only the results of the last calls are known, so the
+//! first submits of an outage are refused, and later ones are not. Ids that are derived from a client's key cannot be
+//! chosen.
 
 use muster_domain::{JobId, ids::SHARDS};
 
-use crate::{Store, keys};
+use crate::{HomeKind, Store, keys};
 
-/// Ids that are tried for one whose record stands on a node that answers.
+/// How many ids are tried to find one whose record is on a node that answers.
 const TRIES: usize = 32;
 
 impl Store {
-    /// The shard of homes for the ids of one group: the one wished for, or the next whose node answers.
+    /// The shard of homes for the ids of one group: the requested one, or the next whose node answers.
     pub fn home_shard(&self, wished: u8) -> u8 {
         let wished = wished % SHARDS;
         if !self.router().some_are_away() {
             return wished;
         }
         let mut shards = (0..SHARDS).map(|n| (wished + n) % SHARDS);
-        shards.find(|shard| !self.router().is_away(keys::homes(*shard).as_bytes())).unwrap_or(wished)
+        shards.find(|shard| !self.router().is_away(keys::homes(HomeKind::Job, *shard).as_bytes())).unwrap_or(wished)
     }
 
     /// A fresh id in that shard.

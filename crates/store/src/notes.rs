@@ -1,4 +1,4 @@
-//! What an HTTP worker's lease request was given: written once, so that a repeat gets the same.
+//! What an HTTP worker's lease request was given: written once, so that a repetition gets the same.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn read(raw: &[u8]) -> Result<Vec<(JobId, u32)>, StoreError> {
 }
 
 impl Store {
-    /// Notes which offers a request will be given. The first note wins and never changes; returns the one that stands.
+    /// Notes which offers a request will be given. The first note wins and never changes; returns the stored one.
     pub async fn note_lease(
         &self,
         tenant: &Tenant,
@@ -46,7 +46,7 @@ impl Store {
         read(&reply.offers)
     }
 
-    /// The note that stands, if there is one; and whether the worker was told to leave.
+    /// The stored note, if there is one; and whether the worker was asked to leave.
     pub async fn read_lease_note(
         &self,
         tenant: &Tenant,
@@ -68,7 +68,7 @@ impl Store {
         Ok((note, number::<u64>(&next()?)? == 1))
     }
 
-    /// Whether the worker was told to leave, and that still holds.
+    /// Whether the worker was asked to leave, and that still applies.
     pub async fn is_drained(&self, worker: &WorkerId) -> Result<bool, StoreError> {
         let key = keys::drain(worker);
         let mut cmd = redis::cmd("EXISTS");
@@ -76,7 +76,7 @@ impl Store {
         Ok(number::<u64>(&self.router().call(Command::plain(cmd)).await?)? == 1)
     }
 
-    /// Tells a worker to leave, whenever it asks for work within `ttl`. Repeating is harmless.
+    /// Asks a worker to leave: it learns this whenever it asks for work within `ttl`. Repeating is harmless.
     pub async fn drain_worker(&self, worker: &WorkerId, ttl: Duration) -> Result<(), StoreError> {
         let key = keys::drain(worker);
         let mut cmd = redis::cmd("SET");

@@ -1,14 +1,14 @@
-//! Bulk operations: what they do to which jobs, how far they are, and who carries them out.
+//! Bulk operations: what they do to which jobs, how far they are, and which process carries them out.
 //!
-//! An operation is one hash. Its carrier claims it for a while and notes its progress under a
-//! fence, so that a carrier that was taken for dead changes nothing. Before jobs are touched their
-//! ids are noted as the batch at hand: whoever goes on after a crash does that batch again, whole.
-//! Two more keys only help to find operations: those that run, and those of a tenant. Both are
-//! written first, so that an operation that was answered is never without them.
+//! An operation is one hash. Its carrier claims it for a while and stores its progress under a fence, so that a carrier
+//! that was considered dead changes nothing. Before jobs are touched, their ids are stored as the current batch: the
+//! carrier that continues after a crash repeats that whole batch. Two more keys only help to find operations: the
+//! running ones, and those of a tenant. Both are written first, so that an operation that was answered is always in
+//! them.
 
 use std::{collections::HashMap, time::Duration};
 
-use muster_domain::{JobId, Tenant, Time, time::micros};
+use muster_domain::{JobId, OperationId, Tenant, Time, time::micros};
 
 use crate::{
     Store, StoreError, keys,
@@ -19,25 +19,25 @@ use crate::{
 
 /// How long an operation is kept.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// After this long an entry without an operation is one that was never stored.
+/// After this long, an entry without an operation belongs to an operation that was never stored.
 const ORPHAN: Duration = Duration::from_secs(60);
 
 /// What is done to each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A new job from each that has ended.
+    /// Create a new job from each ended one.
     Retry,
-    /// Cancelled.
+    /// Cancel the job.
     Cancel,
-    /// Deleted.
+    /// Delete the job.
     Delete,
 }
 
 impl Action {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Action; 3] = [Action::Retry, Action::Cancel, Action::Delete];
 
-    /// The word that people write.
+    /// The name that people write.
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Retry => "retry",
@@ -46,29 +46,29 @@ impl Action {
         }
     }
 
-    /// Reads the word.
+    /// Reads the name.
     pub fn parse(text: &str) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.as_str() == text)
     }
 }
 
-/// Where an operation stands.
+/// The status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationStatus {
-    /// Not over.
+    /// The operation is not over.
     Running,
-    /// Every match was dealt with.
+    /// Every match was handled.
     Done,
-    /// As many as the canary allows were dealt with.
+    /// As many matches were handled as the canary allows.
     Canary,
-    /// Somebody ended it.
+    /// A caller cancelled the operation.
     Cancelled,
-    /// It cannot go on.
+    /// The operation cannot continue.
     Failed,
 }
 
 impl OperationStatus {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [OperationStatus; 5] = [
         OperationStatus::Running,
         OperationStatus::Done,
@@ -77,7 +77,7 @@ impl OperationStatus {
         OperationStatus::Failed,
     ];
 
-    /// The word that people read.
+    /// The name that people read.
     pub fn as_str(self) -> &'static str {
         match self {
             OperationStatus::Running => "running",
@@ -93,84 +93,84 @@ impl OperationStatus {
     }
 }
 
-/// How many jobs fared how.
+/// The number of jobs by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Passed the filter so far.
+    /// Jobs that have matched the filter so far.
     pub matched: u64,
-    /// Were dealt with.
+    /// Jobs that were handled.
     pub done: u64,
-    /// Needed or allowed nothing any more.
+    /// Jobs that needed or allowed nothing any more.
     pub skipped: u64,
-    /// Could not be dealt with.
+    /// Jobs that could not be handled.
     pub failed: u64,
 }
 
-/// Where an operation's walk over the jobs stands.
+/// The position of an operation's walk over the jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Walk {
     /// At this cursor of the list; none is its beginning.
     At(Option<String>),
-    /// Nothing is left to be found.
+    /// No further match is left.
     Over,
 }
 
 /// An operation to be stored.
 #[derive(Clone, Debug)]
 pub struct NewOperation {
-    /// Minted, or derived from what the client named.
-    pub id: JobId,
-    /// Whose jobs.
+    /// The id, minted or derived from the client's idempotency key.
+    pub id: OperationId,
+    /// The tenant that owns the jobs.
     pub tenant: Tenant,
-    /// What is done to them.
+    /// What is done to the jobs.
     pub action: Action,
-    /// Which jobs: JSON, as the client wrote it.
+    /// The filter for the jobs: JSON, as the client wrote it.
     pub filter: String,
-    /// Globs of the key that asked; empty means every topic.
+    /// The topic patterns of the API key that requested the operation; empty means every topic.
     pub topics: Vec<String>,
-    /// The key that asked.
+    /// The API key that requested the operation.
     pub principal: String,
-    /// Jobs a second.
+    /// The most jobs per second.
     pub rate: u32,
-    /// At most so many jobs; 0 = all.
+    /// The most jobs in all; 0 = no limit.
     pub canary: u64,
-    /// Of the request.
+    /// The hash of the request.
     pub hash: [u8; 16],
 }
 
 /// An operation as stored.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// What was asked for.
+    /// The request.
     pub asked: NewOperation,
-    /// Where it stands.
+    /// The status of the operation.
     pub status: OperationStatus,
-    /// How many fared how.
+    /// The number of jobs by result.
     pub tally: Tally,
-    /// Where its walk stands.
+    /// The position of the walk.
     pub walk: Walk,
-    /// The jobs at hand.
+    /// The current batch of jobs.
     pub batch: Vec<JobId>,
     /// Changes with the carrier.
     pub fence: u64,
-    /// The process that carries it out, or did last.
+    /// The process that carries out the operation, or did last.
     pub owner: Option<String>,
-    /// When it was stored.
+    /// When the operation was stored.
     pub created_at: Time,
-    /// When it ended.
+    /// When the operation ended.
     pub finished_at: Option<Time>,
-    /// What went wrong last.
+    /// The last error.
     pub detail: String,
 }
 
-/// What a claim got.
+/// The result of a claim.
 #[derive(Clone, Debug)]
 pub enum Claimed {
-    /// It is the caller's for a while.
+    /// The caller holds the operation for a while.
     Ours(Box<Operation>),
-    /// Another replica carries it.
+    /// Another replica carries out the operation.
     Theirs,
-    /// There is nothing to carry any more.
+    /// The operation is over.
     Over,
 }
 
@@ -178,7 +178,7 @@ fn wrong(what: &str) -> StoreError {
     StoreError::Decode(format!("operation: {what}"))
 }
 
-fn read(id: JobId, raw: &[Vec<u8>]) -> Result<Operation, StoreError> {
+fn read(id: OperationId, raw: &[Vec<u8>]) -> Result<Operation, StoreError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let fields: HashMap<String, &[u8]> = raw.chunks_exact(2).map(|pair| (text(&pair[0]), pair[1].as_slice())).collect();
     let word = |name: &str| fields.get(name).map(|bytes| text(bytes)).unwrap_or_default();
@@ -224,8 +224,8 @@ fn digits(n: u64) -> Vec<u8> {
 }
 
 impl Store {
-    /// Stores an operation, to be found by every carrier. Tells whether it is new, and what stands:
-    /// an id that was derived may be there already. Repeating is harmless.
+    /// Stores an operation, so that every carrier finds it. Returns whether it is new, and the stored operation: a
+    /// derived id may exist already. Repeating is harmless.
     pub async fn create_operation(&self, new: &NewOperation) -> Result<(bool, Operation), StoreError> {
         let now = self.now();
         let (open, tenants) = (keys::open_operations(), keys::operations(&new.tenant));
@@ -254,13 +254,13 @@ impl Store {
         Ok((reply.created == 1, read(new.id, &reply.fields)?))
     }
 
-    /// Reads one.
-    pub async fn operation(&self, id: JobId) -> Result<Option<Operation>, StoreError> {
+    /// Reads one operation.
+    pub async fn operation(&self, id: OperationId) -> Result<Option<Operation>, StoreError> {
         Ok(self.operations(&[id]).await?.pop())
     }
 
-    async fn operations(&self, ids: &[JobId]) -> Result<Vec<Operation>, StoreError> {
-        let command = |id: &JobId| {
+    async fn operations(&self, ids: &[OperationId]) -> Result<Vec<Operation>, StoreError> {
+        let command = |id: &OperationId| {
             let mut cmd = redis::cmd("HGETALL");
             cmd.arg(keys::operation(*id).as_bytes());
             Command::plain(cmd)
@@ -285,12 +285,12 @@ impl Store {
     ) -> Result<(Vec<Operation>, Option<String>), crate::ListError> {
         let key = keys::operations(tenant);
         let (names, next) = self.newest_below(&key, "o", cursor, limit).await?;
-        let ids: Vec<JobId> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        let ids: Vec<OperationId> = names.iter().filter_map(|name| name.parse().ok()).collect();
         Ok((self.operations(&ids).await?, next))
     }
 
     /// The operations that may need a carrier, oldest first.
-    pub async fn open_operations(&self, limit: usize) -> Result<Vec<JobId>, StoreError> {
+    pub async fn open_operations(&self, limit: usize) -> Result<Vec<OperationId>, StoreError> {
         let key = keys::open_operations();
         let mut cmd = redis::cmd("ZRANGE");
         cmd.arg(key.as_bytes()).arg(0).arg(limit.saturating_sub(1));
@@ -298,8 +298,8 @@ impl Store {
         Ok(names.iter().filter_map(|name| std::str::from_utf8(name).ok()?.parse().ok()).collect())
     }
 
-    /// Claims an operation for this carrier. What is over is no longer open from then on.
-    pub async fn claim_operation(&self, id: JobId, owner: &str, hold: Duration) -> Result<Claimed, StoreError> {
+    /// Claims an operation for this carrier. An operation that is over is removed from the open ones.
+    pub async fn claim_operation(&self, id: OperationId, owner: &str, hold: Duration) -> Result<Claimed, StoreError> {
         let call = scripts::operation::Claim {
             key: keys::operation(id),
             owner: owner.as_bytes().to_vec(),
@@ -310,14 +310,14 @@ impl Store {
             1 => return Ok(Claimed::Ours(Box::new(read(id, &reply.fields)?))),
             2 => return Ok(Claimed::Theirs),
             3 => self.close_operation(id, None).await?,
-            // It may be on its way: its entry is written before it is.
+            // The operation may be about to be stored: its entry is written first.
             _ => self.close_operation(id, Some(self.now().before(ORPHAN))).await?,
         }
         Ok(Claimed::Over)
     }
 
-    /// Takes an operation out of the open ones, if it was entered before.
-    async fn close_operation(&self, id: JobId, before: Option<Time>) -> Result<(), StoreError> {
+    /// Removes an operation from the open ones, if it was added before `before`.
+    async fn close_operation(&self, id: OperationId, before: Option<Time>) -> Result<(), StoreError> {
         let key = keys::open_operations();
         if let Some(before) = before {
             let mut cmd = redis::cmd("ZSCORE");
@@ -334,8 +334,8 @@ impl Store {
         self.router().call(Command::plain(cmd)).await.map(|_| ())
     }
 
-    /// Stores an operation's tally, walk, batch and detail, and its status if it is to end, if the
-    /// caller still carries it. What stands then; none if another carries it. Repeating is harmless.
+    /// Stores an operation's tally, walk, batch and detail, and its status if it is to end, provided that the caller
+    /// still holds it. Returns the stored status; none if another replica holds the operation. Repeating is harmless.
     pub async fn note_operation(
         &self,
         operation: &Operation,
@@ -367,9 +367,9 @@ impl Store {
         Ok(std::str::from_utf8(&reply.status).ok().and_then(OperationStatus::parse))
     }
 
-    /// Ends a running operation; none if there is none. Repeating is harmless, and an operation that
-    /// ended before stays as it is.
-    pub async fn cancel_operation(&self, id: JobId) -> Result<Option<Operation>, StoreError> {
+    /// Cancels a running operation; none if there is no such operation. Repeating is harmless, and an operation that
+    /// ended before stays unchanged.
+    pub async fn cancel_operation(&self, id: OperationId) -> Result<Option<Operation>, StoreError> {
         let reply = self.run(scripts::operation::Cancel { key: keys::operation(id) }).await?;
         if reply.outcome == 0 { Ok(None) } else { read(id, &reply.fields).map(Some) }
     }

@@ -1,5 +1,5 @@
-//! The backlog: queued jobs of one topic (or of one of its lines), by priority, then age. Nothing is popped: an entry is
-//! claimed for a few seconds, its job dispatched by version, and then removed.
+//! The backlog: queued jobs of one topic (or of one of its lines), by priority, then age. Nothing is popped: an entry
+//! is claimed for a few seconds, its job is dispatched by version, and then the entry is removed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,38 +10,39 @@ use crate::{Record, Store, StoreError, keys, router::Command, script::number, sc
 /// One job in the backlog. The member is job and version, so that a late removal never hits a newer entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
-    /// Whose.
+    /// The tenant that owns the job.
     pub tenant: Tenant,
-    /// Of which topic, and who may be offered it.
+    /// The line, which holds the topic and determines the workers that may be offered the job.
     pub line: Line,
-    /// How urgent.
+    /// The priority.
     pub priority: Priority,
-    /// Which job.
+    /// The id of the job.
     pub job: JobId,
-    /// The version under which it is `queued`.
+    /// The version under which the job is `queued`.
     pub version: u32,
-    /// Since when it waits; earlier goes first.
+    /// Since when the job waits; earlier goes first.
     pub since: Time,
-    /// It needs a concurrency slot to be released. The member says so too: `<job>:<version>+`.
+    /// The job needs a concurrency slot to be released. The member contains this too: `<job>:<version>+`.
     pub limited: bool,
 }
 
-/// Where a job stands in its topic's backlog.
+/// The place of a job in its topic's backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePlace {
-    /// How many go before it: all that are more urgent, and the older ones of its own priority.
+    /// How many jobs go before it: all more urgent ones, and the older ones of its own priority.
     pub ahead: u64,
-    /// How many wait in all, itself among them.
+    /// How many jobs wait, including this one.
     pub waiting: u64,
-    /// A scheduler has claimed it and is about to offer it; without that it has its place back then.
+    /// A scheduler has claimed the entry until this time and is about to offer the job; otherwise the entry then gets
+    /// its place back.
     pub claimed_until: Option<Time>,
 }
 
-/// Most entries that one claim takes of one priority.
+/// The most entries of one priority that one claim takes.
 const MOST_CLAIMED: u64 = 1000;
-/// Ends the member of an entry that needs a slot.
+/// The end of the member of an entry that needs a slot.
 const LIMITED: &str = "+";
-/// What a claim takes from a score; as in `lua/queue/claim.lua`.
+/// What a claim subtracts from a score; the same as in `lua/queue/claim.lua`.
 const CLAIM: f64 = 8_000_000_000_000_000.0;
 
 impl QueueEntry {
@@ -58,8 +59,8 @@ impl QueueEntry {
         }
     }
 
-    /// The entry that a job may have left behind, if it has ended by what also ends a queued one. Whether it
-    /// was one is not asked: where none stands, removing finds nothing.
+    /// The entry that an ended job may have left behind, if its last event also ends queued jobs. This does not check
+    /// whether the job was queued: if there is no entry, removing finds nothing.
     pub fn left_by(record: &Record) -> Option<QueueEntry> {
         let Phase::Ended { lease_end: None, .. } = record.head.phase else { return None };
         let ends_queued = |event| transition(State::Queued, event).is_some_and(State::is_end);
@@ -68,7 +69,7 @@ impl QueueEntry {
     }
 
     pub(crate) fn member(&self) -> Vec<u8> {
-        // Nearly all stand there as they were accepted.
+        // Nearly all entries have the version of the submit.
         match (self.version, self.limited) {
             (1, false) => self.job.text_within("", ":1"),
             (version, limited) => {
@@ -80,7 +81,7 @@ impl QueueEntry {
 
 pub(crate) fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEntry>> {
     let mut queues: BTreeMap<keys::Key, Vec<&QueueEntry>> = BTreeMap::new();
-    // Neighbours mostly stand in the same queue: its key is made once for all of them.
+    // Neighbours are mostly in the same queue: build its key once for all of them.
     let same = |a: &QueueEntry, b: &QueueEntry| (a.priority, &a.line, &a.tenant) == (b.priority, &b.line, &b.tenant);
     for run in items.chunk_by(same) {
         let key = keys::queue(&run[0].tenant, &run[0].line, run[0].priority);
@@ -90,20 +91,20 @@ pub(crate) fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEn
 }
 
 impl Store {
-    /// Adds entries; one that is there already stays as it is.
+    /// Adds entries; an existing entry stays unchanged.
     pub async fn enqueue(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
         self.score_queued(items, "NX", |entry| entry.since.0.cast_signed()).await
     }
 
-    /// Adds entries that are claimed from their first moment on, until `hold` after they began to wait. One that is
-    /// there already stays as it is.
+    /// Adds entries that are claimed from the start, until `hold` after they began to wait. An existing entry stays
+    /// unchanged.
     pub async fn enqueue_claimed(&self, items: &[QueueEntry], hold: Duration) -> Result<(), StoreError> {
         // A clock that was set back makes no claim longer.
         let now = self.now();
         self.score_queued(items, "NX", |entry| (entry.since.min(now) + hold).0.cast_signed() - CLAIM as i64).await
     }
 
-    /// Gives entries their scores, one command a queue.
+    /// Sets the scores of entries, one command per queue.
     async fn score_queued(
         &self,
         items: &[QueueEntry],
@@ -122,8 +123,8 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Claims up to `n` heads for `hold`, most urgent first; with `ahead_of` only those that go before a job of the
-    /// usual priority that waits since then. A claim that lapses gives the entry its place back.
+    /// Claims up to `n` entries for `hold`, most urgent first; with `ahead_of` only those that go before a job of
+    /// normal priority that waits since then. A claim that lapses gives the entry its place back.
     pub async fn claim_queued(
         &self,
         tenant: &Tenant,
@@ -133,8 +134,8 @@ impl Store {
         ahead_of: Option<Time>,
     ) -> Result<Vec<QueueEntry>, StoreError> {
         let line = line.into();
-        // Counted in one flight and claimed in one: so the classes of one claim stay together, and two
-        // schedulers do not take one class each.
+        // Counted in one round trip and claimed in another: so the priorities of one claim stay together, and two
+        // schedulers do not take one priority each.
         let claimable = self.claimable(tenant, &line, ahead_of).await?;
         let (mut left, mut claims) = (n as u64, Vec::new());
         for (&priority, claimable) in Priority::ALL.iter().zip(claimable) {
@@ -167,7 +168,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// How many entries of each priority nobody has claimed, or has no more, and go before who is named.
+    /// How many entries of each priority are not claimed, or no longer, and go before `ahead_of`.
     async fn claimable(&self, tenant: &Tenant, line: &Line, ahead_of: Option<Time>) -> Result<Vec<u64>, StoreError> {
         let lapsed = format!("{:.0}", self.now().0 as f64 - CLAIM);
         let older = ahead_of.map_or_else(|| "+inf".to_owned(), |since| format!("({}", since.0));
@@ -187,7 +188,8 @@ impl Store {
         Ok(counts.chunks(2).map(|two| two.iter().sum()).collect())
     }
 
-    /// Gives claimed entries their places back, without waiting for the claim to lapse. One that is gone stays so.
+    /// Gives claimed entries their places back, without waiting for the claim to lapse. An entry that is gone stays
+    /// gone.
     pub async fn unclaim_queued(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
         self.score_queued(items, "XX", |entry| entry.since.0.cast_signed()).await
     }
@@ -206,8 +208,8 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Where an entry stands among all that wait for its topic; none if it is not there. Only reads,
-    /// and not in one step: with the queue moving it is off by as much as moved meanwhile.
+    /// The place of an entry among all that wait for its topic; none if it is not there. Only reads, and not in one
+    /// step: if the queue moves in the meantime, the result is off by as much.
     pub async fn queue_place(&self, entry: &QueueEntry) -> Result<Option<QueuePlace>, StoreError> {
         let ask = |verb: &str, priority: Priority, member: Option<Vec<u8>>| {
             let key = keys::queue(&entry.tenant, &entry.line, priority);
@@ -229,7 +231,7 @@ impl Store {
         for priority in Priority::ALL {
             let len: u64 = number(&next()?)?;
             waiting += len;
-            // Declared from first to last.
+            // Priorities are declared from first to last.
             more_urgent += if *priority < entry.priority { len } else { 0 };
         }
         let (Some(rank), Some(score)) = (rank, score) else { return Ok(None) };

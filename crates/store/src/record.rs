@@ -13,7 +13,7 @@ use muster_telemetry::{Emit, events::UnreadableRecord};
 use muster_wire::v1;
 use redis::Value;
 
-use crate::{NewJob, StoreError, lists::Place, script::bytes};
+use crate::{NewJob, StoreError, place::Place, script::bytes};
 
 /// What a job returned.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

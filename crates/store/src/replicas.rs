@@ -5,7 +5,7 @@
 //! stopped at once. Leaves to others: what a replica tells of its loops and settings (any JSON); nothing in
 //! here is ever decided by.
 
-use std::{future::Future, time::Duration};
+use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use muster_domain::{JobId, Time, time::micros};
 use serde::{Deserialize, Serialize};
@@ -59,16 +59,16 @@ pub struct Replica {
 }
 
 impl Store {
-    /// Announces a replica until `stop`, every few seconds and soon after a loop or the lock of a job
-    /// was won or lost; then takes the announcement back. `now` writes down what may have changed. Ends
+    /// Announces a replica until `stop`, every few seconds and soon after its address changed or a loop or
+    /// the lock of a job was won or lost; then takes the announcement back. `now` writes down what may have changed. Ends
     /// only by `stop`.
     pub async fn announce(&self, mut about: Replica, now: impl Fn(&mut Replica), stop: impl Future<Output = ()>) {
         let keep = async {
-            let (mut told, mut next) = ((Vec::new(), Vec::new()), Instant::now());
+            let (mut told, mut next) = ((Vec::new(), Vec::new(), String::new()), Instant::now());
             loop {
                 now(&mut about);
                 let deciding = self.deciding.jobs();
-                let news = (states(&about.loops), deciding.clone());
+                let news = (states(&about.loops), deciding.clone(), about.admin.clone());
                 if Instant::now() >= next || news != told {
                     about.deciding = deciding.iter().map(JobId::to_string).collect();
                     about.seen_at = self.now();
@@ -141,12 +141,21 @@ impl Store {
 
     /// How many replicas of a service have announced themselves within [`REPLICA_TTL`]. One read.
     pub async fn count_replicas(&self, service: &str) -> Result<usize, StoreError> {
+        Ok(self.replica_counts().await?.remove(service).unwrap_or(0))
+    }
+
+    /// The same for every service that has any. One read.
+    pub async fn replica_counts(&self) -> Result<BTreeMap<String, usize>, StoreError> {
         let since = self.now().0.saturating_sub(micros(REPLICA_TTL));
         let mut range = redis::cmd("ZRANGEBYSCORE");
         range.arg(keys::replicas().as_bytes()).arg(since).arg("+inf");
-        let names = list(self.router().call(Command::plain(range)).await?)?;
-        let prefix = member(service, "");
-        Ok(names.iter().filter(|name| name.starts_with(prefix.as_bytes())).count())
+        let mut counts = BTreeMap::new();
+        for name in list(self.router().call(Command::plain(range)).await?)? {
+            let name = String::from_utf8_lossy(&name);
+            let service = name.split(' ').next().unwrap_or_default();
+            *counts.entry(service.to_owned()).or_default() += 1;
+        }
+        Ok(counts)
     }
 }
 

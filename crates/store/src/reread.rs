@@ -91,6 +91,35 @@ fn life(info: &str) -> Option<String> {
 }
 
 impl Store {
+    /// Notes for a day that Redis lacked what the streams remembered, for whoever asks how it is. The last
+    /// note stands.
+    pub async fn note_emptied(&self, found: &str) -> Result<(), StoreError> {
+        let mut set = redis::cmd("SET");
+        set.arg(keys::emptied().as_bytes()).arg(format!("{} {found}", self.now().rfc3339())).arg("EX").arg(24 * 3600);
+        self.router().call(Command::plain(set)).await.map(|_| ())
+    }
+
+    /// That note: when it was, and what was found.
+    pub async fn emptied_note(&self) -> Result<Option<String>, StoreError> {
+        let mut get = redis::cmd("GET");
+        get.arg(keys::emptied().as_bytes());
+        match self.router().call(Command::plain(get)).await? {
+            Value::Nil => Ok(None),
+            value => Ok(Some(String::from_utf8_lossy(&bytes(value)?).into_owned())),
+        }
+    }
+
+    /// How many of these jobs are there, deleted ones that are remembered included. One pipeline.
+    pub async fn exist(&self, ids: &[JobId]) -> Result<u64, StoreError> {
+        let command = |id: &JobId| {
+            let mut cmd = redis::cmd("EXISTS");
+            cmd.arg(keys::job(*id).as_bytes());
+            Command::plain(cmd)
+        };
+        let replies = self.router().many(ids.iter().map(command).collect()).await;
+        replies.into_iter().try_fold(0, |sum, reply| Ok(sum + number::<u64>(&reply?)?))
+    }
+
     /// Which life of each primary it is. Fails only if it is not known who they are.
     pub async fn lives(&self) -> Result<Lives, StoreError> {
         let mut info = redis::cmd("INFO");

@@ -22,7 +22,7 @@ use redis::Value;
 use self::visit::Visit;
 use crate::{
     LeaderLock, Lease, Store, StoreError, keys,
-    lists::{BUCKET, Bucket},
+    place::{BUCKET, Bucket},
     router::Command,
     script::{list, number},
 };

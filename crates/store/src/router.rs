@@ -26,6 +26,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use muster_telemetry::{Emit, events::StoreAway};
 use redis::{Cmd, ConnectionInfo, Value};
 use tokio::sync::{Notify, watch};
 use tracing::warn;
@@ -198,7 +199,7 @@ impl Router {
     /// The same within a budget of its own.
     pub async fn many_within(&self, commands: Vec<Command>, budget: Duration) -> Vec<Result<Value, StoreError>> {
         let call = Call { deadline: Instant::now() + budget, durable: None };
-        let outcomes = drive(&self.0, commands, call).await;
+        let outcomes = self.send(commands, call).await;
         outcomes.into_iter().map(|outcome| outcome.map(|(value, _)| value)).collect()
     }
 
@@ -212,7 +213,20 @@ impl Router {
         wait: Duration,
     ) -> Vec<Result<(Value, usize), StoreError>> {
         let deadline = Instant::now() + self.0.settings.budget + wait;
-        drive(&self.0, commands, Call { deadline, durable: Some(Durability { kept, wait }) }).await
+        self.send(commands, Call { deadline, durable: Some(Durability { kept, wait }) }).await
+    }
+
+    /// Sends the commands. A call that Redis did not answer in time is counted once.
+    async fn send(&self, commands: Vec<Command>, call: Call) -> Vec<Result<(Value, usize), StoreError>> {
+        let outcomes = drive(&self.0, commands, call).await;
+        let away = outcomes.iter().find_map(|outcome| match outcome {
+            Err(StoreError::Unavailable { detail }) => Some(detail),
+            _ => None,
+        });
+        if let Some(detail) = away {
+            StoreAway { detail }.emit();
+        }
+        outcomes
     }
 
     /// Whether this is a cluster.
@@ -355,7 +369,7 @@ impl Inner {
                 node.heard(&live);
                 let message = format!("{}: {}", node.addr, error.details().unwrap_or_default());
                 match error.code() {
-                    code @ ("LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "MISCONF") => {
+                    code @ ("LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" | "MISCONF" | "OOM") => {
                         Err(Fault::Away(format!("{code} {message}")))
                     }
                     code => Err(Fault::Refused { code: code.to_owned(), message }),

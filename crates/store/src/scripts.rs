@@ -19,9 +19,11 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &job::MARK_RETRIED,
     &job::RELIST,
     &job::SUBMIT,
+    &lease::JOIN,
     &lease::RELEASE,
     &lease::RENEW,
     &lease::TAKE,
+    &limit::GIVE,
     &limit::TAKE,
     &line::DROP,
     &line::NOTE,
@@ -669,14 +671,20 @@ end
   end
 end
 local result, error = ARGV[3] or '', ARGV[4] or ''
-if result == '' and error == '' then
-  redis.call('HSET', KEYS[1], 's', packed)
-elseif error == '' then
-  redis.call('HSET', KEYS[1], 's', packed, 'r', result)
-elseif result == '' then
-  redis.call('HSET', KEYS[1], 's', packed, 'e', error)
-else
-  redis.call('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
+for try = 1, 2 do
+  local wrote
+  if result == '' and error == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed)
+  elseif error == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'r', result)
+  elseif result == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'e', error)
+  else
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
+  end
+  if type(wrote) ~= 'table' then break end
+  if try == 2 or to < 8 or not string.find(wrote.err, 'OOM', 1, true) then return wrote end
+redis.call('PERSIST', KEYS[1])
 end
 if event == 4 then
   if asked_lease > 0 then
@@ -845,10 +853,16 @@ if string.byte(raw, 1) ~= 7 or struct.unpack('>I8', raw, 19) ~= tonumber(ARGV[1]
 end
 local lease = math.max(struct.unpack('>I8', raw, 43), NOW + tonumber(ARGV[2]))
 local packed = string.sub(raw, 1, 42) .. struct.pack('>I8', lease) .. string.sub(raw, 51)
-if ARGV[3] == '' then
-  redis.call('HSET', KEYS[1], 's', packed)
-else
-  redis.call('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
+for try = 1, 2 do
+  local wrote
+  if ARGV[3] == '' then
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed)
+  else
+    wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
+  end
+  if type(wrote) ~= 'table' then break end
+  if try == 2 or not string.find(wrote.err, 'OOM', 1, true) then return wrote end
+redis.call('PERSIST', KEYS[1])
 end
 return struct.pack('>BI8I8', 128 + 1, 0, NOW) .. string.sub(packed, 1, head_end)
 "#,
@@ -1106,6 +1120,58 @@ pub(crate) mod lease {
         script::{Replied, Script},
     };
 
+    /// The source of `lease/join`.
+    pub(crate) static JOIN: ScriptSource = ScriptSource::new(
+        "lease/join",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local entries = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+local lapse, members = 0, {}
+for i = 1, #entries, 2 do
+  members[#members + 1] = entries[i]
+  if entries[i] ~= ARGV[1] and lapse == 0 then lapse = tonumber(entries[i + 1]) - now end
+end
+table.sort(members)
+return { string.format('%.0f', lapse), members }
+"#,
+    );
+
+    /// notes that a replica shares the locks of a loop, and tells who does.
+    pub(crate) struct Join {
+        /// members
+        pub(crate) key: Key,
+        /// who joins, or joins again
+        pub(crate) owner: Vec<u8>,
+        /// how long that holds without joining again
+        pub(crate) ttl_ms: u64,
+    }
+
+    /// What `lease/join` answers.
+    pub(crate) struct JoinReply {
+        /// when the first of the others lapses unless it joins again; 0 = there is none
+        pub(crate) lapse_ms: u64,
+        /// all of them, by name
+        pub(crate) members: Vec<Vec<u8>>,
+    }
+
+    impl Script for Join {
+        type Reply = JoinReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&JOIN, self.key.as_bytes())
+                .arg(self.owner)
+                .arg(self.ttl_ms)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(JoinReply { lapse_ms: reply.u64()?, members: reply.list()? })
+        }
+    }
+
     /// The source of `lease/release`.
     pub(crate) static RELEASE: ScriptSource = ScriptSource::new(
         "lease/release",
@@ -1246,6 +1312,52 @@ pub(crate) mod limit {
         router::{Command, ScriptSource},
         script::{Replied, Script},
     };
+
+    /// The source of `limit/give`.
+    pub(crate) static GIVE: ScriptSource = ScriptSource::new(
+        "limit/give",
+        r#"local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local tat = tonumber(redis.call('GET', KEYS[1]) or 0) - tonumber(ARGV[1]) * tonumber(ARGV[2]) / 1000
+if tat <= now then
+  redis.call('DEL', KEYS[1])
+  return 0
+end
+redis.call('SET', KEYS[1], string.format('%.3f', tat), 'PX', math.ceil((tat - now) / 1000) + 1000)
+return math.ceil(tat - now)
+"#,
+    );
+
+    /// gives tokens back that were taken for something that cost nothing. The bucket is never fuller than full.
+    pub(crate) struct Give {
+        /// bucket
+        pub(crate) key: Key,
+        /// so many are given back
+        pub(crate) n: u64,
+        /// nanoseconds between two at the steady rate
+        pub(crate) interval: u64,
+    }
+
+    /// What `limit/give` answers.
+    pub(crate) struct GiveReply {
+        /// microseconds until the bucket is full again
+        pub(crate) left: u64,
+    }
+
+    impl Script for Give {
+        type Reply = GiveReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&GIVE, self.key.as_bytes())
+                .arg(self.n)
+                .arg(self.interval)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(GiveReply { left: reply.u64()? })
+        }
+    }
 
     /// The source of `limit/take`.
     pub(crate) static TAKE: ScriptSource = ScriptSource::new(

@@ -18,7 +18,7 @@ use muster_domain::{JobId, Line, Tenant, ids::SHARDS};
 use redis::Value;
 
 use crate::{
-    LeaderLock, Lease, Store, StoreError,
+    HomeKind, LeaderLock, Lease, Store, StoreError,
     homes::text,
     keys,
     router::{Command, NodeAddr},
@@ -120,6 +120,8 @@ pub struct Scrubbed {
     pub homes: u64,
     /// Of these, homes of jobs that ended badly and left no dead letter: their ends are to be finished.
     pub unfinished: u64,
+    /// Homes that were due later than their records allow, brought nearer.
+    pub late: u64,
     /// Queue entries of queued jobs.
     pub queued: u64,
     /// Places in listings, and listings that nobody had noted.
@@ -260,7 +262,7 @@ impl Store {
         if strays.is_empty() {
             return Ok(0);
         }
-        let key = keys::homes(shard);
+        let key = keys::homes(HomeKind::Job, shard);
         let mut cmd = redis::cmd("ZREM");
         cmd.arg(key.as_bytes());
         for id in strays {

@@ -14,6 +14,8 @@ mod bounded;
 mod claims;
 #[path = "conformance/failover.rs"]
 mod failover;
+#[path = "conformance/full.rs"]
+mod full;
 #[path = "conformance/homes.rs"]
 mod homes;
 #[path = "conformance/leases.rs"]
@@ -56,6 +58,8 @@ mod stories;
 mod transitions;
 #[path = "conformance/unreadable.rs"]
 mod unreadable;
+#[path = "conformance/vitals.rs"]
+mod vitals;
 #[path = "conformance/whole.rs"]
 mod whole;
 
@@ -123,6 +127,7 @@ on_both! {
     homes::a_forward_always_changes_the_score,
     homes::an_orphan_is_dropped_only_if_due_and_untouched,
     homes::homes_are_due_in_order_and_the_next_is_known,
+    homes::homes_of_runs_and_schedules_stand_apart_from_those_of_jobs,
     queues::priority_goes_first_then_age,
     queues::a_claimed_entry_is_not_claimed_twice,
     queues::a_lapsed_claim_comes_first_again,

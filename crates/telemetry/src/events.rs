@@ -1,9 +1,9 @@
-//! Notable faults: one call that logs and counts.
+//! Notable faults: one call logs and counts a fault.
 //!
-//! Knows: the stable name of each fault (`event="lease_lost"` in the log line), its level
-//! and its counter. Promises: a fault is never counted without a log line or logged without
-//! a count; faults that can come by the thousand are logged at most once a second, with how
-//! many were left out. Leaves to others: what to do about the fault.
+//! This module knows the stable name of each fault (`event="lease_lost"` in the log line), its level and its counter. A
+//! fault is never counted without a log line or logged without a count, except for faults that can occur by the
+//! thousand: they are logged at most once a second, with the number of lines left out. The caller decides what to do
+//! about the fault.
 
 use std::sync::{
     OnceLock,
@@ -15,17 +15,17 @@ use tracing::{debug, error, info, warn};
 
 use crate::metrics::{Counter, count};
 
-/// A fault that can be told.
+/// A fault that can be logged and counted.
 pub trait Emit {
-    /// Logs it under its stable name, and counts it.
+    /// Logs the fault under its stable name, and counts it.
     fn emit(self);
 }
 
-/// A named task panicked. Its supervisor goes on.
+/// A named task panicked. Its supervisor continues.
 pub struct TaskPanicked<'a> {
     /// The task's name.
     pub task: &'a str,
-    /// What the panic said.
+    /// The message of the panic.
     pub detail: &'a str,
 }
 
@@ -40,7 +40,7 @@ impl Emit for TaskPanicked<'_> {
 pub struct LeaseLost<'a> {
     /// The lock's name, without ids.
     pub lock: &'a str,
-    /// Why it is thought lost.
+    /// Why the lease is considered lost.
     pub detail: &'a str,
 }
 
@@ -51,11 +51,11 @@ impl Emit for LeaseLost<'_> {
     }
 }
 
-/// Somebody wrote under an old fence or version and was refused. Normal after a rescue.
+/// A write under an old fence or version was refused. Normal after a rescue.
 pub struct StaleWrite<'a> {
     /// The job event that was refused.
     pub event: &'a str,
-    /// Whose write it was: a job id, for the log only.
+    /// The id of the job that the write was about; for the log only.
     pub job: &'a dyn std::fmt::Display,
 }
 
@@ -68,9 +68,9 @@ impl Emit for StaleWrite<'_> {
 
 /// A message could not be read and becomes a dead letter.
 pub struct Undecodable<'a> {
-    /// Where it came from; for the log only.
+    /// The subject that the message came from; for the log only.
     pub subject: &'a str,
-    /// What was wrong with it; for the log only.
+    /// What was wrong with the message; for the log only.
     pub detail: &'a str,
 }
 
@@ -83,7 +83,7 @@ impl Emit for Undecodable<'_> {
 
 /// A call to Redis failed, or ran out of its time budget.
 pub struct StoreAway<'a> {
-    /// What the call said.
+    /// The error of the call.
     pub detail: &'a str,
 }
 
@@ -97,13 +97,13 @@ impl Emit for StoreAway<'_> {
     }
 }
 
-/// What a topic was told cannot be read; what was known of it before goes on to hold.
+/// A topic's settings cannot be read; the last known settings stay in effect.
 pub struct UnreadableSettings<'a> {
-    /// Whose topic; for the log only.
+    /// The tenant that owns the topic; for the log only.
     pub tenant: &'a str,
-    /// Which topic; for the log only.
+    /// The name of the topic; for the log only.
     pub topic: &'a str,
-    /// What is wrong.
+    /// The reason.
     pub detail: &'a dyn std::fmt::Display,
 }
 
@@ -115,12 +115,12 @@ impl Emit for UnreadableSettings<'_> {
     }
 }
 
-/// A job's record cannot be read, and waiting does not mend it. The job is passed over until somebody
-/// removes it. Said once a minute.
+/// A job's record cannot be read, and waiting does not repair it. The job is skipped until an operator removes it.
+/// Logged once a minute.
 pub struct UnreadableRecord<'a> {
-    /// Which job: for the log only.
+    /// The id of the job; for the log only.
     pub job: &'a dyn std::fmt::Display,
-    /// What is wrong with it.
+    /// What is wrong with the record.
     pub detail: &'a dyn std::fmt::Display,
 }
 
@@ -137,7 +137,7 @@ impl Emit for UnreadableRecord<'_> {
 
 /// A call to NATS failed or timed out.
 pub struct BusAway<'a> {
-    /// What the call said.
+    /// The error of the call.
     pub detail: &'a str,
 }
 
@@ -151,11 +151,11 @@ impl Emit for BusAway<'_> {
     }
 }
 
-/// A publish was not acknowledged; Redis still holds what it said.
+/// A publish was not acknowledged; Redis still holds the data of the message.
 pub struct PublishFailed<'a> {
     /// The subject's family (`sys.job.submit`, `job`, `worker.jobs`), without ids or topics.
     pub subject: &'static str,
-    /// What the bus said.
+    /// The error of the bus.
     pub detail: &'a str,
 }
 
@@ -171,7 +171,7 @@ impl Emit for PublishFailed<'_> {
 
 /// Messages were published again because the first ones were lost or unanswered.
 pub struct Replayed {
-    /// How many.
+    /// The number of messages.
     pub n: u64,
 }
 
@@ -182,11 +182,11 @@ impl Emit for Replayed {
     }
 }
 
-/// Whoever has a say in a job gave no answer, or none that makes sense. It is asked again.
+/// The policy hook gave no answer for a job, or an answer that makes no sense. The scheduler asks again.
 pub struct Unanswered<'a> {
-    /// Which job: for the log only.
+    /// The id of the job; for the log only.
     pub job: &'a dyn std::fmt::Display,
-    /// What came instead.
+    /// The error, or the answer that was received.
     pub detail: &'a str,
 }
 
@@ -200,11 +200,11 @@ impl Emit for Unanswered<'_> {
     }
 }
 
-/// Spans were dropped, because the collector of traces is away, slow or at fault. Said once a minute.
+/// Spans were dropped, because the trace collector is away, slow or faulty. Logged once a minute.
 pub struct SpansLost<'a> {
-    /// How many.
+    /// The number of spans.
     pub n: u64,
-    /// What the collector said, or what kept them from it.
+    /// The error of the collector, or the reason why the spans did not reach it.
     pub detail: &'a str,
 }
 
@@ -218,7 +218,7 @@ impl Emit for SpansLost<'_> {
     }
 }
 
-/// Lets so many log lines through per second (or minute), and counts the ones it held back.
+/// Lets a limited number of log lines through per second (or minute), and counts the lines that it held back.
 #[derive(Debug)]
 pub struct Quiet {
     lines: u64,
@@ -233,7 +233,7 @@ impl Quiet {
         Quiet::lines(1)
     }
 
-    /// At most so many lines in any second.
+    /// At most this many lines in any second.
     pub const fn lines(lines: u64) -> Quiet {
         Quiet {
             lines,
@@ -244,15 +244,15 @@ impl Quiet {
         }
     }
 
-    /// One line in any minute, for what nobody has to hurry about.
+    /// One line in any minute, for faults that are not urgent.
     const fn a_minute() -> Quiet {
         Quiet { every_ms: 60_000, ..Quiet::new() }
     }
 
-    /// `Some(n)`: speak, and say that `n` were left out. `None`: stay quiet.
+    /// `Some(n)`: log the line, and say that `n` lines were left out. `None`: do not log.
     pub fn speak(&self) -> Option<u64> {
         static START: OnceLock<Instant> = OnceLock::new();
-        // One span ahead, so that the very first fault of a process is heard.
+        // One interval ahead, so that the very first fault of a process is logged.
         let now =
             self.every_ms + u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX);
         self.speak_at(now)

@@ -1,11 +1,10 @@
-//! How spans leave this process: by OTLP, in batches, from a thread of their own.
+//! Exports the spans of this process: by OTLP, in batches, from a thread of their own.
 //!
-//! Knows: the collector, the queue before it, and which process the spans are of. Promises: who ends
-//! a span never waits; a collector that is away, slow or at fault costs spans and nothing else, and
-//! those are counted and told ([`SpansLost`]); a stop flushes for as long as it is given and no
-//! longer. The sampler and the headers are the standard ones (`OTEL_TRACES_SAMPLER`,
-//! `OTEL_EXPORTER_OTLP_HEADERS`), read by the libraries themselves; headers are never shown. Leaves to
-//! others: which spans there are ([`spans`](crate::spans)).
+//! This module knows the collector, the queue before it, and the process that the spans come from. Ending a span never
+//! waits. A collector that is away, slow or faulty costs spans and nothing else; lost spans are counted and logged
+//! ([`SpansLost`]). A stop flushes within the time that it is given and no longer. The sampler and the headers are the
+//! standard ones (`OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`), read by the libraries themselves; headers are
+//! never shown. [`spans`](crate::spans) defines the spans.
 
 use std::{
     fmt,
@@ -34,32 +33,32 @@ use tokio::runtime::Handle;
 
 use crate::{Emit, events::SpansLost};
 
-/// Most spans that wait for the collector; about a kilobyte each.
+/// The most spans that wait for the collector; about a kilobyte each.
 const QUEUE: usize = 8_192;
-/// Spans that share a request.
+/// How many spans share one request.
 const BATCH: usize = 512;
-/// How long the collector may take for one.
+/// How long the collector may take to answer one request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
-/// The tracer, where spans are exported. Without one nothing about a span is done at all.
+/// The tracer, if spans are exported. Without a tracer, no work is done for a span at all.
 pub(crate) fn tracer() -> Option<&'static SdkTracer> {
     TRACER.get()
 }
 
-/// Which process the spans are of.
+/// The process that the spans come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// Such as `muster-gateway`.
+    /// The name of the service, such as `muster-gateway`.
     pub service: &'a str,
-    /// The replica or worker.
+    /// The name of the replica or worker.
     pub instance: &'a str,
-    /// What runs.
+    /// The version of the program.
     pub version: &'a str,
 }
 
-/// The exporter cannot be made of what it was told.
+/// The exporter cannot be created from its settings.
 #[derive(Debug)]
 pub struct ExportFault(String);
 
@@ -79,10 +78,10 @@ pub struct Export {
 }
 
 impl Export {
-    /// From now on spans go to `<endpoint>/v1/traces`. Requests run on the present tokio runtime.
+    /// Starts exporting spans to `<endpoint>/v1/traces`. Requests run on the current tokio runtime.
     pub fn install(endpoint: &str, origin: Origin<'_>) -> Result<Export, ExportFault> {
         let export = Export::to(endpoint, origin)?;
-        // Already set: by an earlier export of the same process, which goes on.
+        // If the tracer is already set, an earlier export of this process set it, and that export continues.
         let _ = TRACER.set(export.tracer());
         Ok(export)
     }
@@ -96,7 +95,7 @@ impl Export {
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
             .with_timeout(ANSWER_WITHIN)
-            // Once more, in case that a connection was just closed: what is away longer costs spans.
+            // Retry once, in case the connection was just closed. A longer outage costs spans.
             .with_retry_policy(RetryPolicy::default().with_max_retries(1))
             .build()
             .map_err(|fault| ExportFault(fault.to_string()))?;
@@ -117,15 +116,15 @@ impl Export {
         Export { provider, state }
     }
 
-    /// For spans that are made elsewhere, such as by a layer of `tracing`.
+    /// The tracer for spans that other code makes, such as a `tracing` layer.
     pub fn tracer(&self) -> SdkTracer {
         self.provider.tracer("muster")
     }
 
-    /// Delivers what waits, or gives it up when the time is over.
+    /// Delivers the waiting spans, or drops them when the time is over.
     pub async fn stop(self, within: Duration) {
         let Export { provider, state } = self;
-        // Blocks its thread while the requests run on this runtime.
+        // This call blocks its thread while the requests run on this runtime.
         let _ = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(within)).await;
         let left = state.waiting.load(Ordering::Relaxed);
         if left > 0 {
@@ -134,7 +133,7 @@ impl Export {
     }
 }
 
-/// The endpoint is named in the log when it is away, so it must hold nothing that lets somebody in.
+/// The endpoint must not contain credentials, because it appears in the log when the collector is away.
 fn check(endpoint: &str) -> Result<(), ExportFault> {
     let uri = endpoint.parse::<http::Uri>().unwrap_or_default();
     let plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
@@ -144,16 +143,16 @@ fn check(endpoint: &str) -> Result<(), ExportFault> {
     }
 }
 
-/// What the parts of an export know in common.
+/// The state that the parts of an export share.
 #[derive(Debug, Default)]
 struct State {
-    /// Spans that ended and were not delivered yet.
+    /// Spans that have ended and are not delivered yet.
     waiting: AtomicUsize,
-    /// Why the last request failed; the exporter itself does not say.
+    /// Why the last request failed; the exporter itself does not report it.
     fault: Mutex<Option<String>>,
 }
 
-/// The way in: takes spans while there is room.
+/// The input side: takes spans while there is room.
 #[derive(Debug)]
 struct Queue {
     batch: BatchSpanProcessor,
@@ -184,7 +183,7 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// The way out: what was not delivered is told.
+/// The output side: reports spans that were not delivered.
 #[derive(Debug)]
 struct Delivered<E> {
     exporter: E,
@@ -208,7 +207,7 @@ impl<E: SpanExporter> SpanExporter for Delivered<E> {
     }
 }
 
-/// Our own HTTP client, on our own runtime: batches are sent from a thread that has none.
+/// An HTTP client on this process's own runtime: the thread that sends batches has no runtime.
 #[derive(Debug)]
 struct OnRuntime {
     client: reqwest::Client,
@@ -219,7 +218,7 @@ struct OnRuntime {
 impl OnRuntime {
     fn new(state: &Arc<State>) -> Result<OnRuntime, ExportFault> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Headers may let somebody in: they go to whom they were meant for.
+        // No redirects: headers may contain credentials, and must reach only the configured collector.
         let client = reqwest::Client::builder().timeout(ANSWER_WITHIN).redirect(reqwest::redirect::Policy::none());
         let client = client.build().map_err(|fault| ExportFault(fault.to_string()))?;
         Ok(OnRuntime { client, runtime: Handle::current(), state: Arc::clone(state) })
@@ -238,7 +237,7 @@ impl HttpClient for OnRuntime {
     }
 }
 
-/// A fault with its innermost reason: where, and why.
+/// An error with its innermost cause.
 fn said(fault: &(dyn std::error::Error + 'static)) -> String {
     let inner = std::iter::successors(fault.source(), |inner| inner.source()).last();
     inner.map_or_else(|| fault.to_string(), |inner| format!("{fault}: {inner}"))

@@ -1,12 +1,11 @@
-//! What the services say about themselves.
+//! Metrics, logs, traces and notable faults of the services.
 //!
-//! Knows: the name, help text and labels of every metric ([`metrics`]), the notable faults
-//! that are logged and counted by one call ([`events`], for panics [`panics`]), logs and W3C trace context
-//! ([`trace`]), and, with the feature `otlp`, the spans of services and their export
-//! ([`spans`], [`export`]). Promises: a metric or fault exists once, as a value of an enum or a struct,
-//! so that dashboards cannot name what nobody writes; labels stay bounded whatever callers
-//! pass; recording before [`Exporter::install`] is a cheap no-op. Leaves to others: serving
-//! the text (`chassis`), deciding what is worth counting (everybody).
+//! This crate knows the name, help text and labels of every metric ([`metrics`]), the notable faults that are logged
+//! and counted by one call ([`events`], for panics [`panics`]), logs and W3C trace context ([`trace`]), and, with the
+//! feature `otlp`, the spans of services and their export ([`spans`], [`export`]). A metric or fault exists once, as a
+//! value of an enum or a struct, so that dashboards cannot name a metric that no code writes. Labels stay bounded
+//! whatever callers pass. Recording before [`Exporter::install`] is a cheap no-op. `chassis` serves the text, and every
+//! crate decides what is worth counting.
 
 pub mod events;
 #[cfg(feature = "otlp")]

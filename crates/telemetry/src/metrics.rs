@@ -1,10 +1,10 @@
 //! Metric names as enums, and the three calls that record them.
 //!
-//! Knows: each metric's name, help text and label names; [`catalogue`] holds the list.
-//! Promises: base units, `_total` on counters, the constant label `pod` on every series, at
-//! most [`LABEL_LIMIT`] distinct values per label (the rest is `_other`), and a recording
-//! path without allocation once a series is known to its thread. Leaves to others: which
-//! port shows the text.
+//! This module knows each metric's name, help text and label names; [`catalogue`] holds the list.
+//! It guarantees base units, `_total` on counters, the constant label `pod` on every series, at
+//! most [`LABEL_LIMIT`] distinct values per label (the rest becomes `_other`), and a recording path
+//! without allocation once a thread has used a series. Other crates decide which port shows the
+//! text.
 
 mod catalogue;
 mod labels;
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use metrics::{Key, KeyName, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-pub use catalogue::{Counter, Gauge, Histogram};
+pub use catalogue::{Counter, Gauge, Histogram, Teller};
 pub use labels::{LABEL_LIMIT, OTHER, topic_label};
 
 static RECORDER: OnceLock<(PrometheusRecorder, PrometheusHandle)> = OnceLock::new();
@@ -36,7 +36,8 @@ pub fn observe(histogram: Histogram, labels: &[(&'static str, &str)], value: f64
     series::histogram(histogram, labels, |handle| handle.record(value));
 }
 
-/// The text that a scrape reads. One per process: every copy shows the same series.
+/// The text that a scrape reads. There is one exporter per process: every clone shows the same
+/// series.
 #[derive(Clone)]
 pub struct Exporter {
     handle: PrometheusHandle,
@@ -67,8 +68,8 @@ impl Exporter {
         self.handle.render()
     }
 
-    /// Folds recorded observations into their buckets. Call it every few seconds: without
-    /// it, observations pile up in memory until the next scrape.
+    /// Moves recorded observations into their buckets. Call it every few seconds: without it,
+    /// observations pile up in memory until the next scrape.
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }

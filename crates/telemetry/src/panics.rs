@@ -1,7 +1,8 @@
-//! What becomes of work that panics, wherever it runs: it is counted and logged under a name, and costs nobody else.
+//! Handling of work that panics, wherever it runs: the panic is counted and logged under a name, and affects no other
+//! work.
 //!
-//! For those below the chassis, who have no named tasks: what they run beside their callers is
-//! [`caught`], and taken up again after a [`Pauses::rest`] or by the next call.
+//! This is for crates below the chassis, which have no named tasks: work that they run beside their callers is
+//! [`caught`], and resumed after a [`Pauses::rest`] or by the next call.
 
 use std::{
     any::Any,
@@ -17,7 +18,7 @@ use crate::events::{Emit, TaskPanicked};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The work panicked; it has been told already.
+/// The work panicked; the panic is already logged and counted.
 #[derive(Debug)]
 pub struct Panicked;
 
@@ -29,13 +30,13 @@ pub async fn caught<T>(name: &'static str, work: impl Future<Output = T>) -> Res
     })
 }
 
-/// What a panic said, if it said it in words.
+/// The message of a panic, if it has one.
 pub fn said(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
 }
 
-/// The pauses before work that ended badly is taken up again: each twice as long, up to some seconds.
+/// The pauses before failed work is resumed: each is twice as long as the one before, up to some seconds.
 #[derive(Debug)]
 pub struct Pauses {
     next: Duration,
@@ -49,7 +50,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// Waits. Who ran well for a while since the last time starts over with short pauses.
+    /// Waits. If the work ran well for a while since the last pause, starts over with short pauses.
     pub async fn rest(&mut self) {
         if self.rested.elapsed() > 2 * LONGEST_PAUSE {
             self.next = FIRST_PAUSE;

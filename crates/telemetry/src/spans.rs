@@ -1,10 +1,9 @@
 //! The spans that services make.
 //!
-//! Knows: what each is called, whose child it is and what it says. Promises: where nothing is
-//! exported each of these is a look at a static and no more; a trace that its caller did not sample
-//! gets no span of a job. Attributes of jobs have the names of the API, those of requests the names of
-//! OpenTelemetry. Leaves to others: the way out ([`export`](crate::export)), and the span of an
-//! attempt, which its worker makes.
+//! This module knows the name, parent and attributes of each span. If nothing is exported, each call only reads a
+//! static. A trace that its caller did not sample gets no span of a job. Attributes of jobs have the names of the API,
+//! those of requests the names of OpenTelemetry. [`export`](crate::export) sends the spans out; the worker makes the
+//! span of an attempt.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,21 +16,22 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 
 use crate::export::tracer;
 
-/// Whether spans are exported at all. Ask before anything is read or copied for one.
+/// Whether spans are exported at all. Check this before reading or copying anything for a span.
 pub fn exported() -> bool {
     tracer().is_some()
 }
 
-/// The context that a message carries, where spans are exported; elsewhere it is not even read.
+/// The context that a message carries, if spans are exported; otherwise the header is not even read.
 pub fn carried(traceparent: &str) -> Option<TraceParent> {
     exported().then(|| TraceParent::parse(traceparent)).flatten()
 }
 
-/// A request to the API, from its head to its answer. One that is dropped unanswered ends there.
+/// The span of a request to the API, from its head to its answer. If the request is dropped unanswered, the span ends
+/// there.
 pub struct Request(Span);
 
 impl Request {
-    /// Begins it, in the caller's trace or in one of its own. `None` where nothing is exported.
+    /// Begins the span, in the caller's trace or in a new one. `None` if nothing is exported.
     pub fn begin(method: &str, route: Option<&str>, path: &str, caller: Option<TraceParent>) -> Option<Request> {
         Request::of(tracer()?, method, route, path, caller)
     }
@@ -43,7 +43,7 @@ impl Request {
         path: &str,
         caller: Option<TraceParent>,
     ) -> Option<Request> {
-        // Names are few, whatever clients make up.
+        // Keeps the number of span names small, whatever methods clients invent.
         let method = KNOWN_METHODS.iter().copied().find(|known| *known == method);
         let verb = method.unwrap_or("HTTP");
         let name = route.map_or_else(|| verb.to_owned(), |route| format!("{verb} {route}"));
@@ -54,11 +54,11 @@ impl Request {
         attributes.extend(route.map(|route| KeyValue::new("http.route", route.to_owned())));
         let builder = tracer.span_builder(name).with_kind(SpanKind::Server).with_attributes(attributes);
         let span = tracer.build_with_context(builder, &under(caller));
-        // After the export's end a tracer makes spans without ids.
+        // After the export has ended, a tracer makes spans without ids.
         span.span_context().is_valid().then_some(Request(span))
     }
 
-    /// The context that goes on from here.
+    /// The context to pass on with the request.
     pub fn context(&self) -> TraceParent {
         let context = self.0.span_context();
         TraceParent {
@@ -68,7 +68,7 @@ impl Request {
         }
     }
 
-    /// Ends it. Only what is our fault is an error: 4xx is the client's.
+    /// Ends the span. Only a 5xx is an error: a 4xx is the client's fault.
     pub fn answered(mut self, status: u16) {
         self.0.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
         if status >= 500 {
@@ -77,10 +77,10 @@ impl Request {
     }
 }
 
-/// What a span keeps of a path: anybody may send one, of any length.
+/// How many bytes of a path a span keeps: a client may send a path of any length.
 const PATH_BYTES: usize = 256;
 
-/// The first [`PATH_BYTES`] of it, up to a whole character.
+/// The first [`PATH_BYTES`] of a path, cut on a character boundary.
 fn beginning(path: &str) -> &str {
     let mut end = path.len().min(PATH_BYTES);
     while !path.is_char_boundary(end) {
@@ -91,11 +91,12 @@ fn beginning(path: &str) -> &str {
 
 const KNOWN_METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
-/// A job being put on its topic. Ends when it is dropped.
+/// The span of publishing a job's offer. Ends when it is dropped.
 pub struct Dispatch(Span);
 
 impl Dispatch {
-    /// Begins it, if its trace is exported. `version` is the record's, under which it may be started.
+    /// Begins the span, if its trace is exported. `version` is the record's version, under which the job may be
+    /// started.
     pub fn begin(trace: TraceParent, id: JobId, topic: &str, version: u32) -> Option<Dispatch> {
         Dispatch::of(tracer()?, trace, id, topic, version)
     }
@@ -110,13 +111,13 @@ impl Dispatch {
         trace.is_sampled().then(|| Dispatch(tracer.build_with_context(builder, &under(Some(trace)))))
     }
 
-    /// It does not stand on the bus. The look will find it.
+    /// The offer is not on the bus. A look will find the job.
     pub fn failed(&mut self, detail: &str) {
         self.0.set_status(Status::error(detail.to_owned()));
     }
 }
 
-/// A job from its acceptance to its end, both by Redis' clock, if its trace is exported.
+/// Makes the span of a job from its acceptance to its end, both by the Redis clock, if its trace is exported.
 pub fn job(trace: TraceParent, id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_code: Option<&str>) {
     if let Some(tracer) = tracer().filter(|_| trace.is_sampled()) {
         ended(tracer, trace, id, tenant, topic, head, error_code);
@@ -148,7 +149,7 @@ fn ended(
     span.end_with_timestamp(moment(head.since));
 }
 
-/// Under this context, or at the beginning of a trace.
+/// A context under this parent, or at the beginning of a trace.
 fn under(parent: Option<TraceParent>) -> Context {
     let Some(TraceParent { trace_id, parent_id, flags }) = parent else { return Context::new() };
     let (trace, span) = (TraceId::from(trace_id), SpanId::from(parent_id));

@@ -1,8 +1,8 @@
 //! Logs, trace context, and text that must not be logged.
 //!
-//! Knows: how a `traceparent` becomes a span and a header again; where logs go and in which
-//! format. Promises: a [`Secret`] never shows its content by accident. Leaves to others:
-//! carrying the context in envelopes (`wire`), making and exporting spans (`spans`, `export`).
+//! This module knows how a `traceparent` becomes a span and a header again, where logs go and in
+//! which format. A [`Secret`] never shows its content by accident. `wire` carries the context in
+//! envelopes; `spans` and `export` make and export spans.
 
 use std::{fmt, io::IsTerminal};
 
@@ -13,14 +13,14 @@ use tracing_subscriber::{EnvFilter, util::SubscriberInitExt};
 /// The HTTP header that carries the context.
 pub const HEADER: &str = "traceparent";
 
-/// The context of a request: the caller's trace, one span further down, or a new trace when
-/// the caller sent none or one that cannot be read.
+/// The context of a request: a child span in the caller's trace, or a new trace if the caller sent
+/// no header or an invalid one.
 pub fn accept(header: Option<&str>) -> TraceParent {
     header.and_then(TraceParent::parse).map_or_else(TraceParent::fresh, TraceParent::child)
 }
 
-/// A span under which log lines carry the trace. It is of level `debug`: at the default
-/// level it costs nothing, which matters at tens of thousands of jobs a second.
+/// A span under which log lines carry the trace. Its level is `debug`: at the default level it
+/// costs nothing, which matters at tens of thousands of jobs a second.
 pub fn span(work: &'static str, context: &TraceParent) -> Span {
     tracing::debug_span!("traced", work, trace_id = %TraceHex(context.trace_id), parent_id = %SpanHex(context.parent_id))
 }
@@ -46,7 +46,7 @@ impl fmt::Display for SpanHex {
 pub struct LogSettings {
     /// Levels by target: `info`, or `info,muster_store=debug`.
     pub level_filter: String,
-    /// One JSON object a line instead of text for people.
+    /// Log one JSON object per line instead of text for people.
     pub json: bool,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for LogFault {
 
 impl std::error::Error for LogFault {}
 
-/// Whether a level filter can be read, without using it.
+/// Checks whether a level filter can be read, without using it.
 pub fn check_filter(filter: &str) -> Result<(), LogFault> {
     EnvFilter::try_new(filter).map(drop).map_err(|fault| LogFault(fault.to_string()))
 }
@@ -78,7 +78,7 @@ pub fn check_filter(filter: &str) -> Result<(), LogFault> {
 pub fn init_logs(settings: &LogSettings) -> Result<(), LogFault> {
     let filter = EnvFilter::try_new(&settings.level_filter).map_err(|fault| LogFault(fault.to_string()))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Already set up: by an earlier call, or by a test that captures its logs.
+    // If logging is already set up, an earlier call did it, or a test that captures its logs.
     let _ = if settings.json {
         builder.json().flatten_event(true).finish().try_init()
     } else {

@@ -1,4 +1,4 @@
-//! The text that a scrape reads: labels, limits, zeros, and what promtool thinks of it.
+//! Tests of the text that a scrape reads: labels, limits, zeros, and the verdict of promtool.
 
 use std::{
     io::Write,

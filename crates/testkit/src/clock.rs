@@ -1,4 +1,4 @@
-//! Lies about the time of day: libfaketime, which leaves a process's monotonic clock alone.
+//! Fakes the time of day with libfaketime, which leaves a process's monotonic clock alone.
 
 use std::{fs, path::PathBuf};
 
@@ -9,11 +9,11 @@ fn library() -> PathBuf {
     found.next().expect("libfaketime is installed (Debian's package `libfaketime`)")
 }
 
-/// What to set for a process that shall believe it is this far from now, such as `-5m`.
+/// The environment of a process whose clock shall differ from now by `offset`, such as `-5m`.
 pub fn off_by(offset: &str) -> [(&'static str, String); 4] {
     [
-        // The C library second: its allocator then comes before jemalloc, which reads the clock while the
-        // library that lies about it is still being loaded.
+        // The C library comes second: then its allocator takes precedence over jemalloc, which reads the clock while
+        // libfaketime is still being loaded.
         ("LD_PRELOAD", format!("{}:libc.so.6", library().display())),
         ("FAKETIME", offset.to_owned()),
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),

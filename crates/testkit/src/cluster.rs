@@ -24,18 +24,18 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts one and waits until all slots are served and all replicas follow.
+    /// Starts a cluster and waits until all slots are served and all replicas follow.
     pub async fn start() -> RedisCluster {
         off_runtime(|| Self::start_at(None)).await
     }
 
-    /// The same, and the clock of the last node, which begins as a replica, is this far off.
+    /// The same, but the clock of the last node, which begins as a replica, is off by `offset`.
     pub async fn start_with_a_replica_at(offset: &'static str) -> RedisCluster {
         off_runtime(move || Self::start_at(Some(offset))).await
     }
 
-    /// One for tests that kill no node: none is taken for dead because a busy machine let it wait, which
-    /// would cost it what its replica does not have yet.
+    /// Starts a cluster for tests that kill no node: no node is taken for dead because a busy machine delayed it.
+    /// That would lose the writes that its replica does not have yet.
     pub async fn start_steady() -> RedisCluster {
         off_runtime(Self::start_steady_blocking).await
     }
@@ -46,7 +46,7 @@ impl RedisCluster {
         cluster
     }
 
-    /// How long a node is silent before the others take it for dead.
+    /// Sets how long a node is silent before the others take it for dead.
     pub async fn set_node_timeout(&self, timeout: Duration) {
         let ports = self.running_ports();
         off_runtime(move || set_node_timeout(&ports, timeout)).await;
@@ -158,7 +158,7 @@ fn healthy(ports: &[u16]) -> bool {
         } else if !replication.contains("master_link_status:up\r") {
             return false;
         }
-        // With nobody dead, each primary has its replica: a failover is possible again.
+        // If all nodes run, each primary has its replica: a failover is possible again.
         if ports.len() == NODES && replication.contains("role:master\r") && replication.contains("connected_slaves:0\r")
         {
             return false;

@@ -1,5 +1,5 @@
-//! Temporary folders whose name carries the process, so that what a killed test left behind is
-//! removed by the next one. Shared servers are never dropped, hence never tidy up themselves.
+//! Temporary folders whose name carries the process id, so that the next test process removes what a killed one left
+//! behind. Shared servers are never dropped, so they never remove their folders themselves.
 
 use std::{path::Path, sync::Once};
 
@@ -25,7 +25,7 @@ fn sweep() {
         if let Some(pid) = owner
             && !Path::new("/proc").join(pid).exists()
         {
-            // Another test process may be sweeping as well: whoever comes second finds nothing.
+            // Another test process may be sweeping as well: the second one finds nothing.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }

@@ -2,10 +2,10 @@
 //! free loopback ports in temporary folders, faults to put on them, waiting with a deadline, and reading
 //! server-sent events.
 //!
-//! Promises: servers die with the test process, however it ends; tests and test binaries that run in
-//! parallel do not collide; nothing here depends on the runtime of the test that called first.
-//! What goes wrong while a server starts is a panic with the tail of the server's log.
-//! Knows nothing of Muster's crates, so that every one of them can use it in its tests.
+//! Promises: servers die with the test process, however it ends; tests and test binaries that run in parallel do not
+//! collide; nothing here depends on the runtime of the test that called first. A failure while a server starts is a
+//! panic with the tail of the server's log. This crate uses none of Muster's crates, so that each of them can use it
+//! in its tests.
 
 mod binaries;
 pub mod clock;

@@ -34,7 +34,7 @@ struct Inner {
 }
 
 impl NatsServer {
-    /// Starts one and waits until JetStream answers.
+    /// Starts a server and waits until JetStream answers.
     pub async fn start() -> NatsServer {
         off_runtime(Self::start_blocking).await
     }
@@ -74,12 +74,12 @@ impl NatsServer {
         self.inner.port
     }
 
-    /// The process id, if it runs.
+    /// The process id, if the server runs.
     pub fn pid(&self) -> Option<u32> {
         self.inner.process().as_ref().map(Process::pid)
     }
 
-    /// Whether it runs (a paused one does).
+    /// Whether the server runs (a paused one does).
     pub fn running(&self) -> bool {
         self.inner.process().as_mut().is_some_and(|process| !process.exited())
     }
@@ -89,14 +89,14 @@ impl NatsServer {
         drop(self.inner.process().take());
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the end.
     pub fn stop(&self) {
         if let Some(mut process) = self.inner.process().take() {
             process.stop();
         }
     }
 
-    /// Comes back on the same port with its streams; kills it first if it runs.
+    /// Restarts the server on the same port with its streams; kills it first if it runs.
     pub async fn restart(&self) {
         let inner = Arc::clone(&self.inner);
         off_runtime(move || {
@@ -107,7 +107,7 @@ impl NatsServer {
         .await;
     }
 
-    /// Comes back on the same port having forgotten every stream and consumer.
+    /// Restarts the server on the same port without any stream or consumer.
     pub async fn restart_empty(&self) {
         self.kill9();
         match std::fs::remove_dir_all(self.inner.store()) {
@@ -116,7 +116,7 @@ impl NatsServer {
         }
     }
 
-    /// Where it keeps its streams, for tests that spoil them while it is down.
+    /// The folder of the streams, for tests that damage them while the server is down.
     pub fn store(&self) -> std::path::PathBuf {
         self.inner.store()
     }
@@ -183,7 +183,7 @@ impl Inner {
     }
 }
 
-/// Whether the server of this name is the one that listens there, and its JetStream is up.
+/// Whether the server with this name listens there, and its JetStream is up.
 fn jetstream_answers(port: u16, name: &str) -> io::Result<bool> {
     let wait = Duration::from_millis(500);
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), wait)?;

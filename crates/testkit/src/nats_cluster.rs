@@ -14,7 +14,7 @@ pub struct NatsCluster {
 }
 
 impl NatsCluster {
-    /// Starts one and waits until JetStream has a leader that every node can reach.
+    /// Starts a cluster and waits until JetStream has a leader that every node can reach.
     pub async fn start() -> NatsCluster {
         off_runtime(|| {
             for _ in 1..START_TRIES {

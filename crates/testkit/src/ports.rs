@@ -1,7 +1,7 @@
-//! Free loopback ports. They lie below the range from which the kernel takes ports for outgoing
-//! connections, so that a server can come back on its own port after a kill. Each is locked against
-//! other test processes, and against the stacks of `muster dev`, for as long as this one runs:
-//! otherwise they would take it while its server is down.
+//! Free loopback ports. They are below the range from which the kernel takes ports for outgoing connections, so that
+//! a server can come back on its own port after a kill. Each port is locked for as long as this process runs, against
+//! other test processes and against the stacks of `muster dev`: otherwise they could take it while its server is
+//! down.
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
@@ -19,7 +19,7 @@ use nix::{
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 17_000;
 
-/// A port that nobody listens on, given out once, and to this process only.
+/// A port on which no process listens. It is given out once, and only to this process.
 pub fn free_port() -> u16 {
     static TAKEN: Mutex<BTreeMap<u16, Option<Flock<File>>>> = Mutex::new(BTreeMap::new());
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -28,7 +28,7 @@ pub fn free_port() -> u16 {
         if taken.contains_key(&candidate) {
             continue;
         }
-        // The lock comes first: to find out whether a port is free is to take it for a moment.
+        // Lock first: the check whether a port is free takes the port for a moment.
         if let Ok(lock) = lock(candidate)
             && TcpListener::bind(("127.0.0.1", candidate)).is_ok()
         {
@@ -39,9 +39,9 @@ pub fn free_port() -> u16 {
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
 }
 
-/// Fails if the port is another process's. Where nothing can be locked, nothing is known.
+/// Fails if another process has locked the port. Returns `None` if no lock file can be created.
 fn lock(port: u16) -> Result<Option<Flock<File>>, Errno> {
-    // Where `muster dev` locks its own.
+    // The folder in which `muster dev` locks its ports.
     let folder = std::env::temp_dir().join("muster-ports");
     let opened = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join(port.to_string())));
     let Ok(file) = opened else { return Ok(None) };

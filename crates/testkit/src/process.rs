@@ -42,18 +42,18 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the process has ended.
     pub(crate) fn exited(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// SIGKILL, and reaps.
+    /// Sends SIGKILL and reaps the process.
     pub(crate) fn kill9(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// SIGTERM, and reaps; SIGKILL after five seconds.
+    /// Sends SIGTERM and reaps the process; sends SIGKILL after five seconds.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::SIGTERM);
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -63,7 +63,7 @@ impl Process {
         self.kill9();
     }
 
-    /// Freezes it; returns when it stands still.
+    /// Stops the process with SIGSTOP; returns when it has stopped.
     pub(crate) fn pause(&self) {
         self.signal(Signal::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.pid());
@@ -74,12 +74,12 @@ impl Process {
         }
     }
 
-    /// Lets it go on.
+    /// Continues the process.
     pub(crate) fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 
-    /// The end of what it wrote, for a failure's message.
+    /// The end of its output, for the message of a failure.
     pub(crate) fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();

@@ -1,8 +1,8 @@
-//! A TCP proxy in front of a server, for outages without killing anything: cut (existing
-//! connections drop, new ones are refused), stalled (accepted, nothing forwarded), without answers
-//! (only what the server says is held back), healed.
+//! A TCP proxy in front of a server, for outages without killing a process: cut (existing connections drop, new ones
+//! are refused), stalled (connections are accepted, nothing is forwarded), without answers (only the server's bytes
+//! are held back), slow (each request arrives late), healed.
 
-use std::{future::Future, io, sync::Arc};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,8 +10,9 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
+    time::{Instant, sleep_until},
 };
 
 use crate::{off_runtime, ports::free_port};
@@ -19,12 +20,13 @@ use crate::{off_runtime, ports::free_port};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Open,
+    Slow(Duration),
     Unanswered,
     Stalled,
     Cut,
 }
 
-/// A proxy on a free port of 127.0.0.1; gone on drop. Its tasks live on the runtime that started it.
+/// A proxy on a free port of 127.0.0.1, stopped on drop. Its tasks run on the runtime that started it.
 pub struct Proxy {
     port: u16,
     mode: Arc<watch::Sender<Mode>>,
@@ -64,12 +66,17 @@ impl Proxy {
         self.mode.send_replace(Mode::Stalled);
     }
 
-    /// Forwards what clients send, and holds back what the server says.
+    /// Forwards the bytes of clients, and holds back those of the server.
     pub fn hold_answers(&self) {
         self.mode.send_replace(Mode::Unanswered);
     }
 
-    /// Forwards again, what was held back included.
+    /// Forwards the bytes of clients with this delay, and those of the server at once.
+    pub fn slow(&self, delay: Duration) {
+        self.mode.send_replace(Mode::Slow(delay));
+    }
+
+    /// Forwards again, including what was held back.
     pub async fn heal(&self) {
         self.mode.send_replace(Mode::Open);
         let _ = self.listening.clone().wait_for(|up| *up).await;
@@ -116,15 +123,15 @@ async fn serve(
 
 async fn forward(client: TcpStream, target: u16, mut mode: watch::Receiver<Mode>) {
     // A stalled proxy accepts, as a dead host behind a load balancer does, and goes no further.
-    if mode.wait_for(|mode| *mode == Mode::Open).await.is_err() {
+    if mode.wait_for(|mode| matches!(mode, Mode::Open | Mode::Slow(_))).await.is_err() {
         return;
     }
     let Ok(server) = TcpStream::connect(("127.0.0.1", target)).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let there = pump(from_client, to_server, mode.clone(), &[Mode::Open, Mode::Unanswered]);
-    let back = pump(from_server, to_client, mode, &[Mode::Open]);
+    let there = pump(from_client, to_server, mode.clone(), Direction::There);
+    let back = pump(from_server, to_client, mode, Direction::Back);
     either(there, back).await;
 }
 
@@ -136,15 +143,51 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut mode: watch::Receiver<Mode>,
-    passes: &[Mode],
+    direction: Direction,
 ) -> io::Result<()> {
-    let mut chunk = vec![0; 16 * 1024];
-    loop {
-        let count = from.read(&mut chunk).await?;
-        if mode.wait_for(|mode| passes.contains(mode)).await.is_err() || count == 0 {
-            return Ok(());
+    // The bytes that were read wait here for their time, so that a delay does not hold up the bytes behind them.
+    let (late, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
+    let read = async move {
+        let mut chunk = vec![0; 16 * 1024];
+        loop {
+            let count = from.read(&mut chunk).await?;
+            let Ok(passed) = mode.wait_for(|mode| direction.passes(*mode)).await.map(|mode| *mode) else {
+                return Ok(());
+            };
+            let delay = match passed {
+                Mode::Slow(delay) if direction == Direction::There => delay,
+                _ => Duration::ZERO,
+            };
+            if count == 0 || late.send((Instant::now() + delay, chunk[..count].to_vec())).await.is_err() {
+                return Ok(());
+            }
         }
-        to.write_all(&chunk[..count]).await?;
+    };
+    let write = async move {
+        while let Some((at, bytes)) = due.recv().await {
+            sleep_until(at).await;
+            to.write_all(&bytes).await?;
+        }
+        Ok(())
+    };
+    let (read, written): (io::Result<()>, io::Result<()>) = tokio::join!(read, write);
+    read.and(written)
+}
+
+/// The direction in which bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    There,
+    Back,
+}
+
+impl Direction {
+    fn passes(self, mode: Mode) -> bool {
+        match mode {
+            Mode::Open | Mode::Slow(_) => true,
+            Mode::Unanswered => self == Direction::There,
+            Mode::Stalled | Mode::Cut => false,
+        }
     }
 }
 

@@ -25,18 +25,18 @@ struct Inner {
     port: u16,
     folder: TempDir,
     extra: Vec<String>,
-    /// How far off its clock is, as libfaketime reads it.
+    /// How far its clock is off, in the format of libfaketime.
     clock: Option<&'static str>,
     process: Mutex<Option<Process>>,
 }
 
 impl RedisServer {
-    /// Starts one and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub async fn start() -> RedisServer {
         Self::start_with(&[]).await
     }
 
-    /// Starts one with further options, such as `["--requirepass", "secret"]`.
+    /// Starts a server with further options, such as `["--requirepass", "secret"]`.
     pub async fn start_with(options: &[&str]) -> RedisServer {
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         off_runtime(move || Self::start_blocking(&options)).await
@@ -59,7 +59,7 @@ impl RedisServer {
         Self::launch_at(None, extra)
     }
 
-    /// The same with a clock that is this far off, such as `+1m`.
+    /// The same with a clock that is off by this much, such as `+1m`.
     pub(crate) fn launch_at(clock: Option<&'static str>, extra: &[String]) -> RedisServer {
         let (port, folder, extra) = (free_port(), folder::fresh(), extra.to_vec());
         let inner = Inner { port, folder, extra, clock, process: Mutex::new(None) };
@@ -77,12 +77,12 @@ impl RedisServer {
         self.inner.port
     }
 
-    /// The process id, if it runs.
+    /// The process id, if the server runs.
     pub fn pid(&self) -> Option<u32> {
         self.inner.process().as_ref().map(Process::pid)
     }
 
-    /// Whether it runs (a paused one does).
+    /// Whether the server runs (a paused one does).
     pub fn running(&self) -> bool {
         self.inner.process().as_mut().is_some_and(|process| !process.exited())
     }
@@ -92,14 +92,14 @@ impl RedisServer {
         drop(self.inner.process().take());
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the end.
     pub fn stop(&self) {
         if let Some(mut process) = self.inner.process().take() {
             process.stop();
         }
     }
 
-    /// Comes back on the same port with the same data; kills it first if it runs.
+    /// Restarts the server on the same port with the same data; kills it first if it runs.
     pub async fn restart(&self) {
         let inner = Arc::clone(&self.inner);
         off_runtime(move || {
@@ -124,7 +124,7 @@ impl RedisServer {
         }
     }
 
-    /// Empties it.
+    /// Deletes all data.
     pub async fn flushall(&self) {
         let answer = self.cli(&["FLUSHALL"]).await;
         assert_eq!(answer, "OK", "FLUSHALL on port {}", self.port());
@@ -169,7 +169,7 @@ impl Inner {
         *self.process() = Some(process);
     }
 
-    /// Waits until this very process answers: on a port that another test took, that one would.
+    /// Waits until this very process answers: if another test took the port, its server would answer.
     fn wait_ready(&self) -> Result<()> {
         let pid = match self.process().as_ref() {
             Some(process) => process.pid(),
@@ -201,7 +201,7 @@ pub(crate) fn cli(port: u16, args: &[String]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// One inline command on a connection of its own; the raw reply, of which bulk strings are read whole.
+/// Sends one inline command on a new connection. Returns the raw reply; bulk strings are read completely.
 pub(crate) fn ask(port: u16, command: &str) -> io::Result<String> {
     let wait = Duration::from_millis(500);
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), wait)?;

@@ -1,6 +1,6 @@
-//! One server of each kind per test process, started when first asked for. Tests that share one use
-//! names of their own and neither stop nor flush it. Started off any runtime, because the runtime of
-//! the test that asked first ends before the others do.
+//! One server of each kind per test process, started on first use. Tests that share a server use names of their own
+//! and neither stop nor flush it. The servers are started outside any runtime, because the runtime of the first test
+//! ends before the other tests do.
 
 use std::sync::OnceLock;
 

@@ -1,19 +1,19 @@
-//! Server-sent events, taken apart as a browser does.
+//! Parses server-sent events as a browser does.
 
 use std::collections::VecDeque;
 
-/// What stood between two empty lines.
+/// The lines between two empty lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Its id, if it has one.
+    /// The id, if there is one.
     pub id: Option<String>,
-    /// Its data; empty for one that is no event.
+    /// The data; empty for a frame that is not an event.
     pub data: String,
-    /// Its comments.
+    /// The comments.
     pub comments: Vec<String>,
 }
 
-/// Takes bytes in and hands frames out.
+/// Takes bytes and returns frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     rest: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// What has come.
+    /// Adds received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -54,7 +54,7 @@ impl Frames {
 impl Iterator for Frames {
     type Item = Frame;
 
-    /// The next that is whole.
+    /// The next complete frame.
     fn next(&mut self) -> Option<Frame> {
         self.whole.pop_front()
     }

@@ -1,4 +1,4 @@
-//! Waiting for something to become true, with a deadline. The only place where tests may sleep.
+//! Waits for a condition, with a deadline. The only place where tests may sleep.
 
 use std::{
     thread,

@@ -1,4 +1,4 @@
-//! The servers behave as the other crates' tests rely on.
+//! The servers behave as the tests of other crates expect.
 
 use std::time::Duration;
 

@@ -7,10 +7,10 @@ use prost::Message;
 pub use crate::v1::envelope::Body;
 use crate::{Envelope, WireError};
 
-/// The format this release writes, and the highest it reads.
+/// The format that this release writes, and the highest that it reads.
 pub const FORMAT: u32 = 1;
 
-/// Wraps a body.
+/// Wraps a body in an envelope.
 pub fn seal(sender: &str, trace: Option<TraceParent>, now: Time, body: Body) -> Envelope {
     Envelope {
         format: FORMAT,
@@ -26,12 +26,12 @@ pub fn encode(envelope: &Envelope) -> Bytes {
     envelope.encode_to_vec().into()
 }
 
-/// How many bytes it will have.
+/// The encoded length of a message in bytes.
 pub fn encoded_len(message: &impl Message) -> usize {
     message.encoded_len()
 }
 
-/// Reads an envelope that carries something.
+/// Reads an envelope that has a body.
 pub fn decode(bytes: Bytes) -> Result<(Envelope, Body), WireError> {
     let mut envelope = Envelope::decode(bytes).map_err(|e| WireError::Malformed(e.to_string()))?;
     if envelope.format > FORMAT {

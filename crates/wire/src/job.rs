@@ -1,4 +1,4 @@
-//! Specs, errors and progress between their domain types and their bytes.
+//! Conversion of specs, errors and progress between their domain types and their bytes.
 
 use std::time::Duration;
 
@@ -89,7 +89,8 @@ impl TryFrom<v1::Spec> for JobSpec {
 }
 
 impl v1::Spec {
-    /// The bytes that a record holds. The tenant that most have goes without saying: there are millions of records.
+    /// The bytes that a record holds. The default tenant is left out to save space, because most of the millions of
+    /// records belong to it.
     pub fn into_bytes(mut self) -> Vec<u8> {
         if self.tenant == Tenant::DEFAULT {
             self.tenant.clear();
@@ -179,7 +180,7 @@ impl v1::Progress {
     }
 }
 
-/// How an attempt with this fence stands, for a worker that asks about it.
+/// The standing of the attempt with this fence, for the worker that runs it.
 pub fn standing_of(head: &Head, fence: u64) -> v1::Standing {
     if head.fence != fence {
         return v1::Standing::Lost;

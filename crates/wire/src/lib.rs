@@ -1,9 +1,9 @@
-//! Protobuf in and out, nothing else.
+//! Encodes and decodes protobuf, nothing else.
 //!
-//! Knows: the bytes of messages and stored specs, and how they become domain values.
-//! Promises: what was encoded here decodes to the same value; bytes that do not decode give an
-//! error that says why, never a panic. Leaves to others: who sends what to whom (`bus`), and
-//! where it is kept (`store`).
+//! This crate knows the bytes of messages and stored specs, and how they become domain values. A
+//! value that was encoded here decodes to the same value. Bytes that do not decode give an error
+//! with the reason, never a panic. `bus` decides which message goes where, and `store` decides
+//! where bytes are kept.
 
 mod envelope;
 mod job;
@@ -22,21 +22,21 @@ pub use v1::Envelope;
 /// Why bytes could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Not protobuf, or cut short.
+    /// Not protobuf, or truncated.
     #[error("not a message of ours: {0}")]
     Malformed(String),
     /// Written by a newer release.
     #[error("envelope format {0} is newer than this reader")]
     TooNew(u32),
-    /// A field holds what it may not.
+    /// A field holds a value that is not allowed.
     #[error("field {field}: {fault}")]
     Field {
-        /// Which.
+        /// The name of the field.
         field: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the field's value.
         fault: String,
     },
-    /// The envelope is empty or carries something else than this subject does.
+    /// The envelope is empty or carries another body than its subject allows.
     #[error("unexpected body")]
     UnexpectedBody,
 }

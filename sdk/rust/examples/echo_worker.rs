@@ -1,4 +1,4 @@
-//! A worker that gives back what it gets, and tells how far it is.
+//! A worker that returns its payload, and reports progress.
 //!
 //! `cargo run -p muster-sdk --example echo_worker -- nats://127.0.0.1:4222`
 
@@ -22,7 +22,7 @@ async fn echo(ctx: Context, payload: Value) -> Result<Value, HandlerError> {
 async fn main() -> anyhow::Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "nats://127.0.0.1:4222".to_owned());
     let worker = Worker::builder(url).concurrency(64).handle("echo", echo).build()?;
-    // SIGTERM or Ctrl-C: finish what runs, give the rest back.
+    // On SIGTERM or Ctrl-C: finish the running jobs, give the rest back.
     worker.run_until_signal().await?;
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! A client of the gateways' HTTP API.
 //!
-//! Knows: where the gateways are, and what to do when one does not answer. Promises: a call that was
-//! repeated had its effect once, because every submit carries an idempotency key, given or made up;
-//! `Retry-After` is honoured; nothing waits longer than was allowed. Leaves to others: everything
-//! about jobs but asking.
+//! The client knows where the gateways are, and what to do when one does not answer. A repeated call has its effect
+//! once, because every submit carries an idempotency key, given or generated. The client honours `Retry-After`. No call
+//! waits longer than allowed. Apart from requests about jobs, it does nothing with them.
 
 mod account;
 mod error;
@@ -33,10 +32,10 @@ pub use pages::{JobFilter, Pages};
 pub use request::{JobRequest, RetryRequest};
 use transport::{Answer, Call, Repeat, Transport};
 
-/// Longest that a gateway lets one call wait.
+/// The longest wait that a gateway allows in one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Describes a [`Client`].
+/// Builds a [`Client`].
 #[must_use]
 pub struct ClientBuilder {
     urls: Vec<String>,
@@ -48,43 +47,43 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// One more gateway.
+    /// Adds a gateway.
     pub fn gateway(mut self, url: impl Into<String>) -> Self {
         self.urls.push(url.into());
         self
     }
 
-    /// The key to show.
+    /// Sets the API key.
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.api_key = Some(key.into());
         self
     }
 
-    /// The tenant to act for, with a key for all of them.
+    /// Sets the tenant to act for, with a key that is valid for all tenants.
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = Some(tenant.into());
         self
     }
 
-    /// How long one try may take, waiting on purpose aside; 10 s if nobody says.
+    /// Sets how long one try may take, not counting a requested wait; 10 s by default.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// How long connecting may take; 2 s if nobody says.
+    /// Sets how long connecting may take; 2 s by default.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How long to go on trying when gateways are away or busy; 30 s if nobody says, zero for never.
+    /// Sets how long to keep trying when gateways are away or busy; 30 s by default, zero for never.
     pub fn retry_for(mut self, span: Duration) -> Self {
         self.retry_for = span;
         self
     }
 
-    /// The client, or what is wrong with its description.
+    /// Returns the client, or what is wrong with its configuration.
     pub fn build(self) -> Result<Client, ClientError> {
         let mut gateways = Vec::new();
         for text in self.urls.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|text| !text.is_empty()) {
@@ -99,13 +98,13 @@ impl ClientBuilder {
         if gateways.is_empty() {
             return Err(ClientError::Invalid("no gateway was given".to_owned()));
         }
-        // Installed by another part of the process already: just as good.
+        // If another part of the process has installed a provider already, that one is just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
             .connect_timeout(self.connect_timeout)
             .user_agent(concat!("muster-sdk/", env!("CARGO_PKG_VERSION")));
         if gateways.iter().all(|url| url.scheme() == "http") {
-            // Without TLS there is nothing to verify, and a machine without certificates is fine.
+            // Without TLS there is nothing to verify, so a machine without certificates is fine.
             http = http.tls_certs_only([]);
         }
         let local = |url: &Url| matches!(url.host_str(), Some("127.0.0.1" | "localhost" | "[::1]"));
@@ -125,7 +124,7 @@ impl ClientBuilder {
     }
 }
 
-/// Submits jobs and asks about them. Cheap to clone; clones share connections.
+/// Submits jobs and reads their state. Cheap to clone; clones share connections.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -148,11 +147,11 @@ pub struct Client {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Submitted {
-    /// The job as it was when the gateway answered.
+    /// The job at the time of the gateway's answer.
     pub job: Job,
-    /// The job was there already: this key had been used with the same request.
+    /// The job existed already: this key had been used with the same request.
     pub replayed: bool,
-    /// Only Redis holds it so far; it is offered as soon as NATS is back.
+    /// Only Redis holds the job so far; it is offered as soon as NATS is back.
     pub bus_deferred: bool,
 }
 
@@ -179,7 +178,7 @@ struct Cancel<'a> {
 }
 
 impl Client {
-    /// A client of these gateways, with every default.
+    /// A client of these gateways, with all defaults.
     pub fn new<U: Into<String>>(
         gateways: impl IntoIterator<Item = U>,
         api_key: impl Into<String>,
@@ -187,7 +186,7 @@ impl Client {
         gateways.into_iter().fold(Client::builder(), ClientBuilder::gateway).api_key(api_key).build()
     }
 
-    /// Describes a client.
+    /// A builder for a client.
     pub fn builder() -> ClientBuilder {
         ClientBuilder {
             urls: Vec::new(),
@@ -199,12 +198,12 @@ impl Client {
         }
     }
 
-    /// Submits a job. Once this returns, it will reach exactly one end.
+    /// Submits a job. Once this returns `Ok`, the job will reach exactly one end.
     pub async fn submit(&self, request: JobRequest) -> Result<Submitted, ClientError> {
         self.submit_call(request, Duration::ZERO).await
     }
 
-    /// Submits a job and gives it up to `wait` (at most 30 s) to end. Look at `job.done`.
+    /// Submits a job and waits up to `wait` (at most 30 s) for its end. Check `job.done`.
     pub async fn submit_wait(&self, request: JobRequest, wait: Duration) -> Result<Submitted, ClientError> {
         self.submit_call(request, wait).await
     }
@@ -219,8 +218,8 @@ impl Client {
         Submitted::read(&self.transport.call(&call).await?)
     }
 
-    /// Submits up to 1,000 jobs at once. Each has its own answer, in order; an error of the whole means
-    /// that nothing was accepted, or nobody knows.
+    /// Submits up to 1,000 jobs at once. Each has its own answer, in order; an error of the whole call means that
+    /// nothing was accepted, or that the outcome is unknown.
     pub async fn batch(
         &self,
         requests: impl IntoIterator<Item = JobRequest>,
@@ -238,12 +237,12 @@ impl Client {
         Ok(answer.items.into_iter().map(job::BatchItem::outcome).collect())
     }
 
-    /// A job as it is now, with payload and result.
+    /// The current state of a job, with payload and result.
     pub async fn get(&self, id: JobId) -> Result<Job, ClientError> {
         self.transport.call(&Call::new(Method::GET, ["jobs".to_owned(), id.to_string()])).await?.json()
     }
 
-    /// A job as soon as it has ended, or as it is after `wait` (at most 30 s).
+    /// A job as soon as it has ended, or its state after `wait` (at most 30 s).
     pub async fn get_wait(&self, id: JobId, wait: Duration) -> Result<Job, ClientError> {
         let call = Call::new(Method::GET, ["jobs".to_owned(), id.to_string()]).wait(wait.min(LONGEST_WAIT));
         self.transport.call(&call).await?.json()
@@ -255,7 +254,7 @@ impl Client {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let asked = Instant::now();
-            // Gateways that are away are tried for as long as one may wait, and no longer.
+            // While gateways are away, keep trying for the allowed time, and no longer.
             let asking = tokio::time::timeout(left + self.transport.timeout, self.get_wait(id, left));
             match asking.await {
                 Ok(Ok(job)) if job.done => return Ok(job),
@@ -272,19 +271,19 @@ impl Client {
         }
     }
 
-    /// Cancels a job. Doing it again is fine; a job that ended otherwise is refused with `job_done`.
+    /// Cancels a job. Repeating is fine; for a job that ended in another way the gateway answers `job_done`.
     pub async fn cancel(&self, id: JobId, reason: Option<&str>) -> Result<Job, ClientError> {
         let path = ["jobs".to_owned(), id.to_string(), "cancel".to_owned()];
         self.transport.call(&Call::new(Method::POST, path).body(&Cancel { reason })?).await?.json()
     }
 
-    /// Does an ended job again, as a new one that names it in `retry_of`. Doing it again gives the same.
+    /// Runs an ended job again, as a new job that names the old one in `retry_of`. Repeating gives the same new job.
     pub async fn retry(&self, id: JobId, changes: &RetryRequest) -> Result<Submitted, ClientError> {
         let path = ["jobs".to_owned(), id.to_string(), "retry".to_owned()];
         Submitted::read(&self.transport.call(&Call::new(Method::POST, path).body(changes)?).await?)
     }
 
-    /// Deletes an ended job. Deleting one that is gone is fine.
+    /// Deletes an ended job. Deleting a job that is gone is fine.
     pub async fn delete(&self, id: JobId) -> Result<(), ClientError> {
         match self.transport.call(&Call::new(Method::DELETE, ["jobs".to_owned(), id.to_string()])).await {
             Err(error) if !error.is_not_found() => Err(error),
@@ -292,25 +291,26 @@ impl Client {
         }
     }
 
-    /// Jobs, newest first, page by page.
+    /// Lists jobs, newest first, page by page.
     pub fn list(&self, filter: JobFilter) -> Pages {
         Pages::new(self.clone(), filter)
     }
 
-    /// The story of a job: every transition, every attempt.
+    /// The history of a job: every transition, every attempt.
     pub async fn history(&self, id: JobId) -> Result<History, ClientError> {
         let path = ["jobs".to_owned(), id.to_string(), "history".to_owned()];
         self.transport.call(&Call::new(Method::GET, path)).await?.json()
     }
 
-    /// Any `GET` below `/api/v1`, as the JSON it answers.
+    /// Sends a `GET` to any path below `/api/v1` and returns the JSON of the answer.
     pub async fn get_json(&self, path: &str, query: &[(&str, &str)]) -> Result<Box<RawValue>, ClientError> {
         let call =
             query.iter().fold(Call::new(Method::GET, parts(path)), |call, (key, value)| call.query(*key, *value));
         self.transport.call(&call).await?.json()
     }
 
-    /// Any `POST` below `/api/v1`, as the JSON it answers. Not repeated when the answer is lost.
+    /// Sends a `POST` to any path below `/api/v1` and returns the JSON of the answer. Not repeated if the answer is
+    /// lost.
     pub async fn post_json(&self, path: &str, body: &impl Serialize) -> Result<Box<RawValue>, ClientError> {
         let call = Call::new(Method::POST, parts(path)).body(body)?.repeat(Repeat::Unsent);
         self.transport.call(&call).await?.json()

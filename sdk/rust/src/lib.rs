@@ -1,8 +1,7 @@
-//! Muster for Rust programs: submit jobs, and do them.
+//! Muster for Rust programs: submit jobs, and run them.
 //!
-//! [`Client`] speaks HTTP to the gateways. It tries them in turn, repeats what may be repeated with
-//! the same idempotency key, and honours `Retry-After`; a submit that returned `Ok` reaches exactly
-//! one end.
+//! [`Client`] uses HTTP to talk to the gateways. It tries them in turn, repeats calls that may be repeated with the
+//! same idempotency key, and honours `Retry-After`; a job whose submit returned `Ok` reaches exactly one end.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -33,22 +32,21 @@
 //! ```
 //!
 //! What a handler may rely on:
-//! - It runs at least once, at most `max_attempts` times; each attempt has a higher
-//!   [`fence`](Context::fence). Make what it does harmless to repeat, or let the fence guard it.
-//! - An error is another attempt later, unless it is [permanent](HandlerError::permanent). A panic is
-//!   an error. A result of more than 256 KiB is a success of which only a preview is kept.
-//! - As long as the worker's loop turns, its leases are extended, however long the handler takes. Do
-//!   not block the thread: hand such work to `tokio::task::spawn_blocking`.
-//! - When nobody wants the result any more (cancelled, timed out, lost, draining) its
-//!   [`cancelled`](Context::cancelled) resolves; some seconds later it is aborted.
-//! - An outage of NATS or of every scheduler ends nothing: work goes on, and results are delivered when
-//!   they are back.
+//! - It runs at least once, at most `max_attempts` times; each attempt has a higher [`fence`](Context::fence). Make its
+//!   effects harmless to repeat, or protect them with the fence.
+//! - An error leads to another attempt later, unless it is [permanent](HandlerError::permanent). A panic counts as an
+//!   error. A result of more than 256 KiB is a success of which only a preview is kept.
+//! - While the worker's loop runs, its leases are extended, however long the handler takes. Do not block the thread:
+//!   use `tokio::task::spawn_blocking` for such work.
+//! - When the result is no longer wanted (cancelled, timed out, lost, draining), [`cancelled`](Context::cancelled)
+//!   resolves; some seconds later the handler is aborted.
+//! - An outage of NATS or of every scheduler ends nothing: handlers continue, and results are delivered when NATS and
+//!   the schedulers are back.
 //!
-//! With the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in the program, each handler
-//! runs under a span `attempt` in its job's own trace. Without it the trace is a field of that span.
+//! With the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in the program, each handler runs under a
+//! span `attempt` in its job's own trace. Without them, the trace is a field of that span.
 //!
-//! Leaves to others: what becomes of a job is decided by the schedulers and written in Redis; this
-//! crate never guesses.
+//! The schedulers decide what happens to a job and write it to Redis; this crate never guesses.
 
 mod client;
 mod worker;

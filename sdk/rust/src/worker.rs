@@ -1,18 +1,19 @@
 //! A worker over NATS: handlers per topic, as many jobs at once as it has slots.
 //!
-//! Knows: how a worker is described ([`WorkerBuilder`]), run and stopped. Promises: no more handlers
-//! run than there are slots; what it began it extends, reports and repeats until a scheduler has
-//! settled it; an outage of NATS ends nothing that runs; when told to leave it gives back what it did
-//! not finish. Leaves to others: retries, time and truth, which are the scheduler's.
+//! This module knows how a worker is configured ([`WorkerBuilder`]), run and stopped. No more handlers run than there
+//! are slots. The worker extends every attempt that it has started, reports it, and repeats the report until a
+//! scheduler has settled it. An outage of NATS ends no running handler. A worker that is asked to leave gives back what
+//! it did not finish. The schedulers handle retries and time, and decide the state of a job.
 //!
-//! The parts: `turn` is the loop that owns everything, `errands` what it sends; `starts`, `running`,
-//! `leases` and `results` each know one stage of an attempt, `leave` the way out, `pulse` the heartbeat.
+//! The parts: `turn` is the loop that owns all state, `errands` holds the messages that it sends. `starts`, `running`,
+//! `leases` and `results` each handle one stage of an attempt, `leave` handles the way out, `pulse` the heartbeat.
 
 mod context;
 mod errands;
 mod handler;
 mod leases;
 mod leave;
+mod phase;
 mod pulls;
 mod pulse;
 mod results;
@@ -43,19 +44,19 @@ use pulls::{Pulls, Source};
 use pulse::{Pulse, Vitals};
 use turn::Turn;
 
-/// Results that may wait for the stream before the loop's publishes do.
+/// How many results may wait for the stream before the loop's publishes have to wait.
 const PUBLISH_BOUND: usize = 8192;
-/// How long the last words of a worker may take.
+/// How long a worker's last messages may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// One attempt at one job. Everything that is said about it carries its fence.
+/// One attempt at one job. Every message about an attempt carries its fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Attempt {
     pub(crate) job: JobId,
     pub(crate) fence: u64,
 }
 
-/// What a worker was told to do.
+/// The order that a worker has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Work,
@@ -63,7 +64,7 @@ enum Order {
     Stop,
 }
 
-/// What a worker is, once it was found to make sense.
+/// A validated worker configuration.
 struct Plan {
     worker: WorkerId,
     tenant: Tenant,
@@ -80,15 +81,15 @@ struct Plan {
 /// Why a worker could not be built or run.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The description makes no sense; every fault is listed.
+    /// The configuration makes no sense; every fault is listed.
     #[error("this worker cannot run: {}", .0.join("; "))]
     Invalid(Vec<String>),
-    /// NATS cannot be used as it is. That it is away is no error: the worker waits for it.
+    /// NATS cannot be used in its current state. An outage of NATS is no error: the worker waits.
     #[error(transparent)]
     Bus(#[from] BusError),
 }
 
-/// What a worker has done, when it has left.
+/// What a worker has done when it has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -96,15 +97,15 @@ pub struct Summary {
     pub succeeded: u64,
     /// Attempts that failed.
     pub failed: u64,
-    /// Attempts given back while leaving.
+    /// Attempts released while leaving.
     pub released: u64,
     /// Attempts that were cancelled, timed out or taken away while they ran.
     pub lost: u64,
-    /// Results that nobody had settled when the worker left. The stream may hold them all the same.
+    /// Results that were not settled when the worker left. The stream may hold them nevertheless.
     pub unsettled: usize,
 }
 
-/// Describes a worker. See the example at [`Worker`].
+/// Builds a worker. See the example at [`Worker`].
 #[must_use]
 pub struct WorkerBuilder {
     url: String,
@@ -121,66 +122,66 @@ pub struct WorkerBuilder {
 }
 
 impl WorkerBuilder {
-    /// Whose jobs it does; `default` if nobody says.
+    /// Sets the tenant whose jobs the worker runs; `default` by default.
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = tenant.into();
         self
     }
 
-    /// On topics that are declared `shared` it does the jobs of every tenant besides its own, and goes from
-    /// tenant to tenant, so that none of them waits for what another one has flooded a topic with.
+    /// On topics that are declared `shared`, the worker runs the jobs of every tenant besides its own. It goes from
+    /// tenant to tenant, so that no tenant waits behind another tenant's flood of jobs.
     pub fn all_tenants(mut self) -> Self {
         self.all_tenants = true;
         self
     }
 
-    /// Its name: 1 to 64 letters, digits, `_` or `-`. Must be its own, so it is a random one if nobody says.
+    /// Sets the worker's name: 1 to 64 letters, digits, `_` or `-`. It must be unique; a random one by default.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// How many jobs it does at once; 16 if nobody says.
+    /// Sets how many jobs the worker runs at once; 16 by default.
     pub fn concurrency(mut self, slots: usize) -> Self {
         self.concurrency = slots;
         self
     }
 
-    /// How long it may be silent before its jobs are given to others; 30 s if nobody says, 1 s to 15 min.
+    /// Sets how long the worker may be silent before other workers get its jobs; 30 s by default, 1 s to 15 min.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// How long running jobs may go on when it is told to leave; 25 s if nobody says.
+    /// Sets how long running jobs may continue when the worker is asked to leave; 25 s by default.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.drain = drain;
         self
     }
 
-    /// How long a handler that was told to stop may take before it is aborted; 5 s if nobody says. When
-    /// the time for draining is over it is 2 s at most, so that a worker leaves soon after its drain limit.
+    /// Sets how long a handler that was asked to stop may take before it is aborted; 5 s by default. When the time for
+    /// draining is over it is 2 s at most, so that a worker leaves soon after its drain limit.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Copies of the streams, should this worker be the first to need them; 1 if nobody says, 3 on a
-    /// NATS cluster.
+    /// Sets the number of copies of the streams, in case this worker is the first to need them; 1 by default, use 3 on
+    /// a NATS cluster.
     pub fn stream_replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// Something that this worker has and others may lack: jobs that require it are offered to it. Its
-    /// own name it provides by itself, as `worker`.
+    /// Adds a label that this worker provides: jobs that require it are offered to this worker. Every worker provides
+    /// its own name as `worker`.
     pub fn provides(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
     }
 
-    /// What it does with the jobs of a topic. The payload is read into `T`; one that does not fit fails
-    /// the job for good with the code `invalid_payload`. The result is whatever JSON `R` becomes.
+    /// Sets the handler for the jobs of a topic. The payload is parsed into `T`; a payload that does not fit fails the
+    /// job for good with the code `invalid_payload`. The result is `R` as JSON.
     pub fn handle<T, R, F, Fut>(mut self, topic: impl Into<String>, handler: F) -> Self
     where
         T: DeserializeOwned + Send + 'static,
@@ -192,9 +193,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// The same with JSON as it travels: a payload comes exactly as it was sent (empty if there is none),
-    /// and a result goes exactly as it is returned: [`Bytes`], or a [`JobResult`] of which the handler kept the
-    /// beginning only.
+    /// The same with JSON bytes: the payload arrives exactly as it was sent (empty if there is none), and the result is
+    /// sent exactly as it is returned: [`Bytes`], or a [`JobResult`] of which the handler kept only the beginning.
     pub fn handle_raw<F, Fut, R>(mut self, topic: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Context, Bytes) -> Fut + Send + Sync + 'static,
@@ -205,7 +205,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// The worker, or everything that is wrong with its description.
+    /// Returns the worker, or everything that is wrong with its configuration.
     pub fn build(self) -> Result<Worker, WorkerError> {
         let mut faults = Vec::new();
         let tenant = Tenant::parse(&self.tenant).map_err(|f| faults.push(format!("tenant {:?}: {f}", self.tenant)));
@@ -258,7 +258,7 @@ impl WorkerBuilder {
     }
 }
 
-/// Does jobs. Built by [`Worker::builder`], run until it is told to leave.
+/// Runs jobs. Built by [`Worker::builder`], runs until it is asked to leave.
 ///
 /// ```no_run
 /// use muster_sdk::{Context, HandlerError, Worker};
@@ -293,7 +293,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Describes a worker that finds NATS at `nats_url` (several servers comma-separated).
+    /// A builder for a worker that finds NATS at `nats_url` (several servers comma-separated).
     pub fn builder(nats_url: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder {
             url: nats_url.into(),
@@ -310,12 +310,12 @@ impl Worker {
         }
     }
 
-    /// Its name on the bus.
+    /// The worker's name on the bus.
     pub fn id(&self) -> &WorkerId {
         &self.plan.worker
     }
 
-    /// Something to stop it with, from anywhere.
+    /// A handle to stop the worker from anywhere.
     pub fn handle(&self) -> WorkerHandle {
         WorkerHandle { orders: Arc::clone(&self.orders) }
     }
@@ -332,7 +332,7 @@ impl Worker {
         run.await
     }
 
-    /// Works until SIGTERM or SIGINT, then drains. A second one stops it at once.
+    /// Works until SIGTERM or SIGINT, then drains. A second signal stops the worker at once.
     pub async fn run_until_signal(self) -> Result<Summary, WorkerError> {
         let handle = self.handle();
         let run = self.run();
@@ -348,14 +348,13 @@ impl Worker {
         run.await
     }
 
-    /// Works until its handle, or muster, tells it to leave. That NATS is away is waited out; only an
-    /// address that cannot be used, or a server that has our consumers otherwise than we need them, is
-    /// an error.
+    /// Works until its handle, or Muster, asks it to leave. It waits out an outage of NATS. An error means that the
+    /// address cannot be used, or that a consumer on the server differs from the one that the worker needs.
     pub async fn run(self) -> Result<Summary, WorkerError> {
         let plan = Arc::clone(&self.plan);
         let settings = BusSettings { replicas: self.replicas, ..BusSettings::new(&self.url, plan.worker.as_str()) };
         let bus = Bus::connect(settings).await?;
-        // Before the first pull, so that no notice about what we start can be missed.
+        // Subscribe before the first pull, so that no notice about a started job is missed.
         let ctl = bus.subscribe(&subjects::worker_ctl(&plan.worker), None).await?;
 
         let mut own = Vec::with_capacity(plan.topics.len());
@@ -364,7 +363,7 @@ impl Worker {
             own.push((source, bus.consumer(ConsumerSpec::offers(&plan.tenant, topic)).await?));
         }
 
-        // What runs beside the loop ends with it: dropping the set aborts it.
+        // Tasks beside the loop end with it: dropping the set aborts them.
         let beside = Mutex::new(JoinSet::new());
         let spawn = |task| {
             beside.lock().unwrap_or_else(PoisonError::into_inner).spawn(task);
@@ -413,14 +412,14 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// Stops a worker from anywhere. Cheap to clone; a worker whose handles are gone works on.
+/// Stops a worker from anywhere. Cheap to clone; a worker continues when all its handles are dropped.
 #[derive(Clone, Debug)]
 pub struct WorkerHandle {
     orders: Arc<watch::Sender<Order>>,
 }
 
 impl WorkerHandle {
-    /// Takes no more work, lets what runs finish within the drain limit, gives the rest back, leaves.
+    /// Takes no more work, lets running jobs finish within the drain limit, gives the rest back, leaves.
     pub fn drain(&self) {
         self.orders.send_if_modified(|order| {
             let was = std::mem::replace(order, if *order == Order::Work { Order::Drain } else { *order });
@@ -428,7 +427,7 @@ impl WorkerHandle {
         });
     }
 
-    /// The same without waiting: what runs is stopped and given back at once.
+    /// The same without waiting: running jobs are stopped and given back at once.
     pub fn stop(&self) {
         self.orders.send_replace(Order::Stop);
     }

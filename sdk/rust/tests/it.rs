@@ -1,4 +1,4 @@
-//! The SDK against real NATS with a scheduler of our own making, and against a gateway of our own making.
+//! Tests of the SDK against real NATS with a fake scheduler, and against a fake gateway.
 
 mod it {
     mod client;

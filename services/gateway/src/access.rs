@@ -1,9 +1,8 @@
 //! Which key may call which route.
 //!
-//! Knows: the scopes, and what every route asks for, in one table. Promises: a route that is not
-//! in the table cannot be called by anybody; only what the contract names open is open. Leaves to
-//! others: who holds a key (`auth`), and whose job it is (the routes: another tenant's thing is
-//! not found).
+//! Knows: the scopes, and the access that every route requires, in one table. Promises: no key can call a route that
+//! is missing from the table; only the routes that the contract names as open are open. Leaves to others: identifying
+//! the caller (`auth`), and hiding the jobs of other tenants (the routes answer that they are not found).
 
 use http::Method;
 
@@ -32,7 +31,7 @@ impl Scope {
         Scope::Admin,
     ];
 
-    /// The word that people write.
+    /// The name of the scope in the API and in settings.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Scope::Submit => "submit",
@@ -46,28 +45,28 @@ impl Scope {
         }
     }
 
-    /// Reads the word.
+    /// Parses the name of a scope.
     pub(crate) fn parse(text: &str) -> Option<Scope> {
         Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
     }
 }
 
-/// Several scopes.
+/// A set of scopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scopes(u8);
 
 impl Scopes {
-    /// All of them.
+    /// The set of all scopes.
     pub(crate) fn all() -> Scopes {
         Scopes(u8::MAX)
     }
 
-    /// Whether this one is among them.
+    /// Whether the set contains this scope.
     pub(crate) fn has(self, scope: Scope) -> bool {
         self.0 & (1 << scope as u8) != 0
     }
 
-    /// Their words.
+    /// The names of the scopes in the set.
     pub(crate) fn words(self) -> Vec<&'static str> {
         Scope::ALL.into_iter().filter(|scope| self.has(*scope)).map(Scope::as_str).collect()
     }
@@ -79,20 +78,20 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// What a route asks for.
+/// What a caller needs to use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing.
+    /// No key is needed.
     Open,
     /// Any key.
     Key,
     /// A key with this scope.
     Scope(Scope),
-    /// A key for all tenants with the scope `admin`: it is about everybody.
+    /// A key for all tenants with the scope `admin`: the route concerns the whole fleet.
     Fleet,
 }
 
-/// Every route and what it asks for. The busiest come first.
+/// Every route and the access that it requires. The busiest routes come first.
 pub(crate) const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/jobs", Access::Scope(Scope::Submit)),
     (Method::GET, "/api/v1/jobs/{id}", Access::Scope(Scope::Read)),
@@ -143,10 +142,11 @@ pub(crate) const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/readyz", Access::Open),
     (Method::GET, "/openapi.json", Access::Open),
     (Method::GET, "/docs", Access::Open),
+    (Method::GET, "/assets/{file}", Access::Open),
 ];
 
-/// What a request asks for. A path or method that nobody knows still asks for a key, so that the
-/// shape of the API is not told to strangers.
+/// The access that a request requires. An unknown path or method still requires a key, so that a caller without a key
+/// cannot learn the shape of the API.
 pub(crate) fn needed(method: &Method, pattern: Option<&str>) -> Access {
     let Some(pattern) = pattern else { return Access::Key };
     let method = if *method == Method::HEAD { &Method::GET } else { method };
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn only_what_the_contract_names_is_open() {
         let open: Vec<&str> = TABLE.iter().filter(|(_, _, a)| *a == Access::Open).map(|(_, p, _)| *p).collect();
-        assert_eq!(open, ["/api/v1/status", "/", "/livez", "/readyz", "/openapi.json", "/docs"]);
+        assert_eq!(open, ["/api/v1/status", "/", "/livez", "/readyz", "/openapi.json", "/docs", "/assets/{file}"]);
         assert_eq!(needed(&Method::GET, None), Access::Key);
         assert_eq!(needed(&Method::POST, Some("/livez")), Access::Key);
         assert_eq!(needed(&Method::HEAD, Some("/livez")), Access::Open);

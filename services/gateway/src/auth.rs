@@ -1,17 +1,20 @@
-//! Who calls: bootstrap keys from the settings, and stored keys.
+//! Identifies callers by bootstrap keys from the settings and by stored keys.
 //!
-//! Knows: how a key is presented, checked and remembered. Promises: secrets are compared in
-//! constant time and never kept, neither here nor in Redis; a deleted key stops working within
-//! [`FRESH`] on every replica. Leaves to others: what a route asks for (`access`), and hiding
-//! other tenants' things (the routes).
+//! Knows: how a key is presented, checked and cached. Promises: secrets are compared in constant time and are never
+//! kept, neither here nor in Redis; a deleted key stops working on every gateway as soon as the broadcast of its
+//! deletion arrives, and within [`FRESH`] if that broadcast was lost. Leaves to others: the access that a route
+//! requires (`access`), and hiding objects of other tenants (the routes).
 //!
-//! Stored secrets are 256 random bits, so one round of SHA-256 is the right hash: there is no
-//! word list to slow down, which is what argon2 and its like are for, and every request pays.
+//! Stored secrets are 256 random bits, so one round of SHA-256 is the right hash. Argon2 and similar functions slow
+//! down attacks with word lists; random secrets are in no word list, and every request would pay the cost.
 
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -28,11 +31,11 @@ use crate::{
     problem::Problem,
 };
 
-/// How long a stored key is trusted without asking Redis again.
+/// How long the gateway trusts a cached key before it asks Redis again.
 pub(crate) const FRESH: Duration = Duration::from_secs(3);
-/// How many keys, and guesses at keys, are remembered at most.
+/// The most keys, and wrong guesses at keys, that the cache holds.
 const MOST_REMEMBERED: usize = 10_000;
-/// Which tenant a key for all tenants acts for.
+/// The header that names the tenant for which a key for all tenants acts.
 pub(crate) const TENANT_HEADER: &str = "muster-tenant";
 
 /// A key without its secret.
@@ -40,19 +43,19 @@ pub(crate) const TENANT_HEADER: &str = "muster-tenant";
 pub(crate) struct Key {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// None: a key for all tenants.
+    /// `None` for a key for all tenants.
     pub(crate) tenant: Option<Tenant>,
     pub(crate) scopes: Scopes,
-    /// Globs; empty means every topic.
+    /// Topic globs that the key covers; empty means every topic.
     pub(crate) topics: Vec<String>,
     pub(crate) expires_at: Option<Time>,
 }
 
-/// Who calls, and for whom.
+/// The key of a request and the tenant that the request acts for.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) tenant: Tenant,
-    /// Whether the request said for whom it acts.
+    /// Whether the request named the tenant in a header.
     pub(crate) named: bool,
     pub(crate) key: Arc<Key>,
 }
@@ -63,12 +66,13 @@ impl Caller {
         self.key.scopes.has(scope)
     }
 
-    /// Whose keys it manages: its tenant's; none means everybody's, of a key for all tenants that named nobody.
+    /// The tenant whose keys the caller manages. `None` means the keys of all tenants: a key for all tenants made a
+    /// request that named no tenant.
     pub(crate) fn manages(&self) -> Option<&Tenant> {
         (self.named || self.key.tenant.is_some()).then_some(&self.tenant)
     }
 
-    /// Refuses by name what the key may not do.
+    /// Refuses access that the key does not have, and names what is missing.
     pub(crate) fn may(&self, access: Access) -> Result<(), Problem> {
         match access {
             Access::Scope(scope) if !self.has(scope) => Err(missing(format!("scope `{scope}`"))),
@@ -105,32 +109,35 @@ impl fmt::Display for Scope {
     }
 }
 
-/// All keys.
+/// All bootstrap keys and stored keys.
 pub(crate) struct Keys {
     bootstrap: Vec<([u8; 32], Arc<Key>)>,
     store: Store,
     remembered: Mutex<HashMap<String, Remembered>>,
+    /// Counts calls of `forget`. An answer from Redis is not cached if this count changed since the question was
+    /// sent.
+    forgotten: AtomicU64,
 }
 
-/// What Redis said about an id, and when; none if it knows no such key.
+/// What Redis said about a key id, and when. `key` is `None` if Redis has no such key.
 #[derive(Clone)]
 struct Remembered {
     since: Instant,
     key: Option<Known>,
 }
 
-/// A stored key as it is checked.
+/// A stored key with the hashes that a presented secret is compared with.
 #[derive(Clone)]
 struct Known {
     hash: [u8; 32],
-    /// The secret before, while it still works.
+    /// The hash of the previous secret, and the time until which that secret works.
     previous: Option<([u8; 32], Time)>,
     key: Arc<Key>,
 }
 
 impl Known {
-    /// Whether this is the key's secret, or the one before in its time. Both are compared, so that the time
-    /// tells nothing.
+    /// Whether this is the key's secret, or its previous secret before that one's end. Both are always compared, so
+    /// that the duration reveals nothing.
     fn has_secret(&self, given: &[u8; 32], now: Time) -> bool {
         let present = bool::from(self.hash.ct_eq(given));
         let before = self.previous.is_some_and(|(hash, until)| bool::from(hash.ct_eq(given)) & !until.reached(now));
@@ -139,7 +146,7 @@ impl Known {
 }
 
 impl Keys {
-    /// The bootstrap keys, and whatever the store holds.
+    /// The bootstrap keys, and the keys in the store.
     pub(crate) fn new(bootstrap: &[Secret], store: Store) -> Keys {
         let everything = |n: usize| Key {
             id: if n == 0 { "bootstrap".to_owned() } else { format!("bootstrap-{}", n + 1) },
@@ -151,10 +158,10 @@ impl Keys {
         };
         let bootstrap =
             bootstrap.iter().enumerate().map(|(n, key)| (digest(key.expose()), Arc::new(everything(n)))).collect();
-        Keys { bootstrap, store, remembered: Mutex::default() }
+        Keys { bootstrap, store, remembered: Mutex::default(), forgotten: AtomicU64::new(0) }
     }
 
-    /// Finds out who calls, by the headers alone.
+    /// Identifies the caller from the headers alone.
     pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let presented = presented(headers)?;
         let key = match self.bootstrap_key(presented) {
@@ -166,7 +173,7 @@ impl Keys {
 
     fn bootstrap_key(&self, presented: &str) -> Option<Arc<Key>> {
         let given = digest(presented);
-        // Every key is compared, so that the time tells nothing.
+        // Every key is compared, so that the duration reveals nothing.
         let mut found = None;
         for (known, key) in &self.bootstrap {
             if bool::from(known.ct_eq(&given)) {
@@ -181,8 +188,9 @@ impl Keys {
         let known = match self.recall(id) {
             Some(known) => known,
             None => {
+                let (since, forgotten) = (Instant::now(), self.forgotten.load(Ordering::Acquire));
                 let found = Box::pin(self.store.find_key(id)).await?.as_ref().map(known_key);
-                self.remember(id, found.clone());
+                self.remember(id, since, forgotten, found.clone());
                 found
             }
         };
@@ -199,28 +207,34 @@ impl Keys {
         remembered.get(id).filter(|entry| entry.since.elapsed() < FRESH).map(|entry| entry.key.clone())
     }
 
-    fn remember(&self, id: &str, key: Option<Known>) {
+    /// Caches an answer of Redis to a question sent at `since`, unless `forget` was called after that.
+    fn remember(&self, id: &str, since: Instant, forgotten: u64, key: Option<Known>) {
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.forgotten.load(Ordering::Acquire) != forgotten {
+            return;
+        }
         if remembered.len() >= MOST_REMEMBERED {
             remembered.clear();
         }
-        remembered.insert(id.to_owned(), Remembered { since: Instant::now(), key });
+        remembered.insert(id.to_owned(), Remembered { since, key });
     }
 
-    /// Forgets a key that was just made or deleted here; other replicas do within [`FRESH`].
+    /// Removes a changed or deleted key from the cache.
     pub(crate) fn forget(&self, id: &str) {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forgotten.fetch_add(1, Ordering::AcqRel);
+        remembered.remove(id);
     }
 }
 
-/// A new secret: its text for the one who asked, its hash for the store.
+/// A new secret: its text for the caller, its hash for the store.
 pub(crate) struct Minted {
     pub(crate) id: String,
     pub(crate) text: Secret,
     pub(crate) hash: [u8; 32],
 }
 
-/// Mints a key.
+/// Mints a key with a new id.
 pub(crate) fn mint() -> Minted {
     mint_for(hex::encode(&uuid::Uuid::new_v4().as_bytes()[..6]))
 }
@@ -253,7 +267,8 @@ fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-/// `mst_<id>_<secret>` apart; ids are short and plain, so that a guess costs no odd key.
+/// Splits `mst_<id>_<secret>`. Ids are short and alphanumeric, so that a guess cannot put an odd string into a Redis
+/// key.
 fn split(presented: &str) -> Option<(&str, &str)> {
     let (id, secret) = presented.strip_prefix("mst_")?.split_once('_')?;
     let plain = !id.is_empty() && id.len() <= 32 && id.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -299,7 +314,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Caller, Problem> {
-        // The front door puts it there for every route that is not open.
+        // The front door inserts the caller for every route that is not open.
         parts.extensions.get::<Caller>().cloned().ok_or_else(unknown)
     }
 }

@@ -1,8 +1,9 @@
-//! Bodies as they arrive: declared as JSON, within their limit, within what this process can hold.
+//! Reads request bodies: declared as JSON, within their size limit, and within the memory budget of this process.
 //!
-//! Promises: a body over its limit is refused without being kept, and the client gets to read the
-//! refusal; a client that stalls does not hold its place for ever; all bodies together stay below
-//! [`MOST_HELD`], past which the answer is `overloaded`. Leaves to others: what the bytes say.
+//! Promises: a body over its limit is refused at once, by its declared length or as soon as it grows past the limit
+//! (the listener deals with the rest of the bytes, `muster_chassis::listen`); a client that stalls does not hold its
+//! share of the budget for ever; all bodies together stay below [`MOST_HELD`], and beyond that the answer is
+//! `overloaded`. Leaves to others: the meaning of the bytes.
 
 use std::{
     sync::{
@@ -20,23 +21,20 @@ use muster_domain::ProblemCode;
 
 use crate::{Gateway, problem::Problem};
 
-/// A single submit, a cancel, a key: the largest payload and room for the rest.
+/// The limit for a single submit, a cancel or a key: the largest payload, and room for the other fields.
 pub(crate) const SINGLE: usize = 1024 * 1024;
-/// A batch, or a worker's results.
+/// The limit for a batch, or for a worker's results.
 pub(crate) const BATCH: usize = 16 * 1024 * 1024;
-/// What all requests in flight may hold together.
+/// The most bytes that all requests in flight may hold together.
 const MOST_HELD: usize = 256 * 1024 * 1024;
 /// How long a whole body may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
-/// How much of a body that is too large is read and thrown away, so that its sender reads the
-/// answer instead of a broken connection.
-const THROWN_AWAY: usize = 64 * 1024 * 1024;
 
-/// How many bytes are held; shared by all requests.
+/// The number of bytes held, shared by all requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Budget(Arc<AtomicUsize>);
 
-/// Bytes that one request holds, given back when it ends.
+/// The bytes that one request holds. Dropping it returns them to the budget.
 #[derive(Debug)]
 pub(crate) struct Held {
     budget: Budget,
@@ -74,11 +72,11 @@ impl<const LIMIT: usize> FromRequest<Gateway> for Posted<LIMIT> {
         let (parts, body) = request.into_parts();
         let declared = declared_length(&parts.headers);
         check_type(&parts.headers, declared)?;
-        let waits_for_a_nod = parts.headers.contains_key(header::EXPECT);
-        if declared.is_some_and(|n| n > LIMIT) && waits_for_a_nod {
+        check_encoding(&parts.headers)?;
+        if declared.is_some_and(|n| n > LIMIT) {
             return Err(too_large(LIMIT));
         }
-        // Without a declared length the whole limit is set aside.
+        // Without a declared length, the request reserves the whole limit.
         let held = gateway.budget.hold(declared.unwrap_or(LIMIT).min(LIMIT))?;
         match tokio::time::timeout(ARRIVES_WITHIN, collect(body, LIMIT)).await {
             Ok(bytes) => Ok(Posted { bytes: bytes?, _held: held }),
@@ -95,7 +93,7 @@ fn declared_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// JSON, or undeclared, which is taken as JSON. An empty body needs no type.
+/// Accepts JSON. An undeclared type is taken as JSON, and an empty body needs no type.
 fn check_type(headers: &HeaderMap, length: Option<usize>) -> Result<(), Problem> {
     let Some(given) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let kind = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -104,6 +102,15 @@ fn check_type(headers: &HeaderMap, length: Option<usize>) -> Result<(), Problem>
         return Ok(());
     }
     Err(Problem::new(ProblemCode::UnsupportedMediaType, "send the body as `Content-Type: application/json`"))
+}
+
+/// Accepts only bodies without a content encoding: the gateway decompresses nothing.
+fn check_encoding(headers: &HeaderMap) -> Result<(), Problem> {
+    let plain = |given: &http::HeaderValue| given.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(header::CONTENT_ENCODING).iter().all(plain) {
+        return Ok(());
+    }
+    Err(Problem::new(ProblemCode::UnsupportedMediaType, "send the body as it is, without `Content-Encoding`"))
 }
 
 async fn collect(mut body: Body, limit: usize) -> Result<Bytes, Problem> {
@@ -115,12 +122,10 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, Problem> {
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         seen += data.len();
         if seen > limit {
-            (whole, rest) = (Bytes::new(), BytesMut::new());
-            if seen > THROWN_AWAY {
-                break;
-            }
-        } else if whole.is_empty() {
-            // Most bodies come in one piece, which is kept as it is.
+            return Err(too_large(limit));
+        }
+        if whole.is_empty() {
+            // Most bodies arrive in one piece, which is kept without a copy.
             whole = data;
         } else {
             if rest.is_empty() {
@@ -129,11 +134,7 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, Problem> {
             rest.extend_from_slice(&data);
         }
     }
-    match seen > limit {
-        true => Err(too_large(limit)),
-        false if rest.is_empty() => Ok(whole),
-        false => Ok(rest.freeze()),
-    }
+    Ok(if rest.is_empty() { whole } else { rest.freeze() })
 }
 
 #[cfg(test)]
@@ -172,6 +173,18 @@ mod tests {
         assert!(!judged("text/plain", Some(5)));
         assert!(!judged("application/x-www-form-urlencoded", None));
         assert!(check_type(&HeaderMap::new(), Some(5)).is_ok());
+    }
+
+    #[test]
+    fn bodies_are_not_packed() {
+        let judged = |encodings: &[&'static str]| {
+            let named = |value: &&'static str| (header::CONTENT_ENCODING, HeaderValue::from_static(value));
+            check_encoding(&encodings.iter().map(named).collect()).is_ok()
+        };
+        assert!(judged(&[]) && judged(&["identity"]) && judged(&[" Identity "]));
+        for packed in [&["gzip"][..], &["identity", "br"], &["identity, gzip"], &[""]] {
+            assert!(!judged(packed), "{packed:?}");
+        }
     }
 
     #[test]

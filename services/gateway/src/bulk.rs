@@ -1,12 +1,11 @@
-//! Carries bulk operations out: retry, cancel or delete every job that passes a filter.
+//! Carries out bulk operations: retry, cancel or delete every job that matches a filter.
 //!
-//! Knows: how an operation walks the list, in batches at its rate. Promises: an operation that was
-//! answered ends, whoever dies: its carrier claims it for [`HOLD`], and any other gateway goes on
-//! where it stopped. The ids of a batch are noted before they are touched, and what is done to a
-//! job may be done twice without harm, so a batch that was cut off is done again, whole, and
-//! counted once. Only jobs that were there when the operation was asked for are touched, so a
-//! retry is never retried by its own operation. Leaves to others: reading the request
-//! (`routes/bulk`), what is done to one job (`act`).
+//! Knows: how an operation walks the list of jobs, in batches and at its rate. Promises: an accepted operation ends
+//! even if the gateway that carries it out dies. That gateway claims the operation for [`HOLD`], and any other
+//! gateway continues where it stopped. The ids of a batch are stored before the jobs are touched, and repeating an
+//! action on a job is harmless. So an interrupted batch is repeated as a whole and counted once. Only jobs that
+//! existed when the operation was requested are touched, so an operation never retries its own retries. Leaves to
+//! others: reading the request (`routes/bulk`), and the action on one job (`act`).
 
 mod act;
 mod filter;
@@ -18,8 +17,9 @@ use std::{
 };
 
 use muster_chassis::{Budget, Counts, Loop, Safety};
-use muster_domain::{Act, JobId, Time};
+use muster_domain::{Act, JobId, OperationId, Time};
 use muster_flow::failpoint;
+use muster_replica::{LoopOf, Member};
 use muster_store::{
     Action, Claimed, Fields, ListError, ListFilter, Operation, OperationStatus, PAGE_WORK, StoreError, Walk,
 };
@@ -33,33 +33,36 @@ use crate::{
 pub(crate) use act::skips;
 pub(crate) use filter::read_filter;
 
-/// How long a claim holds without progress: so long it takes until another gateway goes on.
+/// How long a claim holds without progress. After this time another gateway continues the operation.
 const HOLD: Duration = Duration::from_secs(10);
-/// Operations that are looked at in one pass.
+/// The most operations that one pass looks at.
 const MOST_OPEN: usize = 100;
-/// Jobs that are dealt with between two notes of progress.
+/// The most jobs that are handled between two updates of the stored progress.
 const LARGEST_BATCH: u32 = 250;
-/// When a store is away, or a limit is reached.
+/// The pause after a store did not answer or a limit was reached.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The loop.
+/// The loop that carries out bulk operations.
 pub(crate) struct Bulk {
     gateway: Gateway,
-    /// This process, as others see it in a claim.
+    /// Names this process in a claim.
     owner: String,
-    /// When an operation may go on, by its rate.
-    next: HashMap<JobId, Instant>,
+    /// When each operation may continue, by its rate.
+    next: HashMap<OperationId, Instant>,
+}
+
+impl LoopOf<Gateway> for Bulk {
+    fn make(_: &Member, gateway: &Gateway) -> Option<Bulk> {
+        // A later process with the same instance name must not share its claims.
+        let owner = format!("{}/{}", gateway.instance, OperationId::mint(0));
+        Some(Bulk { gateway: gateway.clone(), owner, next: HashMap::new() })
+    }
 }
 
 impl Bulk {
-    pub(crate) fn new(gateway: Gateway) -> Bulk {
-        // A successor with the same name is somebody else.
-        let owner = format!("{}/{}", gateway.instance, JobId::mint(0));
-        Bulk { gateway, owner, next: HashMap::new() }
-    }
-
-    /// One batch. Says when the operation may go on; none if there is nothing to do here.
-    async fn carry(&self, id: JobId, counts: &mut Counts) -> Result<Option<Duration>, StoreError> {
+    /// Handles one batch. Returns how long to wait before the next batch, or `None` if this gateway has nothing to do
+    /// for the operation.
+    async fn carry(&self, id: OperationId, counts: &mut Counts) -> Result<Option<Duration>, StoreError> {
         let store = &self.gateway.flow.store;
         let Claimed::Ours(mut operation) = store.claim_operation(id, &self.owner, HOLD).await? else {
             return Ok(None);
@@ -102,8 +105,8 @@ impl Bulk {
         Ok(Some(if put_off { AGAIN } else { paced.saturating_sub(began.elapsed()) }))
     }
 
-    /// Looks at one page for the next jobs and notes them: a filter that matches little must not hold up
-    /// other operations.
+    /// Searches one page of the list for the next jobs and stores their ids. It reads only one page, so that a filter
+    /// with few matches does not hold up other operations.
     async fn plan(&self, operation: &mut Operation) -> Result<Planned, StoreError> {
         let store = &self.gateway.flow.store;
         let Walk::At(cursor) = &operation.walk else { return self.note(operation, ended(operation)).await };
@@ -130,7 +133,7 @@ impl Bulk {
         self.note(operation, ended(operation)).await
     }
 
-    /// Notes where the operation stands, and whether there is something to do.
+    /// Stores the progress of the operation, and returns whether there are jobs to handle.
     async fn note(&self, operation: &Operation, status: OperationStatus) -> Result<Planned, StoreError> {
         let stands = self.gateway.flow.store.note_operation(operation, status, HOLD).await?;
         Ok(match (stands, operation.batch.is_empty()) {
@@ -146,13 +149,13 @@ impl Bulk {
     }
 }
 
-/// What a page of the list brought.
+/// The result of reading one page of the list.
 enum Planned {
-    /// Jobs to deal with.
+    /// The page has jobs to handle.
     Batch,
-    /// No match so far.
+    /// No job on the page matches.
     NothingYet,
-    /// The operation has ended, or another gateway carries it.
+    /// The operation has ended, or another gateway carries it out.
     Over,
 }
 
@@ -201,7 +204,8 @@ impl Loop for Bulk {
     }
 }
 
-/// How many jobs at once: a quarter of a second's worth, and no more than the canary allows.
+/// The number of jobs in a batch: as many as the rate allows in a quarter of a second, and no more than the canary
+/// allows.
 fn batch_size(operation: &Operation) -> usize {
     let usual = (operation.asked.rate / 4).clamp(1, LARGEST_BATCH) as usize;
     match operation.asked.canary {
@@ -214,7 +218,7 @@ fn touched(operation: &Operation) -> u64 {
     operation.tally.done + operation.tally.failed
 }
 
-/// Where an operation stands by what it has done.
+/// The status of an operation, derived from its progress.
 fn ended(operation: &Operation) -> OperationStatus {
     let canary = operation.asked.canary;
     match operation.batch.is_empty() {
@@ -225,7 +229,7 @@ fn ended(operation: &Operation) -> OperationStatus {
     }
 }
 
-/// Who acts: the key that asked, with its topics.
+/// The caller on whose behalf the operation acts: the key that requested it, with its topics.
 fn carrier(operation: &Operation) -> Caller {
     let asked = &operation.asked;
     let key = Key {
@@ -239,7 +243,7 @@ fn carrier(operation: &Operation) -> Caller {
     Caller { tenant: asked.tenant.clone(), named: true, key: Arc::new(key) }
 }
 
-/// What the audit log says of one job of an operation; the same if its batch is done again.
+/// The audit entry for one job of an operation. A repeated batch writes the same entry.
 fn act_on(operation: &Operation, job: JobId, now: Time) -> Act {
     let asked = &operation.asked;
     let action = match asked.action {
@@ -252,7 +256,7 @@ fn act_on(operation: &Operation, job: JobId, now: Time) -> Act {
     act.job(job).with("operation", asked.id.to_string())
 }
 
-/// Which jobs: those that pass, and were there when it was asked for.
+/// The operation's filter, restricted to jobs that existed when the operation was requested.
 fn filter_of(operation: &Operation) -> Result<ListFilter, String> {
     let filter = filter::parse(&operation.asked.filter, operation.asked.action).map_err(|p| p.detail.into_owned())?;
     let created = operation.created_at;
@@ -260,18 +264,18 @@ fn filter_of(operation: &Operation) -> Result<ListFilter, String> {
     Ok(ListFilter { created_before: Some(before), ..filter })
 }
 
-/// Jobs that an operation would match, as far as a few pages of the list tell.
+/// The number of jobs that an operation would match, counted on a few pages of the list.
 pub(crate) struct Outlook {
     pub(crate) matched: u64,
     pub(crate) skipped: u64,
-    /// There was more to look at.
+    /// Whether the list goes on after the counted pages.
     pub(crate) more: bool,
 }
 
-/// Pages of [`PAGE_WORK`] records that a dry run reads at most.
+/// The most pages, of [`PAGE_WORK`] records each, that a dry run reads.
 const DRY_PAGES: usize = 5;
 
-/// Counts without touching.
+/// Counts the matching jobs without touching them.
 pub(crate) async fn dry_run(
     gateway: &Gateway,
     caller: &Caller,

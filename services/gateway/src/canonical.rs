@@ -1,9 +1,9 @@
-//! One spelling per request: what an idempotency key remembers of a body.
+//! Hashes a request body in one canonical form, for comparison under an idempotency key.
 //!
-//! Knows: JSON text that has been checked already. Promises: two bodies that differ only in
-//! white space, in the order of keys or in how a string is escaped hash the same; numbers count
-//! as they are written, so `1` and `1.0` differ and large integers keep every digit. Leaves to
-//! others: whether the text is JSON at all, and what a mismatch means.
+//! Knows: JSON text that has been checked already. Promises: two bodies that differ only in white space, in the order
+//! of keys or in the escaping of strings have the same hash. Numbers are hashed as they are written, so `1` and `1.0`
+//! differ and large integers keep every digit. Leaves to others: whether the text is JSON at all, and what a mismatch
+//! means.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 
 use crate::json;
 
-/// How deep a payload may nest. Many readers of JSON, ours included, stop there.
+/// How deep a payload may nest. Many JSON parsers, including the one used here, stop at this depth.
 pub(crate) const MOST_DEPTH: usize = 128;
 
-/// How deep JSON text nests. The reader that takes verbatim values apart does not limit it.
+/// The nesting depth of JSON text. The parser that splits out verbatim values does not limit it.
 pub(crate) fn depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
     for byte in text.bytes() {
@@ -55,7 +55,7 @@ fn put_text(out: &mut Vec<u8>, tag: u8, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Replaces what was written from `start` on by its members, sorted by key.
+/// Replaces everything in `out` from `start` on by the members, sorted by key.
 fn in_order(out: &mut Vec<u8>, start: usize, mut members: Vec<(Cow<'_, str>, std::ops::Range<usize>)>) {
     members.sort_by(|a, b| a.0.cmp(&b.0));
     let mut sorted = Vec::with_capacity(out.len() - start + members.len() * 24);
@@ -104,11 +104,11 @@ impl<'a> Cursor<'a> {
         }
         self.place += 1;
         let raw = self.text.get(start..self.place).unwrap_or_default();
-        // A lone surrogate has no text of its own: it counts as it is written.
+        // A lone surrogate does not decode to text, so its escaped form is hashed.
         json::text(raw).unwrap_or(Cow::Borrowed(raw))
     }
 
-    /// A number or a word: everything up to what ends it.
+    /// A number, `true`, `false` or `null`: everything up to the next delimiter.
     fn plain(&mut self) -> &'a str {
         let rest = &self.text[self.place..];
         let end = rest.find([',', ']', '}', ' ', '\t', '\n', '\r']).unwrap_or(rest.len());

@@ -1,9 +1,9 @@
-//! Settings of this gateway that the cluster changes while it runs.
+//! Settings of this gateway that can change while it runs.
 //!
-//! Knows: what this process was started with, and what all replicas were told since; the second
-//! wins. Promises: a change holds here as soon as this replica knows it, and without a restart;
-//! what cannot be used (another version wrote it) is told in the log and changes nothing. Leaves
-//! to others: spreading it (`flow`), and what each value means.
+//! Knows: the settings that this process started with, and the settings that the cluster was given since; the latter
+//! win. Promises: a change applies as soon as this replica learns of it, without a restart; settings that this
+//! version cannot use (another version wrote them) are logged and change nothing. Leaves to others: distributing the
+//! settings (`flow`), and the meaning of each value.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Gateway,
-    json::{Fault as FieldFault, Object, integer, text},
-    problem::Problem,
+    json::{Object, integer, text},
+    problem::{Fault as FieldFault, Problem},
     settings,
 };
 
-/// What holds now.
+/// The settings in effect.
 pub(crate) struct Config {
-    /// As this process was started.
+    /// The settings that this process started with.
     started: Arc<Values>,
     now: ArcSwap<Values>,
 }
@@ -31,18 +31,18 @@ impl Config {
         Config { now: ArcSwap::new(started.clone()), started }
     }
 
-    /// The values that hold now.
+    /// The values in effect now.
     pub(crate) fn now(&self) -> Arc<Values> {
         self.now.load_full()
     }
 
-    /// The values with these on top, if every one of them can be used.
+    /// The start values with `told` on top, if every one of them is usable.
     fn judged(&self, told: &BTreeMap<String, String>) -> Result<Values, Vec<Fault>> {
         self.started.with_run_time(told)
     }
 }
 
-/// Applies what the cluster is told, now and whenever it changes, until stopped.
+/// Applies the cluster's settings now and after every change, until the gateway stops.
 pub(crate) async fn obey(gateway: &Gateway, stop: &CancellationToken) {
     let mut changes = gateway.flow.settings.changes();
     let mut applied = 0;
@@ -77,14 +77,16 @@ fn apply(gateway: &Gateway, values: Values, version: u64) {
     tracing::info!(event = "config_changed", version, "settings changed at run time");
 }
 
-/// Reads a body of settings by name; a number or a yes is the same as its text.
+/// Reads a body of settings by name. A number or a boolean is read as its text.
 pub(crate) fn read_values(config: &Config, body: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
     let (mut told, mut faults) = (BTreeMap::new(), crate::json::Faults::default());
     for (name, raw) in Object::from_body(body)?.into_fields() {
         let raw = raw.get();
         let plain = raw == "true" || raw == "false" || integer(raw).is_some() || raw.parse::<f64>().is_ok();
         match text(raw).map(std::borrow::Cow::into_owned).or_else(|| plain.then(|| raw.to_owned())) {
-            _ if raw == "null" => {}
+            // `null` means that the setting is not given. An unknown name is kept, and refused below.
+            _ if raw == "null" && config.now().shown().iter().any(|known| known.key == name) => {}
+            _ if raw == "null" => drop(told.insert(name.to_string(), String::new())),
             None => faults.invalid("", &name, "must be a text, a number, true or false"),
             Some(value) => {
                 if told.insert(name.to_string(), value).is_some() {
@@ -115,7 +117,7 @@ mod tests {
 
     fn config() -> Config {
         let env = [("API_RATE_LIMIT_RPS".to_owned(), "5".to_owned())].into();
-        Config::new(Arc::new(load("muster-gateway", settings::SETTINGS, &[], &env).unwrap().values))
+        Config::new(Arc::new(load("muster-gateway", crate::SETTINGS, &[], &env).unwrap().values))
     }
 
     #[test]
@@ -125,7 +127,7 @@ mod tests {
         let pairs: Vec<_> = told.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(pairs, [("rate_limit_burst", "7"), ("rate_limit_rps", "0.5"), ("topics", "declared")]);
         let values = config().judged(&told).unwrap();
-        assert_eq!((settings::rate(&values), values.text("topics")), (0.5, "declared"));
+        assert_eq!((settings::rate(&values), values.get(settings::TOPICS)), (0.5, "declared"));
         let shown = values.shown();
         let origin = |key: &str| shown.iter().find(|s| s.key == key).unwrap().origin.as_str();
         assert_eq!((origin("rate_limit_rps"), origin("retention_failed")), ("run time", "default"));
@@ -146,6 +148,7 @@ mod tests {
             (r#"{"redis_url":"redis://x"}"#, "/redis_url", ProblemCode::InvalidRequest),
             (r#"{"api_key":"01234567890"}"#, "/api_key", ProblemCode::InvalidRequest),
             (r#"{"rate_limit_rp":1}"#, "/rate_limit_rp", ProblemCode::UnknownField),
+            (r#"{"rate_limit_rp":null}"#, "/rate_limit_rp", ProblemCode::UnknownField),
             (r#"{"topics":"open","topics":"open"}"#, "/topics", ProblemCode::InvalidRequest),
         ] {
             let fault = &read_values(&config(), body.as_bytes()).expect_err(body).errors[0];

@@ -1,7 +1,7 @@
-//! Keeps messages that nobody could read, as they came.
+//! Stores messages that a service could not decode, unchanged.
 //!
-//! Promises: an undecodable message that any service put on `sys.job.dlq` is stored before it is
-//! acked; the same message is stored once. Leaves to others: finding them, and showing them.
+//! Promises: an undecodable message that any service put on `sys.job.dlq` is stored before it is acked, and stored
+//! once. Leaves to others: finding and showing these messages.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 const AT_ONCE: usize = 64;
 const EXPIRES: Duration = Duration::from_secs(30);
-/// When Redis is away.
+/// The pause before a redelivery when Redis does not answer.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Stores what arrives until the stop.
+/// Stores the arriving messages until the gateway stops.
 pub(crate) async fn keep(bus: &Bus, store: &Store, stop: &CancellationToken) -> anyhow::Result<()> {
     let consumer = bus.consumer(ConsumerSpec::gateway(subjects::dlq())).await?;
     loop {
@@ -33,15 +33,15 @@ pub(crate) async fn keep(bus: &Bus, store: &Store, stop: &CancellationToken) -> 
     Ok(())
 }
 
-/// The dead letter's name: when its stream took it and where it stands there. A redelivery has the same; a stream
-/// that was made anew counts from one again, and is told apart by the time.
+/// The id of the dead letter: the time at which its stream stored it, and its sequence number there. A redelivery has
+/// the same id. A stream that was deleted and created again counts from one, and the time tells its messages apart.
 fn name(stored_at: u64, sequence: u64) -> String {
     format!("{stored_at}-{sequence}")
 }
 
 async fn handle(delivery: Delivery, store: &Store) {
     let Body::DeadLetter(letter) = delivery.body else {
-        // Rejecting it would put it right back here.
+        // Rejecting the message would put it on this subject again.
         delivery.receipt.ack().await;
         return;
     };

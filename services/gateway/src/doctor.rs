@@ -1,21 +1,24 @@
-//! Whether the stores are such that the promises can be kept on them.
+//! Checks whether the stores are configured so that Muster can keep its promises.
 //!
-//! Knows: what Redis and NATS have to be, the level of each fault, and what mends it. Promises: pure
-//! but for asking; each thing that was looked at is a finding, the good ones too; a store that does not
-//! answer is a finding, not an error. Leaves to others: reading the stores (`store`, `bus`).
+//! Knows: the requirements for Redis and NATS, the level of each fault, and its remedy. Promises: pure except for the
+//! questions to the stores; every check yields a finding, also when all is well; a store that does not answer is a
+//! finding, not an error. Leaves to others: reading the stores (`store`, `bus`).
 
 mod nats;
 mod redis;
+mod settings;
 
-use muster_flow::Flow;
+use std::time::Duration;
+
+use muster_flow::{Emptied, Flow};
 use tracing::{error, warn};
 
-/// How bad something is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// As it should be.
+    /// No fault.
     Ok,
-    /// It works, and promises less than it could.
+    /// The store works, but with weaker guarantees than possible.
     Warn,
     /// Jobs may be lost, or nothing works.
     Error,
@@ -31,21 +34,21 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
-    /// What was looked at, in one word.
+    /// The name of the check, one word.
     pub(crate) check: &'static str,
-    /// Which server.
+    /// The server that was checked.
     pub(crate) place: String,
-    /// What was found.
+    /// What the check found.
     pub(crate) found: String,
-    /// What to do about it; none if all is well.
+    /// The remedy; `None` if there is no fault.
     pub(crate) mend: Option<&'static str>,
 }
 
-/// Findings about one server.
+/// The findings about one server.
 struct Chart {
     place: String,
     findings: Vec<Finding>,
@@ -56,7 +59,7 @@ impl Chart {
         Chart { place: place.into(), findings: Vec::new() }
     }
 
-    /// As it should be, or this bad and mended so.
+    /// Adds a finding: no fault, or a fault with this level and remedy.
     fn note(&mut self, check: &'static str, found: impl Into<String>, fault: Option<(Level, &'static str)>) {
         let (level, mend) = fault.map_or((Level::Ok, None), |(level, mend)| (level, Some(mend)));
         let place = self.place.clone();
@@ -64,21 +67,45 @@ impl Chart {
     }
 }
 
-/// Looks at everything, the worst first.
+/// Runs all checks. The worst findings come first.
 pub(crate) async fn examine(flow: &Flow) -> Vec<Finding> {
     let (redis, nats) = tokio::join!(flow.store.checkup(), flow.bus.checkup());
     let mut findings = redis::judge(&redis, flow.store.router().is_cluster());
     findings.extend(nats::judge(&nats));
+    if nats.is_ok() {
+        findings.extend(nats::judge_drift(&flow.bus.drift().await));
+    }
+    if redis.is_ok() {
+        findings.extend(settings::judge(&flow.store.replicas().await));
+    }
+    // If a store does not answer, the checks above report it.
+    if let (Ok(now), Ok(note)) = tokio::join!(flow.emptied(), flow.store.emptied_note()) {
+        findings.push(emptied(now, note));
+    }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     findings
 }
 
-/// The worst of them.
+/// Whether Redis still has the jobs that the streams name.
+fn emptied(now: Option<Emptied>, note: Option<String>) -> Finding {
+    const MEND: &str = "jobs of the last ten minutes are made again by themselves, older ones are gone: restore the newest \
+                        backup into an empty Redis, or submit them again; then DEL muster:meta:emptied";
+    let mut chart = Chart::of("redis");
+    let (text, fault) = match (now, note) {
+        (None, None) => ("the jobs whose submits stand on the stream are there".to_owned(), None),
+        (Some(found), _) => (found.to_string(), Some((Level::Error, MEND))),
+        (None, Some(note)) => (note, Some((Level::Error, MEND))),
+    };
+    chart.note("emptied", text, fault);
+    chart.findings.remove(0)
+}
+
+/// The worst level among the findings.
 pub(crate) fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }
 
-/// Says in the log what is not as it should be.
+/// Logs the findings that are faults.
 pub(crate) fn tell(findings: &[Finding]) {
     for Finding { level, check, place, found, mend } in findings {
         let mend = mend.unwrap_or_default();
@@ -90,8 +117,60 @@ pub(crate) fn tell(findings: &[Finding]) {
     }
 }
 
-/// Whether a version is at least this one. What cannot be read is not.
+/// Whether a version is at least the wanted one. An unreadable version is not.
 fn at_least(version: &str, wanted: (u32, u32)) -> bool {
-    let mut numbers = version.trim_start_matches('v').split('.').map(|part| part.parse::<u32>().ok());
-    matches!((numbers.next().flatten(), numbers.next().flatten()), (Some(major), Some(minor)) if (major, minor) >= wanted)
+    numbers(version).is_some_and(|(major, minor, _)| (major, minor) >= wanted)
+}
+
+/// The major, minor and patch numbers.
+type Version = (u32, u32, u32);
+
+/// The numbers of a version. A missing patch number is 0, and a suffix such as `-RC.1` is ignored.
+fn numbers(version: &str) -> Option<Version> {
+    let digits = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next().and_then(|part| part.parse().ok());
+    let mut parts = version.trim_start_matches('v').split('.');
+    Some((digits(parts.next()?)?, digits(parts.next()?)?, parts.next().and_then(digits).unwrap_or(0)))
+}
+
+/// A median latency above this slows down every job.
+const SLOW: Duration = Duration::from_millis(10);
+
+/// Adds the finding about the latency of a store.
+fn latency(chart: &mut Chart, median: Duration) {
+    let slow =
+        (Level::Warn, "bring the services and the store nearer to each other, or look what keeps the store busy");
+    let found = format!("{:.1} ms for an answer, as the median of five", median.as_secs_f64() * 1e3);
+    chart.note("latency", found, (median > SLOW).then_some(slow));
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::JobId;
+
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        assert_eq!(numbers("v2.10.22-RC.1"), Some((2, 10, 22)));
+        assert_eq!((numbers("7.0"), numbers("7"), numbers("")), (Some((7, 0, 0)), None, None));
+        assert!(at_least("2.10.1", (2, 9)) && !at_least("2.9.9", (2, 10)) && !at_least("new", (0, 0)));
+    }
+
+    #[test]
+    fn an_emptied_redis_is_an_error_and_a_whole_one_is_not() {
+        assert_eq!(emptied(None, None).level, Level::Ok);
+        let noted = emptied(None, Some("2026-01-01T00:00:00Z Redis has none".to_owned()));
+        assert_eq!((noted.level, noted.found.contains("2026-01-01")), (Level::Error, true));
+        let finding = emptied(Some(Emptied { missing: 3, example: JobId::mint(1) }), None);
+        assert_eq!((finding.level, finding.check), (Level::Error, "emptied"));
+        assert!(finding.found.contains("none of 3 jobs"), "{}", finding.found);
+    }
+
+    #[test]
+    fn a_slow_store_is_a_warning() {
+        let mut chart = Chart::of("x");
+        latency(&mut chart, Duration::from_millis(9));
+        latency(&mut chart, Duration::from_millis(11));
+        assert_eq!([chart.findings[0].level, chart.findings[1].level], [Level::Ok, Level::Warn]);
+    }
 }

@@ -1,10 +1,11 @@
-//! Events as they happen, for whoever watches.
+//! Live events for watchers.
 //!
-//! Knows: who watches, and the one tap that all of them share. Promises: while nobody watches nothing is
-//! read; a watcher that is slow holds up nobody and fills no memory: only the tap holds messages, the
-//! latest few, and what a watcher misses here it reads from the stream, at its own pace; more than so
-//! many are not let in, nor more than a quarter of them for one tenant. Leaves to others: what one watcher
-//! sees and where it stands (`watcher`), places (`point`), shapes (`document`), seats (`seats`).
+//! Knows: the watchers, and the one tap that all of them share. Promises: without watchers, the gateway reads no
+//! events. A slow watcher delays no other watcher and uses no extra memory: only the tap holds messages, and only the
+//! latest few. A watcher reads what it misses from the stream, at its own pace. The number of watchers is limited,
+//! and one tenant gets at most a quarter of the seats. Leaves to others: what one watcher sees and its position
+//! (`watcher`), positions on the stream (`point`), the format of events (`document`), the limit on watchers
+//! (`seats`).
 
 mod document;
 mod filter;
@@ -32,41 +33,41 @@ pub(crate) use watcher::Watcher;
 
 use seats::Seats;
 
-/// Messages that a watcher may be behind before it has to read them from the stream.
+/// How many messages a watcher may be behind before it has to read them from the stream.
 const AHEAD: usize = 256;
-/// Events that these may hold in all: a message may have thousands.
+/// The most events that these messages may hold together: one message may have thousands.
 const KEPT: usize = 50_000;
-/// Notices of progress that a watcher may be behind before it misses some.
+/// How many progress notices a watcher may be behind before it misses some.
 const PROGRESS_AHEAD: usize = 256;
-/// How many watchers read from the stream at one time. None of them waits for its client meanwhile.
+/// How many watchers read from the stream at one time. None of them waits for its client while it reads.
 const READERS: usize = 8;
-/// How long the tap stays open after the last watcher has left.
+/// How long the tap stays open after the last watcher leaves.
 const LINGER: Duration = Duration::from_secs(10);
-/// How long somebody who comes waits for the tap to open.
+/// How long a new watcher waits for the tap to open.
 const OPENS_WITHIN: Duration = Duration::from_secs(3);
 
-/// What the tap hands to the watchers.
+/// What the tap sends to the watchers.
 #[derive(Clone)]
 enum News {
-    /// What follows comes after this place.
+    /// The messages that follow come after this mark.
     From(Mark),
-    /// The next message. Gone once the tap holds later ones in its stead.
+    /// The next message. The pointer is dead once the tap has replaced the message by later ones.
     Events(Mark, Weak<Told>),
 }
 
-/// The tap, and who is there for it.
+/// The tap and its watchers.
 pub(crate) struct Live {
     news: broadcast::Sender<News>,
-    /// Apart from the news: progress that floods in pushes nothing else out.
+    /// Separate from the news, so that a flood of progress notices pushes out no events.
     progress: broadcast::Sender<Arc<ProgressNotice>>,
-    /// Where the tap has come to; none while it is closed.
+    /// The position of the tap; `None` while it is closed.
     at: watch::Sender<Option<Mark>>,
     seats: Seats,
     readers: Semaphore,
 }
 
 impl Live {
-    /// For at most so many watchers.
+    /// Creates the tap for at most `most` watchers.
     pub(crate) fn new(most: usize) -> Live {
         Live {
             news: broadcast::Sender::new(AHEAD),
@@ -77,19 +78,19 @@ impl Live {
         }
     }
 
-    /// Where the tap stands, once it is open.
+    /// Waits until the tap is open, and returns its position.
     async fn opened(&self) -> Result<Mark, Problem> {
         let mut at = self.at.subscribe();
         let opened = tokio::time::timeout(OPENS_WITHIN, at.wait_for(Option::is_some)).await;
         opened.ok().and_then(Result::ok).and_then(|at| *at).ok_or_else(Problem::bus_away)
     }
 
-    /// Whether the tap is at this stream now.
+    /// Whether the tap reads the stream with this epoch now.
     fn is_at(&self, epoch: Time) -> bool {
         self.at.borrow().is_some_and(|at| at.epoch == epoch)
     }
 
-    /// Keeps the tap open whenever somebody watches.
+    /// Keeps the tap open while there are watchers.
     pub(crate) async fn listen(&self, bus: &Bus) -> anyhow::Result<()> {
         loop {
             self.at.send_replace(None);
@@ -111,9 +112,10 @@ impl Live {
                 Heard::From(mark) => (mark, News::From(mark)),
                 Heard::Events(told) => (told.mark, News::Events(told.mark, kept.keep(told))),
             };
-            // First this: who subscribes and then looks must not miss what it does not see here.
+            // Update the position before sending the news: a watcher that subscribes and then reads the position must
+            // not miss a message that was sent before it subscribed.
             self.at.send_replace(Some(mark));
-            // Nobody listens: the last has just left.
+            // The send fails if the last watcher has just left.
             let _ = self.news.send(news);
         }
     }
@@ -129,16 +131,16 @@ impl Live {
     }
 }
 
-/// The latest messages. Nobody else holds any, however slowly they are read.
+/// The latest messages. Watchers hold only weak pointers to them, however slowly they read.
 #[derive(Default)]
 struct Kept {
     messages: VecDeque<Arc<Told>>,
-    /// In all of them.
+    /// The number of events in all these messages.
     events: usize,
 }
 
 impl Kept {
-    /// Takes one more, and lets go of the oldest; the latest is always there.
+    /// Adds a message and drops the oldest ones. The latest message always stays.
     fn keep(&mut self, told: Told) -> Weak<Told> {
         let told = Arc::new(told);
         let latest = Arc::downgrade(&told);

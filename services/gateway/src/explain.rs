@@ -1,109 +1,112 @@
-//! Why a job stands where it stands, and what happens next.
+//! Explains why a job is in its state, and what happens next.
 //!
-//! Knows: what each state waits for, who holds the job, and who looks at it when nothing else
-//! happens. Promises: a pure function of what was read, right for every state; what does not apply
-//! is absent; the same in sentences and as data. Leaves to others: reading (`routes/explain`), and
-//! doing any of it (the scheduler).
+//! Knows: what each state waits for, which worker holds the job, and which scheduler looks at it when nothing else
+//! happens. Promises: a pure function of what was read, correct for every state; what does not apply is absent; the
+//! sentences and the data say the same. Leaves to others: reading the stores (`routes/explain`), and acting on the
+//! job (the scheduler).
 
 mod sentences;
 
 use bytes::Bytes;
-use muster_domain::{Event, JobError, JobId, Phase, Priority, State, Time, WorkerId, line};
+use muster_domain::{Event, JobError, JobId, Phase, Priority, State, Time, WorkerId, job::Unmoved, line};
 use muster_store::{QueuePlace, Record, TopicRecord, WorkerSnapshot};
 
 use crate::view;
 
-/// What was read about a job, at one moment.
+/// Everything that was read about a job at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) record: &'a Record,
-    /// When its home is due; none if it has none.
+    /// When the job's home is due; `None` if the job has no home.
     pub(crate) home: Option<Time>,
-    /// Its place in the backlog, if it is there.
+    /// The job's place in the backlog, if it is there.
     pub(crate) place: Option<QueuePlace>,
-    /// Messages with offers on its line of the bus, where a scheduler has decided about it and it may be among
-    /// them without a word of it in its record; none if it cannot be, or nobody knows.
+    /// The number of messages with offers on the job's line of the bus. Set if a scheduler may have offered the job
+    /// without writing that to its record. `None` if the job cannot be among them, or the number is unknown.
     pub(crate) offers: Option<u64>,
-    /// Who could run it; none if nobody has told lately.
+    /// The workers that could run the job; `None` if there is no recent snapshot of the workers.
     pub(crate) workers: Option<Serving>,
-    /// The scheduler that asks somebody outside about it.
+    /// The scheduler that is asking the policy hook about the job.
     pub(crate) deciding: Option<&'a str>,
     /// The scheduler that leads the reconciler, if one does.
     pub(crate) leader: Option<&'a str>,
-    /// What its topic was told.
+    /// The settings of the job's topic.
     pub(crate) told: Option<&'a TopicRecord>,
-    /// Who has the slots of its concurrency key, while it waits for one.
+    /// The slots of the job's concurrency key, while the job waits for one.
     pub(crate) slots: Option<&'a SlotsSeen>,
-    /// Who has the places of its topic, while it waits and the topic has so many only.
+    /// The places of the job's topic, while the job waits and the topic limits how many jobs run at once.
     pub(crate) places: Option<&'a PlacesSeen>,
-    /// Redis time.
+    /// The time of Redis.
     pub(crate) now: Time,
 }
 
 impl Seen<'_> {
-    /// Messages with offers that it may be among.
+    /// The number of messages with offers that the job may be in.
     fn standing_offers(&self) -> Option<u64> {
         self.offers.filter(|messages| *messages > 0)
     }
 }
 
-/// Whether a scheduler may have offered this job as it is: of a busy topic only the offer tells of it (the
-/// ADR `offered-as-it-is`). What has moved since it was accepted, or has a moment or a limit to keep, is
-/// never offered so.
+/// Whether a scheduler may have offered this job without changing its record. On a busy topic only the offer shows it
+/// (the ADR `offered-as-it-is`). A job that has changed since it was accepted, or has a time or a limit to keep, is
+/// never offered this way.
 pub(crate) fn may_be_offered_as_it_is(record: &Record, told: Option<&TopicRecord>, now: Time) -> bool {
-    let (head, rules) = (&record.head, told.map(|told| &told.settings));
+    let head = &record.head;
     let due = matches!(head.phase, Phase::Pending { run_at } if run_at.some().is_none_or(|at| at.reached(now)));
-    let bounded = head.deadline.is_some() || head.start_by.is_some();
-    let limited = !record.spec.concurrency_key.is_empty()
-        || rules.is_some_and(|rules| rules.rate.is_some() || rules.concurrency.is_some());
-    due && head.version == 1 && !bounded && !limited
+    let job = Unmoved {
+        version: head.version,
+        is_bounded: head.deadline.is_some() || head.start_by.is_some(),
+        has_key: !record.spec.concurrency_key.is_empty(),
+    };
+    due && job.may_stay() && !told.is_some_and(|told| told.settings.limits_release())
 }
 
-/// Who has the slots of a concurrency key.
+/// The jobs that hold the slots of a concurrency key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotsSeen {
     pub(crate) key: String,
-    /// The first of them.
+    /// The first jobs that hold a slot.
     pub(crate) held_by: Vec<JobId>,
     pub(crate) held: u64,
     pub(crate) waiting: u64,
 }
 
-/// Who has the places of a topic.
+/// The jobs that hold the places of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PlacesSeen {
     pub(crate) max: u64,
-    /// The first of them.
+    /// The first jobs that hold a place.
     pub(crate) held_by: Vec<JobId>,
     pub(crate) held: u64,
 }
 
 impl PlacesSeen {
-    /// Nobody else may go before one of them is over.
+    /// Whether every place is taken: no other job may start before one of the holders ends.
     pub(crate) fn are_taken(&self) -> bool {
         self.held >= self.max
     }
 }
 
-/// The workers of a job's topic and tenant.
+/// The workers that serve a job's topic and tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Serving {
-    /// Who live and take work.
+    /// Live workers that take work.
     pub(crate) live: u64,
-    /// How many jobs they run at most.
+    /// The most jobs that these workers run at once.
     pub(crate) slots: u64,
-    /// How many more they could run.
+    /// How many more jobs they could run now.
     pub(crate) free: u64,
-    /// Who live and take nothing.
+    /// Live workers that take no work.
     pub(crate) unhealthy: u64,
-    /// Who live and lack what the job requires.
+    /// Live workers that lack what the job requires.
     pub(crate) lacking: u64,
-    /// When that was so.
+    /// The time of the snapshot of the workers.
     pub(crate) at: Time,
 }
 
 impl Serving {
-    /// Those of the snapshot that take this job's topic, which may be shared by all tenants.
+    /// Counts the workers in the snapshot that serve this job's topic. `shared` says that all tenants share the
+    /// topic.
     pub(crate) fn of(record: &Record, snapshot: &WorkerSnapshot, shared: bool) -> Serving {
         let (tenant, topic) = (record.spec.tenant.as_str(), record.spec.topic.as_str());
         let mut serving = Serving { at: snapshot.at, ..Serving::default() };
@@ -131,11 +134,11 @@ pub(crate) enum WaitsFor {
     Time,
     Approval,
     Turn,
-    /// Somebody to resume its topic.
+    /// An operator who resumes the topic.
     Resume,
-    /// Its topic's rate.
+    /// The rate of the topic.
     Rate,
-    /// Others to make room: no more may run at once.
+    /// Other jobs to end: the limit of jobs that run at once is reached.
     Limit,
     Worker,
     Result,
@@ -159,7 +162,7 @@ impl WaitsFor {
     }
 }
 
-/// The worker that has the job.
+/// The worker that holds the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) worker: String,
@@ -168,18 +171,18 @@ pub(crate) struct Holder {
     pub(crate) times_out_at: Option<Time>,
 }
 
-/// How often it may be tried.
+/// The attempts of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempts {
     pub(crate) used: u16,
     pub(crate) max: u16,
-    /// None are, once it has ended.
+    /// 0 once the job has ended.
     pub(crate) left: u16,
     pub(crate) lost: u16,
     pub(crate) given_back: u8,
 }
 
-/// Everything there is to say about where a job stands.
+/// The complete explanation of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Explanation {
     pub(crate) id: JobId,
@@ -187,32 +190,32 @@ pub(crate) struct Explanation {
     pub(crate) since: Time,
     pub(crate) now: Time,
     pub(crate) waits_for: WaitsFor,
-    /// The first is the summary.
+    /// The first sentence is the summary.
     pub(crate) sentences: Vec<String>,
-    /// Not before.
+    /// The job does not start before this time.
     pub(crate) may_start_at: Option<Time>,
-    /// The same, after a failed attempt.
+    /// The same time, if it follows a failed attempt.
     pub(crate) next_retry_at: Option<Time>,
     pub(crate) start_by: Option<Time>,
     pub(crate) deadline: Option<Time>,
     pub(crate) attempts: Attempts,
     pub(crate) holder: Option<Holder>,
-    /// The scheduler that asks somebody outside about it.
+    /// The scheduler that is asking the policy hook about the job.
     pub(crate) asked_by: Option<String>,
     pub(crate) slots: Option<SlotsSeen>,
     pub(crate) places: Option<PlacesSeen>,
     pub(crate) backlog: Option<(QueuePlace, Priority)>,
-    /// Messages with offers on its line, of which one may be its own.
+    /// The number of messages with offers on the job's line; one of them may hold the job.
     pub(crate) offers: Option<u64>,
-    /// Of a job that is yet to be started.
+    /// Set only while the job waits to be started.
     pub(crate) workers: Option<Serving>,
-    /// Why the last failed attempt failed.
+    /// The error of the last failed attempt.
     pub(crate) last_error: Option<JobError>,
-    /// What held it up, called it off or said no, in its own words.
+    /// The event that held, denied or cancelled the job, and the reason that was given with it.
     pub(crate) refused_by: Option<(Event, String)>,
-    /// When somebody looks at it, whatever happens.
+    /// When a scheduler looks at the job at the latest.
     pub(crate) looked_at: Option<Time>,
-    /// The scheduler that does, if nobody takes its place.
+    /// The scheduler that looks at it, as long as it leads the reconciler.
     pub(crate) looked_at_by: Option<String>,
     pub(crate) retried_as: Option<JobId>,
 }
@@ -291,7 +294,7 @@ fn holder(record: &Record) -> Option<Holder> {
     })
 }
 
-/// What held, denied or cancelled it, where that said why.
+/// The last event, if it held, denied or cancelled the job and came with a reason.
 fn refusal(record: &Record) -> Option<(Event, String)> {
     let last = record.history.last()?;
     let event = last.event.filter(|e| matches!(e, Event::Hold | Event::Deny | Event::Cancel | Event::AskApproval))?;
@@ -299,12 +302,12 @@ fn refusal(record: &Record) -> Option<(Event, String)> {
 }
 
 impl Explanation {
-    /// In one sentence.
+    /// The explanation in one sentence.
     pub(crate) fn summary(&self) -> &str {
         self.sentences.first().map_or("", String::as_str)
     }
 
-    /// As a document.
+    /// The explanation as a JSON document.
     pub(crate) fn document(&self) -> Bytes {
         view::document(|json| {
             json.text("job_id", &self.id.to_string());

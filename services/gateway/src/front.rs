@@ -1,11 +1,12 @@
-//! The front door: what happens to every request, whatever its route.
+//! The front door: the steps that apply to every request, whatever its route.
 //!
-//! Promises: each request has an id, echoed or minted, and a trace; each that is not open has a
-//! known caller with the route's scope before any of its body is read; each refusal, unknown path
-//! and panic is a problem document; each answer is measured by its route's pattern. What goes well
-//! or is the client's own fault is logged at `debug` only: at tens of thousands a second a line
-//! each is a load of its own. Each refusal that is our fault (5xx) is a line with the request's id; of
-//! those for want of room or of a store, which come by the thousand, at most a hundred a second.
+//! Promises: each request has an id, echoed or minted, and a trace. A request whose length two servers could read
+//! differently is refused. Unless its route is open, a request has a known caller with the route's scope before any
+//! of its body is read. Each refusal, unknown path and panic is answered with a problem document. Each answer is
+//! measured under its route's pattern. Successful requests and client errors are logged at `debug` only: at tens of
+//! thousands a second, one line each would be a load of its own. Each refusal that is the server's fault (5xx) is one
+//! log line with the request's id. Refusals because of overload or an unreachable store come by the thousand; at most
+//! a hundred of them are logged per second.
 
 use std::{panic::AssertUnwindSafe, time::Instant};
 
@@ -16,6 +17,7 @@ use axum::{
 };
 use futures_util::FutureExt;
 use http::{HeaderName, HeaderValue, Uri};
+use muster_chassis::listen::Client;
 use muster_domain::{ProblemCode, TraceParent};
 use muster_telemetry::{
     Emit, Histogram,
@@ -31,14 +33,14 @@ use crate::{
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// How metrics name a path that is not ours.
+/// The route name in metrics for an unknown path.
 const NOWHERE: &str = "unmatched";
 
-/// The trace that a request's jobs are put into: its caller's, or one of our own that is exported.
+/// The trace that a request's jobs belong to: the caller's trace, or a new one that the gateway exports.
 #[derive(Clone, Copy)]
 pub(crate) struct Traced(pub(crate) TraceParent);
 
-/// Wraps every route, the unknown ones too.
+/// Handles every request, also those with an unknown path.
 pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -54,7 +56,7 @@ pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, n
     let outcome = match entered {
         Ok(()) => {
             let work = AssertUnwindSafe(next.run(request)).catch_unwind();
-            // The span is of level debug: at the usual level it costs nothing.
+            // The span has level debug, so it costs nothing at the usual level.
             work.instrument(trace::span("http", &context)).await.unwrap_or_else(|panic| panicked(panic.as_ref()))
         }
         Err(problem) => problem.into_response(),
@@ -78,18 +80,26 @@ pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, n
     response
 }
 
-/// Lets the request in, or says why not.
+/// Admits the request, or returns why it is refused.
 async fn enter(gateway: &Gateway, request: &mut Request, access: Access) -> Result<(), Problem> {
+    let client = request.extensions().get::<Client>();
+    if client.is_some_and(Client::length_is_ambiguous) {
+        let why = "`Content-Length` and `Transfer-Encoding` together, or one of them twice: give the body one length";
+        return Err(Problem::new(ProblemCode::MalformedRequest, why));
+    }
     if access == Access::Open {
         return Ok(());
     }
     let caller = gateway.keys.identify(request.headers()).await?;
+    if let Some(client) = client {
+        client.is_known();
+    }
     caller.may(access)?;
     request.extensions_mut().insert(caller);
     Ok(())
 }
 
-/// The client's id for this request, if it can be echoed; otherwise one of ours.
+/// The client's id for this request if it can be echoed, otherwise a minted id.
 fn request_id(request: &Request) -> String {
     let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
     match given.filter(|id| !id.is_empty() && id.len() <= 128 && id.bytes().all(|b| b.is_ascii_graphic())) {
@@ -98,26 +108,26 @@ fn request_id(request: &Request) -> String {
     }
 }
 
-/// The context that the caller sent, if it can be read.
+/// The trace context that the caller sent, if it can be parsed.
 fn caller_of(request: &Request) -> Option<TraceParent> {
     request.headers().get(trace::HEADER).and_then(|value| value.to_str().ok()).and_then(TraceParent::parse)
 }
 
-/// The context of a request: that of its span, or, where spans are not exported, one of the same kind.
+/// The trace context of a request: that of its span, or, if spans are not exported, a similar context.
 fn trace_of(request: &mut Request, caller: Option<TraceParent>, span: Option<&spans::Request>) -> TraceParent {
     let context = match (span, caller) {
         (Some(span), _) => span.context(),
         (None, Some(caller)) => caller.child(),
         (None, None) => TraceParent::fresh(),
     };
-    // A trace of our own is worth carrying on where somebody records it.
+    // Jobs carry on a trace of the gateway only if the trace is recorded.
     if caller.is_some() || (span.is_some() && context.is_sampled()) {
         request.extensions_mut().insert(Traced(context));
     }
     context
 }
 
-/// Writes the problem that a handler carries, with what only the front door knows.
+/// Writes the problem that a handler returned, and adds what only the front door knows.
 fn complete(mut response: Response, uri: &Uri, route: &str, request_id: &str, context: &TraceParent) -> Response {
     let trace_id = || context.trace_hex();
     if let Some(Within(problem)) = response.extensions_mut().remove::<Within>() {
@@ -129,7 +139,7 @@ fn complete(mut response: Response, uri: &Uri, route: &str, request_id: &str, co
     problem.render(uri.path(), request_id, &trace_id)
 }
 
-/// A client that shows its request id must be found in the log.
+/// Logs a fault with the request id, so that an operator can find the request that a client reports.
 fn note_fault(problem: &Problem, route: &str, request_id: &str, trace_id: &str) {
     static REFUSALS: Quiet = Quiet::lines(100);
     let (code, detail) = (problem.code.as_str(), &*problem.detail);
@@ -152,12 +162,12 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {
     Problem::new(ProblemCode::Internal, "the request hit a fault of ours; the log has the reason").into_response()
 }
 
-/// A path that nobody knows.
+/// Answers an unknown path.
 pub(crate) async fn nowhere(uri: Uri) -> Problem {
     Problem::new(ProblemCode::NotFound, format!("there is nothing at {}", uri.path()))
 }
 
-/// A path that is known, under a method that is not.
+/// Answers an unsupported method on a known path.
 pub(crate) async fn wrong_method(method: http::Method, uri: Uri) -> Problem {
     Problem::new(ProblemCode::MethodNotAllowed, format!("{} does not know {method}", uri.path()))
 }

@@ -1,17 +1,15 @@
-//! Group commit: whoever asks while a commit is under way is in the next one.
+//! Group commit: all submits that arrive while a commit runs go into the next commit.
 //!
-//! Knows: the queue of submits and the committers that empty it. Promises: no timer while few
-//! wait and no commit is under way, so an idle system pays no delay; a commit that is stuck holds
-//! nobody up for longer than [`BESIDE_AFTER`]; with [`LINGER_FROM`] or more waiting, one millisecond
-//! more makes the group larger and the whole cheaper. Every item is answered for itself. The
-//! queue is bounded: past it the answer is `overloaded` at once, and so it is while the schedulers are
-//! too far behind (`lag`). Nobody waits longer than [`ANSWERED_WITHIN`], and whoever was not taken up
-//! within [`TAKEN_UP_WITHIN`] is told that nothing was stored. A tenant that is known to be over its
-//! rate takes no place in the queue. Leaves to others: the commit itself (`flow`), and what was asked
-//! (`submit`).
+//! Knows: the queue of submits and the committers that empty it. Promises: while few submits wait and no commit runs,
+//! no timer runs, so an idle system adds no delay. A stuck commit delays other submits by at most [`BESIDE_AFTER`].
+//! With [`LINGER_FROM`] or more submits waiting, the committer waits one millisecond more, which makes the group
+//! larger and the total cost lower. Every item gets its own answer. The queue is bounded: when it is full the answer
+//! is `overloaded` at once, as it is while the schedulers are too far behind (`lag`). Every submit is answered within
+//! [`ANSWERED_WITHIN`], and a submit whose commit does not begin within [`TAKEN_UP_WITHIN`] is answered that nothing
+//! was stored. A tenant that is known to be over its rate takes no room in the queue. Leaves to others: the commit
+//! itself (`flow`), and reading the request (`submit`).
 //!
-//! Submits that wait for a replica have committers of their own: they take longer, and would
-//! hold up the rest.
+//! Submits that wait for a Redis replica have committers of their own: they take longer, and would delay the others.
 
 mod commit;
 mod deferred;
@@ -36,43 +34,44 @@ use crate::{lag::Lag, limits::Limits, problem::Problem};
 pub(crate) use commit::Committer;
 use deferred::Deferred;
 
-/// Requests that may wait for a commit.
+/// The most requests that may wait for a commit.
 const QUEUE: usize = 4096;
-/// Items in one group.
+/// The most items in one group.
 pub(crate) const GROUP_ITEMS: usize = 256;
-/// Bytes in one group, give or take its last entry.
+/// The most bytes in one group; its last entry may exceed this.
 pub(crate) const GROUP_BYTES: usize = 2 * 1024 * 1024;
-/// Commits under way at one time. The second one is for when the first is stuck.
+/// The most commits that run at one time. The second one is for when the first is stuck.
 const COMMITTERS: usize = 2;
-/// So long whoever comes waits for a commit that is under way: in one group with the others it costs less than in one
-/// beside them. A commit takes a few milliseconds.
+/// How long a submit waits for a running commit before a second commit begins. A commit of one larger group costs
+/// less than two commits side by side. A commit takes a few milliseconds.
 const BESIDE_AFTER: Duration = Duration::from_millis(20);
-/// The same for those that wait for a replica. Where there is none, so the committers' seconds are spread: nobody
-/// waits longer than this for one of them to begin.
+/// The same for submits that wait for a Redis replica. Without a replica each commit takes a second; this delay
+/// spreads the starts of the committers, so that no submit waits longer than this for one of them to begin.
 const DURABLE_BESIDE_AFTER: Duration = Duration::from_millis(170);
-/// Those that wait for a replica or the disk. Where there is no replica each takes a second; with so many of them
-/// nobody waits long for its turn, and their connections, one for each node, still fit the pool.
+/// The committers for submits that wait for a Redis replica or the disk. Without a replica each commit takes a
+/// second. With this many committers no submit waits long for its turn, and their connections, one for each node,
+/// still fit the pool.
 const DURABLE_COMMITTERS: usize = 6;
-/// From so many waiting on, waiting a little longer pays.
+/// From this many waiting entries on, waiting a little longer pays off.
 const LINGER_FROM: usize = 4;
 const LINGER: Duration = Duration::from_millis(1);
-/// A store that is away has to be answered for within two seconds.
+/// A submit must be answered within two seconds, even if the store does not answer.
 pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_millis(1_800);
 
-/// Whoever waits longer for its commit to begin is refused before anything is stored: begun later,
-/// it could only be told that nobody knows what became of it.
+/// A submit that waits longer for its commit to begin is refused before anything is stored. If it began later, the
+/// answer could only be that the result is unknown.
 const TAKEN_UP_WITHIN: Duration = Duration::from_millis(900);
 
-/// One job on its way in.
+/// One submitted job.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// Derived from what the client named; none: minted with its group.
+    /// Derived from the key that the client gave. `None`: the committer mints the id with the group.
     pub(crate) id: Option<JobId>,
     pub(crate) spec: JobSpec,
     pub(crate) payload: Bytes,
-    /// Of the request, where the id was derived.
+    /// The hash of the request; set if the id was derived.
     pub(crate) hash: Option<[u8; 16]>,
-    /// Its rate token has been taken already.
+    /// Whether a rate token was already taken for this item.
     pub(crate) paid: bool,
 }
 
@@ -82,21 +81,21 @@ impl Item {
     }
 }
 
-/// Why an item was not taken in.
+/// Why an item was not accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Refused {
-    /// Its id belongs to another request.
+    /// The id belongs to a different request.
     Mismatch,
-    /// Over the tenant's rate; come back after this.
+    /// The tenant is over its rate; the client should retry after this time.
     RateLimited(Duration),
     /// Redis did not answer.
     Store(StoreError),
-    /// It never came to a commit.
+    /// The item was not part of any commit.
     NotTried(Box<Problem>),
 }
 
 impl Refused {
-    /// As the client sees it. `mismatch` is what a taken id means here.
+    /// The problem that the client gets. `mismatch` is the code for an id that is already in use.
     pub(crate) fn into_problem(self, mismatch: ProblemCode) -> Problem {
         match self {
             Refused::Mismatch if mismatch == ProblemCode::AlreadyRetried => {
@@ -110,10 +109,10 @@ impl Refused {
     }
 }
 
-/// What became of an item: the job as it was stored, and where it stands.
+/// The result for one item: the stored job and how it was accepted, or the refusal.
 pub(crate) type Answer = Result<(NewJob, Accepted), Refused>;
 
-/// Items that came together and are answered together.
+/// Items that arrived together and are answered together.
 pub(crate) struct Entry {
     items: Vec<Item>,
     since: Instant,
@@ -126,18 +125,14 @@ impl Entry {
         (Entry { items, since: Instant::now(), reply }, answer)
     }
 
-    /// Those that are worth a commit; the others are answered, or have left.
-    fn in_time(group: Vec<Entry>) -> Vec<Entry> {
-        let mut kept = Vec::with_capacity(group.len());
-        for entry in group {
-            if entry.since.elapsed() > TAKEN_UP_WITHIN {
-                let n = entry.items.len();
-                let _ = entry.reply.send(vec![Err(Refused::NotTried(Box::new(overloaded()))); n]);
-            } else if !entry.reply.is_closed() {
-                kept.push(entry);
-            }
+    /// The entry, if it is worth a commit. A late one is refused here; one whose client has left is dropped.
+    fn in_time(self) -> Option<Entry> {
+        if self.since.elapsed() > TAKEN_UP_WITHIN {
+            let n = self.items.len();
+            let _ = self.reply.send(vec![Err(Refused::NotTried(Box::new(overloaded()))); n]);
+            return None;
         }
-        kept
+        (!self.reply.is_closed()).then_some(self)
     }
 
     fn size(&self) -> usize {
@@ -145,7 +140,7 @@ impl Entry {
     }
 }
 
-/// The way into the queue.
+/// The sending side of the queues.
 #[derive(Clone)]
 pub(crate) struct Group {
     plain: mpsc::Sender<Entry>,
@@ -155,7 +150,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Starts the committers. They end after `tasks` was told to stop and the queue is empty.
+    /// Starts the committers. They end when `tasks` is stopping and the queue is empty.
     pub(crate) fn start(tasks: &Tasks, flow: &Flow, limits: &Arc<Limits>, lag: &Arc<Lag>) -> Group {
         let deferred = Arc::<Deferred>::default();
         let (later, of_later, stop) = (deferred.clone(), flow.clone(), tasks.stopping());
@@ -194,7 +189,7 @@ impl Group {
         Group { plain, durable, limits: limits.clone(), lag: lag.clone() }
     }
 
-    /// Hands one job in and waits for its answer.
+    /// Submits one job and waits for its answer.
     pub(crate) async fn submit(&self, item: Item) -> Result<Answer, Problem> {
         if let Some(wait) = self.limits.refused(&item.spec.tenant).filter(|_| !item.paid) {
             return Ok(Err(Refused::RateLimited(wait)));
@@ -203,7 +198,8 @@ impl Group {
         answers.pop().ok_or_else(lost)
     }
 
-    /// Hands several in, in groups of their own size; answered in order, each for itself.
+    /// Submits several jobs, cut into entries that fit a group. The answers come in the same order, one for each
+    /// item.
     pub(crate) async fn submit_all(&self, items: Vec<Item>) -> Vec<Answer> {
         let parts = chunks(items).into_iter().map(|chunk| async move {
             let n = chunk.len();
@@ -237,7 +233,7 @@ fn lost() -> Problem {
     Problem::new(ProblemCode::Internal, "the commit broke off; the log has the reason")
 }
 
-/// Cuts a batch into entries that each fit a group. Items that wait for a replica are kept apart.
+/// Cuts a batch into entries that each fit a group. Items with different durability go into different entries.
 fn chunks(items: Vec<Item>) -> Vec<Vec<Item>> {
     let mut chunks: Vec<Vec<Item>> = Vec::new();
     let mut size = 0;
@@ -261,7 +257,7 @@ fn chunks(items: Vec<Item>) -> Vec<Vec<Item>> {
     chunks
 }
 
-/// Commits under way.
+/// Counts the running commits of one queue.
 struct UnderWay {
     count: AtomicUsize,
     over: Notify,
@@ -278,7 +274,7 @@ impl UnderWay {
         Turn(self)
     }
 
-    /// Waits until one is over, if there is one, and not for long.
+    /// If a commit is running, waits until one ends, at most for `beside_after`.
     async fn one_over(&self) {
         let over = self.over.notified();
         if self.count.load(Ordering::Acquire) > 0 {
@@ -287,7 +283,7 @@ impl UnderWay {
     }
 }
 
-/// A commit under way; over when dropped, however it ended.
+/// A running commit. Dropping it marks the commit as ended, whatever its result.
 struct Turn<'a>(&'a UnderWay);
 
 impl Drop for Turn<'_> {
@@ -297,8 +293,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// One committer: gathers a group, commits it, again. Only one of them gathers at a time, so that
-/// what waits becomes one group and not several halves.
+/// Runs one committer: it gathers a group, commits it, and repeats. Only one committer gathers at a time, so that the
+/// waiting entries become one group instead of several small ones.
 async fn serve<F: Future<Output = ()>>(
     queue: &Mutex<mpsc::Receiver<Entry>>,
     under_way: &UnderWay,
@@ -318,15 +314,17 @@ async fn serve<F: Future<Output = ()>>(
             under_way.one_over().await;
             (gather(first, &mut queue).await, under_way.begin())
         };
-        commit(group).await;
+        if !group.is_empty() {
+            commit(group).await;
+        }
         drop(turn);
     }
 }
 
-/// Everything that waits behind `first`, within the bounds of a group.
+/// Gathers `first` and the entries that wait behind it, within the bounds of a group.
 async fn gather(first: Entry, queue: &mut mpsc::Receiver<Entry>) -> Vec<Entry> {
-    let mut room = Room { items: first.items.len(), bytes: first.size() };
-    let mut group = vec![first];
+    let (mut room, mut group) = (Room { items: 0, bytes: 0 }, Vec::new());
+    room.add(first, &mut group);
     room.fill(&mut group, queue);
     if group.len() >= LINGER_FROM && room.left() {
         tokio::time::sleep(LINGER).await;
@@ -349,6 +347,14 @@ impl Room {
         while self.left()
             && let Ok(entry) = queue.try_recv()
         {
+            self.add(entry, group);
+        }
+    }
+
+    /// Adds the entry unless it came too late: in a flood the oldest entries are late, and a group must not shrink by
+    /// them, or few submits would be accepted.
+    fn add(&mut self, entry: Entry, group: &mut Vec<Entry>) {
+        if let Some(entry) = entry.in_time() {
             self.items += entry.items.len();
             self.bytes += entry.size();
             group.push(entry);

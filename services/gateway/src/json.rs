@@ -1,61 +1,51 @@
-//! Request bodies, read field by field.
+//! Reads request bodies field by field.
 //!
-//! Knows: how to take a JSON object apart into its fields without building a tree, and to name
-//! every field that is wrong by its JSON pointer. Promises: all faults of a body are found in one
-//! pass, at most [`MOST_FAULTS`] are listed; a value that is kept verbatim is a slice of the body.
-//! Leaves to others: which fields there are and what they may hold.
+//! Knows: how to split a JSON object into its fields without building a tree, and how to name every wrong field by
+//! its JSON pointer. Promises: one pass finds all faults of a body and lists at most [`MOST_FAULTS`]; a value that is
+//! kept verbatim is a slice of the body. Leaves to others: which fields exist and what they may hold.
 
 use std::{borrow::Cow, fmt, ops::RangeInclusive};
 
 use muster_domain::{ProblemCode, Time};
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
 use serde_json::{error::Category, value::RawValue};
 
-use crate::problem::Problem;
+use crate::problem::{Fault, Problem};
 
-/// So many faults of one body are named; who sends more has other worries.
+/// The most faults of one body that the answer lists.
 const MOST_FAULTS: usize = 100;
 
-/// One thing that is wrong with a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Fault {
-    #[serde(skip)]
-    pub(crate) code: ProblemCode,
-    pub(crate) pointer: String,
-    pub(crate) detail: String,
-}
-
-/// What was found wrong so far.
+/// The faults found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// Notes that the field at `at` + `/name` has a value it may not have.
+    /// Adds the fault that the field at `at` + `/name` has an invalid value.
     pub(crate) fn invalid(&mut self, at: &str, name: &str, detail: impl fmt::Display) {
         self.add(ProblemCode::InvalidRequest, at, name, detail);
     }
 
-    /// Notes a fault of any kind.
+    /// Adds a fault of any kind.
     pub(crate) fn add(&mut self, code: ProblemCode, at: &str, name: &str, detail: impl fmt::Display) {
         self.note(code, join(at, name), detail);
     }
 
-    /// Notes a fault at a pointer that is known whole.
+    /// Adds a fault at a complete pointer.
     pub(crate) fn note(&mut self, code: ProblemCode, pointer: String, detail: impl fmt::Display) {
         if self.0.len() < MOST_FAULTS {
             self.0.push(Fault { code, pointer, detail: detail.to_string() });
         }
     }
 
-    /// The faults, if there are any.
+    /// An error with all faults, if there are any.
     pub(crate) fn into_result(self) -> Result<(), Problem> {
         if self.0.is_empty() { Ok(()) } else { Err(Problem::fields(self.0)) }
     }
 
-    /// Whether nothing was wrong.
+    /// Whether there are no faults.
     pub(crate) fn none(&self) -> bool {
         self.0.is_empty()
     }
@@ -70,7 +60,7 @@ pub(crate) fn join(at: &str, name: &str) -> String {
     }
 }
 
-/// An object's fields, taken out one by one. What is left at the end is unknown.
+/// The fields of an object, taken out one by one. A field that is left at the end is unknown.
 pub(crate) struct Object<'a> {
     fields: Vec<(Cow<'a, str>, &'a RawValue)>,
     at: String,
@@ -90,7 +80,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Reads a value that is an object itself.
+    /// Reads a nested object.
     pub(crate) fn from_value(raw: &'a RawValue, at: String, faults: &mut Faults) -> Option<Object<'a>> {
         match serde_json::from_str::<Fields<'a>>(raw.get()) {
             Ok(fields) => Some(Object { fields: fields.0, at }),
@@ -101,12 +91,12 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Where this object stands in the body.
+    /// The JSON pointer of this object in the body.
     pub(crate) fn at(&self) -> &str {
         &self.at
     }
 
-    /// How many fields are left.
+    /// The number of fields that are left.
     pub(crate) fn len(&self) -> usize {
         self.fields.len()
     }
@@ -121,7 +111,7 @@ impl<'a> Object<'a> {
         self.fields.into_iter()
     }
 
-    /// Takes a field as it stands, `null` too.
+    /// Takes a field verbatim, also if it is `null`.
     pub(crate) fn verbatim(&mut self, name: &str) -> Option<&'a RawValue> {
         let place = self.fields.iter().position(|(key, _)| key == name)?;
         Some(self.fields.remove(place).1)
@@ -152,7 +142,7 @@ impl<'a> Object<'a> {
         self.read(name, faults, "a string", text)
     }
 
-    /// Takes a string and judges it by a rule that says what is wrong.
+    /// Takes a string and checks it by a rule. The rule's error says what is wrong.
     pub(crate) fn name<T, E: fmt::Display>(
         &mut self,
         name: &str,
@@ -163,7 +153,7 @@ impl<'a> Object<'a> {
         rule(&given).map_err(|why| faults.invalid(&self.at, name, why)).ok()
     }
 
-    /// Takes one of a few words.
+    /// Takes one of a few fixed words.
     pub(crate) fn word<T>(
         &mut self,
         name: &str,
@@ -174,7 +164,7 @@ impl<'a> Object<'a> {
         self.read(name, faults, &format!("one of {words}"), |raw| parse(&text(raw)?))
     }
 
-    /// Takes a whole number within bounds. `1.0` and `1e3` are refused: they lose digits elsewhere.
+    /// Takes a whole number within bounds. `1.0` and `1e3` are refused: other parsers may lose digits of them.
     pub(crate) fn integer(&mut self, name: &str, faults: &mut Faults, range: RangeInclusive<u64>) -> Option<u64> {
         let raw = self.take(name)?;
         let value = integer(raw.get()).filter(|n| range.contains(n));
@@ -202,7 +192,7 @@ impl<'a> Object<'a> {
         self.read(name, faults, "true or false", |raw| raw.parse().ok())
     }
 
-    /// Takes an RFC 3339 moment.
+    /// Takes an RFC 3339 time.
     pub(crate) fn moment(&mut self, name: &str, faults: &mut Faults) -> Option<Time> {
         self.read(name, faults, "an RFC 3339 time between 1970 and 2255, like 2026-11-16T06:00:00Z", |raw| {
             Time::parse_rfc3339(&text(raw)?)
@@ -215,12 +205,12 @@ impl<'a> Object<'a> {
         Object::from_value(raw, join(&self.at, name), faults)
     }
 
-    /// Takes a list of anything.
+    /// Takes a list of any values.
     pub(crate) fn list(&mut self, name: &str, faults: &mut Faults) -> Option<Vec<&'a RawValue>> {
         self.read(name, faults, "a list", |raw| serde_json::from_str(raw).ok())
     }
 
-    /// Takes a list of strings, each judged by a rule.
+    /// Takes a list of strings and checks each by a rule.
     pub(crate) fn names<T, E: fmt::Display>(
         &mut self,
         name: &str,
@@ -240,14 +230,14 @@ impl<'a> Object<'a> {
         Some(names)
     }
 
-    /// Notes a fault if the field is not there.
+    /// Adds a fault if the field is missing.
     pub(crate) fn require(&self, name: &str, faults: &mut Faults) {
         if !self.fields.iter().any(|(key, raw)| key == name && raw.get() != "null") {
             faults.invalid(&self.at, name, "is required");
         }
     }
 
-    /// Ends the reading: whatever is left is a field nobody knows.
+    /// Ends the reading: every field that is left is an unknown field.
     pub(crate) fn finish(self, faults: &mut Faults) {
         for (name, _) in &self.fields {
             faults.add(ProblemCode::UnknownField, &self.at, name, "is not a field of this request, or is given twice");
@@ -255,7 +245,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// A JSON string's content; borrowed if nothing in it is escaped.
+/// The content of a JSON string; borrowed if the string has no escapes.
 pub(crate) fn text(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if inner.contains('\\') { serde_json::from_str(raw).ok().map(Cow::Owned) } else { Some(Cow::Borrowed(inner)) }

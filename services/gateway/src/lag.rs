@@ -1,11 +1,11 @@
-//! How far the schedulers are behind with what was submitted, and when that is too far.
+//! Measures how far the schedulers are behind with the submits, and refuses submits when that is too far.
 //!
-//! Knows: how old the oldest submit is that no scheduler has handled, as this gateway last heard, and
-//! the limit. Promises: a submit pays one look at a number; past the limit it is refused before
-//! anything is stored, and told when to come back. An outage is no lag: while Redis or NATS does not
-//! answer nobody is refused, and after it, as after this gateway's start, the schedulers have the
-//! whole limit to catch up. Leaves to others: handling submits and publishing lost ones again (the
-//! scheduler).
+//! Knows: the age of the oldest submit that no scheduler has handled, as of the last measurement of this gateway, and
+//! the limit. Promises: for a submit the check costs one read of a number. Beyond the limit a submit is refused
+//! before anything is stored, and the answer says when to retry. An outage does not count as lag: while Redis or NATS
+//! does not answer, no submit is refused for lag. After an outage, and after the start of this gateway, the
+//! schedulers have the whole limit to catch up. Leaves to others: handling submits and publishing lost ones again
+//! (the scheduler).
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,28 +18,29 @@ use muster_telemetry::{Gauge, set};
 
 use crate::problem::Problem;
 
-/// Between two readings.
+/// The pause between two measurements.
 const EVERY: Duration = Duration::from_secs(1);
-/// So many are left out while nobody submits here and nothing is behind: each asks both stores.
+/// How many measurements are skipped in a row while this gateway gets no submits and the schedulers are not behind:
+/// each measurement queries both stores.
 const LEFT_OUT: u32 = 4;
-/// How long one may take.
+/// How long one measurement may take.
 const ANSWER: Duration = Duration::from_secs(2);
-/// When somebody who was refused should come back.
+/// When a client whose submit was refused should retry.
 const COME_BACK: Duration = Duration::from_secs(5);
 
-/// The lag as this gateway knows it.
+/// The lag as this gateway last measured it.
 #[derive(Debug)]
 pub(crate) struct Lag {
-    /// None: however far behind, submits are taken.
+    /// `None`: submits are accepted however far the schedulers are behind.
     limit: Option<Duration>,
     /// How far behind the schedulers are, in milliseconds.
     behind: AtomicU64,
-    /// Whether anybody has submitted since the last reading.
+    /// Whether a submit has arrived since the last measurement.
     asked: AtomicBool,
 }
 
 impl Lag {
-    /// Nothing is known yet, so nobody is refused. A limit of zero is none.
+    /// Starts without a measurement, so that no submit is refused. A limit of zero means no limit.
     pub(crate) fn new(limit: Duration) -> Lag {
         Lag {
             limit: Some(limit).filter(|limit| !limit.is_zero()),
@@ -48,7 +49,7 @@ impl Lag {
         }
     }
 
-    /// Lets a submit in, unless the schedulers are too far behind with those before it.
+    /// Admits a submit, unless the schedulers are too far behind with earlier ones.
     pub(crate) fn admit(&self) -> Result<(), Problem> {
         self.asked.store(true, Ordering::Relaxed);
         if !self.is_over() {
@@ -63,7 +64,7 @@ impl Lag {
         self.limit.is_some_and(|limit| Duration::from_millis(self.behind.load(Ordering::Relaxed)) > limit)
     }
 
-    /// Measures again and again, for as long as this runs.
+    /// Measures repeatedly for as long as it runs.
     pub(crate) async fn watch(&self, flow: &Flow) {
         let (mut undisturbed, mut left_out) = (None, 0);
         loop {
@@ -82,7 +83,7 @@ impl Lag {
         }
     }
 
-    /// Whether the next reading matters to anybody.
+    /// Whether the next measurement is needed.
     fn is_wanted(&self) -> bool {
         self.asked.swap(false, Ordering::Relaxed) || self.behind.load(Ordering::Relaxed) > 0
     }
@@ -98,20 +99,20 @@ impl Lag {
     }
 }
 
-/// How old the oldest submit is that nobody has handled; none if a store does not say.
+/// The age of the oldest submit that no scheduler has handled; `None` if a store does not answer.
 async fn oldest_age(flow: &Flow) -> Option<Duration> {
     let (redis, oldest) = tokio::join!(flow.store.ping(), flow.bus.oldest_unhandled_submit());
     redis.ok()?;
     match oldest {
         Known::Unknown => None,
         Known::Empty => Some(Duration::ZERO),
-        // One that carries no time tells nothing about its age.
+        // A submit without a time has no known age.
         Known::Oldest(sent_at) => Some(sent_at.some().map_or(Duration::ZERO, |at| flow.store.now().since(at))),
     }
 }
 
-/// How much of an age counts: no more than the time since which both stores have answered every
-/// question, because before that nobody could handle anything.
+/// The part of the age that counts: at most the time for which both stores have answered every question. Before that
+/// no scheduler could handle anything.
 fn counted(age: Option<Duration>, undisturbed: &mut Option<Instant>, now: Instant) -> Duration {
     match age {
         Some(age) => age.min(now.duration_since(*undisturbed.get_or_insert(now))),

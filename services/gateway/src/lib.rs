@@ -1,12 +1,12 @@
-//! The gateway: HTTP in, jobs out; and the proxy of workers that speak HTTP.
+//! The gateway: the HTTP API for clients, and the proxy for workers that speak HTTP.
 //!
-//! Knows: the public API, who may call it, and how requests become commits. Promises: what was
-//! answered with 2xx is in Redis; a request is answered within its time, whatever is away; any
-//! gateway can serve any request, because none keeps anything that another would need. Leaves to
-//! others: deciding, starting, settling (the scheduler), the order of writes (`flow`).
+//! Knows: the public API, its access rules, and how requests become commits. Promises: everything answered with 2xx
+//! is in Redis; every request is answered within its time limit, also when a store does not answer; any gateway can
+//! serve any request, because no gateway keeps state that another one needs. Leaves to others: deciding, starting and
+//! settling jobs (the scheduler), the order of writes (`flow`).
 //!
-//! A way in for readers: `front` is what happens to every request, `routes/jobs` reads a submit,
-//! `group` commits it; `workers` is the proxy.
+//! Where to start reading: `front` handles every request, `routes/jobs` reads a submit, `group` commits it; `workers`
+//! is the proxy.
 
 mod access;
 mod audit;
@@ -21,14 +21,15 @@ mod events;
 mod explain;
 mod front;
 mod group;
-mod health;
 mod json;
 mod lag;
-mod leaders;
 mod limits;
+mod listings;
 mod loops;
 mod problem;
 mod query;
+mod removal;
+mod retries;
 mod routes;
 mod schema;
 mod settings;
@@ -42,10 +43,10 @@ use std::{net::SocketAddr, ops::Deref, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use bytes::Bytes;
-use muster_bus::Bus;
-use muster_chassis::{Chassis, Everyone, Health, Tasks, Waker, listen};
+use muster_chassis::{Chassis, Health, Loop, Tasks, Waker, listen, loops::with_loops, settings::Declaration};
 use muster_flow::Flow;
-use muster_store::{Replica, Store, Want};
+use muster_replica::{Member, name_late, probe};
+use muster_store::{Store, Want};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -56,6 +57,7 @@ use crate::{
     group::Group,
     lag::Lag,
     limits::{Bucket, Limits},
+    listings::Listings,
     problem::Problem,
     topics::Topics,
     waits::Waits,
@@ -63,19 +65,21 @@ use crate::{
 };
 
 pub use loops::LOOPS;
-pub use settings::SETTINGS;
+
+/// All settings of the gateway, apart from the shared ones.
+pub const SETTINGS: &[Declaration] = &with_loops::<{ settings::OWN.len() + LOOPS.len() }>(settings::OWN, LOOPS);
 
 /// The service's name.
 pub const SERVICE: &str = "muster-gateway";
 
-/// How long what listens to the bus may take to stop.
+/// How long the tasks that listen to the bus may take to stop.
 const STOP_TAPS: Duration = Duration::from_secs(2);
-/// How long requests in flight may take to be answered: the longest is a settle.
+/// How long requests in flight may take to be answered. The longest is a settle.
 const STOP_HTTP: Duration = Duration::from_secs(10);
 /// How long the last commits, results and acks may take.
 const STOP_WRITES: Duration = Duration::from_secs(2);
 
-/// What every request has at hand. Copies are the same gateway.
+/// The state that every request can use. Clones share the same gateway.
 #[derive(Clone)]
 pub(crate) struct Gateway(Arc<Parts>);
 
@@ -89,6 +93,7 @@ pub(crate) struct Parts {
     config: Config,
     waits: Waits,
     live: Live,
+    listings: Listings,
     workers: Workers,
     budget: Budget,
     health: Health,
@@ -108,7 +113,7 @@ impl Deref for Gateway {
 }
 
 impl Gateway {
-    /// One read of the caller's tenant, by the limit for reads.
+    /// Takes one token from the read bucket of the caller's tenant.
     async fn take_read(&self, caller: &Caller) -> Result<(), Problem> {
         let taken = self.limits.take(&caller.tenant, Bucket::Read, 1, Want::Some).await;
         if taken.granted > 0 { Ok(()) } else { Err(Problem::rate_limited(taken.retry_after)) }
@@ -122,115 +127,69 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a gateway on the chassis and says where it listens. For tests that run several of them
-/// in one process; [`run`] is this and the wait for the stop.
+/// Starts a gateway on the chassis and returns its listening address. Tests use it to run several gateways in one
+/// process; [`run`] is this plus the wait for the stop.
 pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     let values = &chassis.values;
     chassis.health.stay_up_degraded();
     let bootstrap = settings::bootstrap_keys(values);
     let rate = settings::rate(values);
-    let store = Store::connect(settings::redis(values)).await?;
+    let member = Member::connect(chassis).await?;
+    let (flow, store) = (member.flow.clone(), member.flow.store.clone());
     if bootstrap.is_empty() {
         require_stored_key(&store).await?;
     }
-    let bus = Bus::connect(settings::nats(values, &chassis.instance)).await?;
-    let clock = store.clone();
-    bus.set_clock(Arc::new(move || clock.now()));
-    let flow = Flow::new(store.clone(), bus.clone());
 
     let (taps, writes) = (chassis.tasks.group(), chassis.tasks.group());
-    let shared = values.flag("rate_limit_shared").then(|| store.clone());
+    let shared = values.get(settings::RATE_LIMIT_SHARED).then(|| store.clone());
     let limits = Arc::new(Limits::new(rate, settings::burst(values), shared));
-    let lag = Arc::new(Lag::new(values.duration("max_submit_lag")));
+    let lag = Arc::new(Lag::new(values.get(settings::MAX_SUBMIT_LAG)));
     let stop = chassis.stop.requested();
-    let bulk = chassis.loops.register(values.duration("loop_bulk_interval"));
     let gateway = Gateway(Arc::new(Parts {
         keys: Keys::new(&bootstrap, store),
         group: Group::start(&writes, &flow, &limits, &lag),
         topics: Topics::new(flow.clone(), settings::topics_are_declared(values)),
         config: Config::new(values.clone()),
         waits: Waits::default(),
-        live: Live::new(values.count("event_streams")),
+        live: Live::new(values.get(settings::EVENT_STREAMS)),
+        listings: Listings::default(),
         workers: Workers::start(&flow, &taps, &writes, stop.clone()),
         budget: Budget::default(),
         health: chassis.health.clone(),
         instance: chassis.instance.clone(),
-        openapi: routes::document(values.opt_text("public_url")),
+        openapi: routes::document(values.get(settings::PUBLIC_URL)),
         limits,
         lag,
-        bulk: bulk.waker(),
+        bulk: chassis.loops.waker(bulk::Bulk::NAME),
         flow,
         stop,
     }));
 
-    tap(&taps, &gateway, chassis);
-    announce(&gateway, chassis);
-    bulk.start(bulk::Bulk::new(gateway.clone()), Everyone);
-    loops::start(chassis, &gateway);
-    let listener = listen::bind(values.addr("http_addr")).await?;
+    tap(&taps, &gateway, &member);
+    let telling = gateway.clone();
+    member.announce(move || telling.config.now().told());
+    loops::start(&member, &gateway);
+    let listener = listen::bind(values.get(settings::HTTP_ADDR)).await?;
     let serving = listen::serve(&chassis.tasks, "http", listener, routes::app(gateway.clone()))?;
     let addr = serving.local_addr();
     tracing::info!(event = "listening", port = "http", %addr, "listening");
 
-    let loops = chassis.loops.clone();
-    chassis.stop.stage("bus taps", async move {
-        let (late, ()) = tokio::join!(loops.stop(STOP_TAPS), drained(taps, STOP_TAPS));
-        name_late(&late);
-    });
+    member.drain_stage("bus taps", &taps, STOP_TAPS);
     chassis.stop.stage("http", async move {
         if !serving.drain(STOP_HTTP).await {
-            name_late(&["http"]);
+            name_late("http", &["http"]);
         }
     });
+    member.leases_stage();
     chassis.stop.stage("stores", async move {
-        drained(writes, STOP_WRITES).await;
+        name_late("stores", &writes.drain(STOP_WRITES).await);
         gateway.flow.bus.flush(Duration::from_secs(1)).await;
     });
     Ok(addr)
 }
 
-async fn drained(tasks: Tasks, limit: Duration) {
-    name_late(&tasks.drain(limit).await);
-}
-
-/// Whoever did not end in time, for the log.
-fn name_late(tasks: &[&str]) {
-    if !tasks.is_empty() {
-        tracing::warn!(event = "task_late", ?tasks, "did not end in time");
-    }
-}
-
-/// Tells the cluster that this replica lives and what its loops do, until the last task ended.
-fn announce(gateway: &Gateway, chassis: &Chassis) {
-    let store = gateway.flow.store.clone();
-    let about = Replica {
-        service: chassis.service.to_owned(),
-        instance: chassis.instance.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        admin: chassis.values.addr("admin_addr").to_string(),
-        started_at: store.now(),
-        seen_at: store.now(),
-        loops: Vec::new(),
-        deciding: Vec::new(),
-        settings: Vec::new(),
-    };
-    let (telling, loops, stop) = (gateway.clone(), chassis.loops.clone(), chassis.tasks.stopping());
-    chassis.tasks.supervise("announce", move || {
-        let (gateway, loops, stop) = (telling.clone(), loops.clone(), stop.clone());
-        let (store, about) = (store.clone(), about.clone());
-        async move {
-            let now = |about: &mut Replica| {
-                about.loops = loops.show_each();
-                about.settings = gateway.config.now().told();
-            };
-            store.announce(about, now, stop.cancelled()).await;
-            Ok(())
-        }
-    });
-}
-
-/// What listens to the bus, and what watches the stores.
-fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
+/// Starts the tasks that listen to the bus and the tasks that watch the stores.
+fn tap(taps: &Tasks, gateway: &Gateway, member: &Member) {
     let listening = gateway.clone();
     let stop = taps.stopping();
     taps.supervise("events", move || {
@@ -257,10 +216,12 @@ fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
         let (gateway, stop) = (keeping.clone(), stop.clone());
         async move { dead_messages::keep(&gateway.flow.bus, &gateway.flow.store, &stop).await }
     });
-    let (flow, loops, stop) = (gateway.flow.clone(), chassis.loops.clone(), taps.stopping());
-    taps.supervise("settings", move || {
-        let (flow, loops, stop) = (flow.clone(), loops.clone(), stop.clone());
-        async move { flow.follow_settings(&stop, || _ = loops.wake(loops::CONFIG_WATCH, Duration::ZERO)).await }
+    member.hear_hints(taps);
+    member.follow_settings(taps);
+    let (forgetting, stop) = (gateway.clone(), taps.stopping());
+    taps.supervise("keys", move || {
+        let (gateway, stop) = (forgetting.clone(), stop.clone());
+        async move { gateway.flow.follow_keys(&stop, |id| gateway.keys.forget(id)).await }
     });
     let (told, stop) = (gateway.clone(), taps.stopping());
     taps.supervise("config", move || {
@@ -292,18 +253,23 @@ fn tap(taps: &Tasks, gateway: &Gateway, chassis: &Chassis) {
             Ok(())
         }
     });
-    let parts = health::Parts::new(&chassis.health);
+    member.probe(taps);
     let (flow, stop) = (gateway.flow.clone(), taps.stopping());
-    taps.supervise("probe", move || {
-        let (flow, parts, stop) = (flow.clone(), parts.clone(), stop.clone());
-        async move {
-            health::probe(&flow, &parts, &stop).await;
-            Ok(())
+    taps.spawn("first look", async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = look_once(&flow) => {}
         }
     });
 }
 
-/// Without a bootstrap key there must be a stored one, or nobody could ever get in.
+/// Waits until the stores answer, then logs what is wrong with their configuration.
+async fn look_once(flow: &Flow) {
+    probe::stores_came(flow).await;
+    doctor::tell(&doctor::examine(flow).await);
+}
+
+/// Without a bootstrap key there must be a stored key, or no client could ever authenticate.
 async fn require_stored_key(store: &Store) -> anyhow::Result<()> {
     let keys = store.list_keys(None).await.context(
         "MUSTER_API_KEY is not set, and whether there are stored keys cannot be found out; \

@@ -1,9 +1,10 @@
-//! How much a tenant may ask for at once.
+//! Rate limits of tenants.
 //!
-//! Knows: one limit for all tenants, a bucket for submits and one for reads. Promises: the limit
-//! is one for all replicas, counted in Redis; when Redis does not answer, or the limit is set to
-//! be per replica, a bucket of this process takes its place, its rate divided by the replicas
-//! that were last known. Leaves to others: what is refused, and how.
+//! Knows: one limit for all tenants, with one bucket for submits and one for reads per tenant. Promises: all replicas
+//! share the limit, which is counted in Redis. If Redis does not answer, or the limit is configured per replica, a
+//! bucket of this process is used instead, with the rate divided by the last known number of replicas. As soon as
+//! Redis answers again, it alone decides: refusals by the local bucket are not remembered. Leaves to others: what is
+//! refused, and how.
 
 use std::{
     collections::HashMap,
@@ -19,15 +20,18 @@ use muster_domain::Tenant;
 use muster_store::{RateLimit, Store, StoreError, Taken, Want};
 use muster_telemetry::{Counter, count};
 
-/// How long Redis may take for a token before the local bucket decides. A submit that finds Redis
-/// away has to be refused within two seconds in all.
+/// How long Redis may take to grant a token before the local bucket decides. While Redis does not answer, a submit
+/// must be refused within two seconds in all.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How often the gateways are counted: as often as they announce themselves.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
-/// Local buckets that are kept at most; full ones say nothing and can be forgotten.
+/// The longest `Retry-After` of a refusal by the local bucket: Redis may answer again by then, and may decide
+/// otherwise.
+const LATEST_WITHOUT_REDIS: Duration = Duration::from_secs(5);
+/// The most local buckets that are kept. A full bucket carries no information and can be dropped.
 const MOST_BUCKETS: usize = 10_000;
 
-/// What is asked for.
+/// The kinds of requests that are limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bucket {
     Submit,
@@ -45,18 +49,18 @@ impl Bucket {
 
 /// The limits of this gateway.
 pub(crate) struct Limits {
-    /// None: no limit.
+    /// `None`: no limit.
     limit: ArcSwapOption<RateLimit>,
     shared: Option<Store>,
     local: Mutex<HashMap<(Tenant, Bucket), Gcra>>,
-    /// Who is known to get nothing before when: asked again, it is refused without a question.
+    /// Tenants that get no token before the given instant. Until then their submits are refused without asking Redis.
     refused: Mutex<HashMap<Tenant, Instant>>,
-    /// How many gateways share the limit, as far as is known.
+    /// The last known number of gateways that share the limit.
     replicas: AtomicU32,
 }
 
 impl Limits {
-    /// `per_second` 0 means no limit; without a store each replica counts for itself.
+    /// `per_second` 0 means no limit. Without a store each replica counts by itself.
     pub(crate) fn new(per_second: f64, burst: u32, shared: Option<Store>) -> Limits {
         let limit = ArcSwapOption::empty();
         let limits = Limits { limit, shared, local: Mutex::default(), refused: Mutex::default(), replicas: 1.into() };
@@ -64,20 +68,20 @@ impl Limits {
         limits
     }
 
-    /// Another limit from now on; 0 means none.
+    /// Changes the limit from now on. `per_second` 0 means no limit.
     pub(crate) fn set(&self, per_second: f64, burst: u32) {
         let limit = (per_second > 0.0).then(|| RateLimit { per_second, burst: burst.max(1) });
         self.limit.store(limit.map(Arc::new));
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// How many submits may come at once, however long they wait; none without a limit.
+    /// How many submits are admitted at once; a larger batch never fits. `None` without a limit.
     pub(crate) fn burst(&self) -> Option<u32> {
         self.limit.load().as_deref().map(|limit| limit.burst)
     }
 
-    /// How long this tenant is refused submits whatever it asks, as the last answer said. A flood past
-    /// its limit ends here, and takes no place in the queue from others.
+    /// How long all submits of this tenant are refused, according to the last answer of the limiter. A flood beyond
+    /// the limit ends here, and takes no room in the queue from other tenants.
     pub(crate) fn refused(&self, tenant: &Tenant) -> Option<Duration> {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let left = refused.get(tenant)?.saturating_duration_since(Instant::now());
@@ -97,7 +101,7 @@ impl Limits {
         refused.insert(tenant.clone(), now + wait);
     }
 
-    /// Counts the gateways that share the limit, for ever. While Redis is away the last count stands.
+    /// Counts the gateways that share the limit, for ever. While Redis does not answer, the last count stays valid.
     pub(crate) async fn count_replicas(&self, store: &Store) {
         loop {
             if let Ok(count) = store.count_replicas(crate::SERVICE).await {
@@ -112,22 +116,40 @@ impl Limits {
         let Some(limit) = self.limit.load().as_deref().copied() else {
             return Taken { granted: n, retry_after: Duration::ZERO };
         };
-        let taken = match &self.shared {
-            None => self.take_here(tenant, bucket, n, want, limit),
+        let (taken, lasts) = match &self.shared {
+            None => (self.take_here(tenant, bucket, n, want, limit), true),
             Some(store) => match shared(store, tenant, bucket, n, want, limit).await {
-                Ok(taken) => taken,
-                Err(_) => {
-                    self.take_here(tenant, bucket, n, want, divided(limit, self.replicas.load(Ordering::Relaxed)))
-                }
+                Ok(taken) => (taken, true),
+                Err(_) => (self.take_without_redis(tenant, bucket, n, want, limit), false),
             },
         };
         if taken.granted < n {
             count(Counter::RateLimitHits, &[], (n - taken.granted).into());
-            if bucket == Bucket::Submit && want == Want::Some {
+            if lasts && bucket == Bucket::Submit && want == Want::Some {
                 self.note_refusal(tenant, taken.retry_after);
             }
         }
         taken
+    }
+
+    /// Returns submit tokens that were taken for repeats: their first submit had paid already.
+    pub(crate) async fn give_back(&self, tenant: &Tenant, n: u32) {
+        let Some(limit) = self.limit.load().as_deref().copied() else { return };
+        let Some(store) = &self.shared else {
+            let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(gcra) = local.get_mut(&(tenant.clone(), Bucket::Submit)) {
+                gcra.give_back(n, limit);
+            }
+            return;
+        };
+        // If Redis does not answer, the tokens are lost: the limit errs on the strict side.
+        let _ = tokio::time::timeout(PATIENCE, store.give_tokens(tenant, Bucket::Submit.name(), n, limit)).await;
+    }
+
+    fn take_without_redis(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want, limit: RateLimit) -> Taken {
+        let share = divided(limit, self.replicas.load(Ordering::Relaxed));
+        let taken = self.take_here(tenant, bucket, n, want, share);
+        Taken { retry_after: taken.retry_after.min(LATEST_WITHOUT_REDIS), ..taken }
     }
 
     fn take_here(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want, limit: RateLimit) -> Taken {
@@ -161,7 +183,7 @@ fn divided(limit: RateLimit, replicas: u32) -> RateLimit {
     RateLimit { per_second: limit.per_second / f64::from(replicas), burst: (limit.burst / replicas).max(1) }
 }
 
-/// A bucket of this process: the moment at which it would be full again.
+/// A bucket of this process, stored as the instant at which it would be full again.
 struct Gcra {
     full_at: Instant,
 }
@@ -181,6 +203,11 @@ impl Gcra {
         let missing = (interval * wanted)
             .saturating_sub((interval * limit.burst).saturating_sub(self.full_at.saturating_duration_since(now)));
         Taken { granted, retry_after: if granted < n { missing } else { Duration::ZERO } }
+    }
+
+    fn give_back(&mut self, n: u32, limit: RateLimit) {
+        let given = Duration::from_nanos(limit.interval_ns().max(1)) * n;
+        self.full_at = self.full_at.checked_sub(given).unwrap_or(self.full_at);
     }
 }
 

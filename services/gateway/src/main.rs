@@ -1,4 +1,4 @@
-//! `muster-gateway`: the front door. Everything is in the library.
+//! `muster-gateway`: the program. All of its code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
 //! Refusals as clients see them: RFC 9457 `application/problem+json`.
 //!
-//! Knows: the status, title and wording of every [`ProblemCode`]. Promises: every refusal of this
-//! service is a problem with a stable code; 429 and 503 say when to come back. A handler returns
-//! a [`Problem`]; the front door ([`crate::front`]) adds what only it knows (request id, trace,
-//! path) and writes the body. Leaves to others: deciding what to refuse.
+//! Knows: the status, title and wording of every [`ProblemCode`]. Promises: every refusal of this service is a
+//! problem with a stable code; 429 and 503 say when to retry. A handler returns a [`Problem`]; the front door
+//! ([`crate::front`]) adds what only it knows (request id, trace, path) and writes the body. Leaves to others:
+//! deciding what to refuse.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -13,10 +13,17 @@ use muster_domain::{JobId, ProblemCode};
 use muster_store::StoreError;
 use serde::Serialize;
 
-use crate::json::Fault;
-
-/// How long a client should wait when nothing better is known.
+/// How long a client should wait by default before it retries.
 const COME_BACK: Duration = Duration::from_secs(1);
+
+/// One fault of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Fault {
+    #[serde(skip)]
+    pub(crate) code: ProblemCode,
+    pub(crate) pointer: String,
+    pub(crate) detail: String,
+}
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,13 +35,13 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// A refusal with this code and these words.
+    /// A refusal with this code and this detail.
     pub(crate) fn new(code: ProblemCode, detail: impl Into<Cow<'static, str>>) -> Problem {
         let retry_after = matches!(status_of(code).as_u16(), 429 | 503).then_some(COME_BACK);
         Problem { code, detail: detail.into(), errors: Vec::new(), retry_after }
     }
 
-    /// A refusal of one or more fields. Its code is that of the first.
+    /// A refusal of one or more fields. Its code is that of the first fault.
     pub(crate) fn fields(errors: Vec<Fault>) -> Problem {
         let code = errors.first().map_or(ProblemCode::InvalidRequest, |fault| fault.code);
         let detail = match errors.as_slice() {
@@ -50,7 +57,7 @@ impl Problem {
         Problem::fields(vec![Fault { code, pointer: pointer.into(), detail: detail.into() }])
     }
 
-    /// The thing is not there, or not the caller's: the two are not told apart.
+    /// The job does not exist, or belongs to another tenant: the answer does not distinguish the two.
     pub(crate) fn no_job(id: JobId) -> Problem {
         Problem::new(ProblemCode::NotFound, format!("there is no job {id}"))
     }
@@ -60,12 +67,20 @@ impl Problem {
         Problem::new(ProblemCode::StoreUnavailable, "the store does not answer; nothing is known to have been done")
     }
 
+    /// Redis has reached its memory limit.
+    pub(crate) fn store_full() -> Problem {
+        Problem::new(
+            ProblemCode::StoreUnavailable,
+            "the store is full: it has reached its memory limit and takes nothing new",
+        )
+    }
+
     /// The bus did not answer.
     pub(crate) fn bus_away() -> Problem {
         Problem::new(ProblemCode::StoreUnavailable, "the bus does not answer; ask again")
     }
 
-    /// Over the tenant's rate.
+    /// The tenant is over its rate.
     pub(crate) fn rate_limited(retry_after: Duration) -> Problem {
         let mut problem = Problem::new(ProblemCode::RateLimited, "over the tenant's rate");
         problem.retry_after = Some(retry_after.max(COME_BACK));
@@ -77,7 +92,7 @@ impl Problem {
         status_of(self.code)
     }
 
-    /// The document, with what the front door knows about the request.
+    /// The problem document, with what the front door knows about the request.
     pub(crate) fn document<'a>(&'a self, instance: &'a str, request_id: &'a str, trace_id: &'a str) -> Document<'a> {
         let status = self.status();
         Document {
@@ -94,7 +109,7 @@ impl Problem {
         }
     }
 
-    /// The answer, complete.
+    /// The complete HTTP response.
     pub(crate) fn render(&self, instance: &str, request_id: &str, trace_id: &str) -> Response {
         let body = serde_json::to_vec(&self.document(instance, request_id, trace_id)).unwrap_or_default();
         let mut response = (self.status(), body).into_response();
@@ -110,7 +125,7 @@ impl Problem {
     }
 }
 
-/// Whole seconds, rounded up: who comes back then is not too early.
+/// Whole seconds, rounded up, so that a client that retries then is not too early.
 fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
@@ -135,11 +150,11 @@ pub(crate) struct Document<'a> {
     errors: &'a [Fault],
 }
 
-/// Carries the problem to the front door, which writes it. Boxed: most answers are none.
+/// Carries a problem to the front door, which writes it. Boxed to stay small: most responses carry none.
 #[derive(Clone)]
 pub(crate) struct Carried(pub(crate) Box<Problem>);
 
-/// A fault of ours within an answer that is fine as a whole, for the log.
+/// A server fault inside a response that succeeds as a whole, such as one item of a batch. The front door logs it.
 #[derive(Clone)]
 pub(crate) struct Within(pub(crate) Box<Problem>);
 
@@ -154,6 +169,7 @@ impl IntoResponse for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
         match error {
+            full if full.is_full() => Problem::store_full(),
             StoreError::Unavailable { .. } => Problem::store_away(),
             unreadable @ StoreError::Unreadable { .. } => {
                 Problem::new(ProblemCode::JobUnreadable, unreadable.to_string())
@@ -167,13 +183,13 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// The name of the header that says a 202 is held by Redis alone so far.
+/// The header of a 202 which says that so far only Redis holds the job.
 pub(crate) const MUSTER_BUS: HeaderName = HeaderName::from_static("muster-bus");
 
-/// The status each code answers with.
+/// The HTTP status of each code.
 pub(crate) fn status_of(code: ProblemCode) -> StatusCode {
     match code {
-        ProblemCode::InvalidJson => StatusCode::BAD_REQUEST,
+        ProblemCode::InvalidJson | ProblemCode::MalformedRequest => StatusCode::BAD_REQUEST,
         ProblemCode::InvalidRequest
         | ProblemCode::UnknownField
         | ProblemCode::UnsupportedField
@@ -195,6 +211,7 @@ pub(crate) fn status_of(code: ProblemCode) -> StatusCode {
 fn title_of(code: ProblemCode) -> &'static str {
     match code {
         ProblemCode::InvalidJson => "The body is not JSON",
+        ProblemCode::MalformedRequest => "The request's head contradicts itself",
         ProblemCode::InvalidRequest => "A field has a value it may not have",
         ProblemCode::UnknownField => "A field nobody knows",
         ProblemCode::UnsupportedField => "A field this version does not honour yet",
@@ -203,7 +220,7 @@ fn title_of(code: ProblemCode) -> &'static str {
         ProblemCode::MissingScope => "The key may not do this",
         ProblemCode::NotFound => "Not found",
         ProblemCode::MethodNotAllowed => "This path does not know this method",
-        ProblemCode::UnsupportedMediaType => "The body is not declared as JSON",
+        ProblemCode::UnsupportedMediaType => "The body is not plain JSON, by its declared type or encoding",
         ProblemCode::JobDone => "The job has ended",
         ProblemCode::JobNotDone => "The job has not ended",
         ProblemCode::IdempotencyMismatch => "The idempotency key was used with another body",

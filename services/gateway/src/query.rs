@@ -1,7 +1,7 @@
-//! Query parameters, read one by one.
+//! Reads query parameters one by one.
 //!
-//! Promises: as with bodies, every wrong or unknown parameter is named, all at once; its pointer
-//! is `/query/<name>`. A misspelt filter is refused instead of listing everything.
+//! Promises: as with bodies, the answer names every wrong or unknown parameter at once, with the pointer
+//! `/query/<name>`. A misspelt filter is refused, instead of listing everything.
 
 use std::{fmt, ops::RangeInclusive, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     problem::Problem,
 };
 
-/// Longest time that a request may wait for a job to end.
+/// The longest time that a request may wait for a job to end.
 pub(crate) const MOST_WAIT_MS: u64 = 30_000;
 const AT: &str = "/query";
 
-/// What stands behind the question mark.
+/// The parameters of the query string.
 #[derive(Debug, Default)]
 pub(crate) struct Params(Vec<(String, String)>);
 
@@ -42,7 +42,7 @@ impl Params {
         Some(self.0.remove(place).1)
     }
 
-    /// Takes a parameter and judges it.
+    /// Takes a parameter and checks it by a rule.
     pub(crate) fn read<T, E: fmt::Display>(
         &mut self,
         name: &str,
@@ -61,10 +61,10 @@ impl Params {
         })
     }
 
-    /// Takes an RFC 3339 moment.
+    /// Takes an RFC 3339 time.
     pub(crate) fn moment(&mut self, name: &str, faults: &mut Faults) -> Option<Time> {
         self.read(name, faults, |given| {
-            // A plus sign that was not escaped arrives as a space.
+            // An unescaped plus sign arrives as a space.
             Time::parse_rfc3339(&given.replace(' ', "+")).ok_or("must be an RFC 3339 time")
         })
     }
@@ -74,7 +74,8 @@ impl Params {
         self.integer("wait_ms", faults, 0..=MOST_WAIT_MS).filter(|ms| *ms > 0).map(Duration::from_millis)
     }
 
-    /// Takes all parameters whose name begins so, with the rest of it. One that is given twice is left, and refused.
+    /// Takes all parameters whose name begins with `prefix`, with the rest of the name. A repeated one is left, and
+    /// `finish` refuses it.
     pub(crate) fn prefixed(&mut self, prefix: &str) -> Vec<(String, String)> {
         let (mut found, mut rest) = (Vec::<(String, String)>::new(), Vec::new());
         for (key, value) in std::mem::take(&mut self.0) {
@@ -87,7 +88,7 @@ impl Params {
         found
     }
 
-    /// Ends the reading: whatever is left is a parameter nobody knows.
+    /// Ends the reading: every parameter that is left is unknown.
     pub(crate) fn finish(self, mut faults: Faults) -> Result<(), Problem> {
         for (name, _) in &self.0 {
             faults.add(ProblemCode::UnknownField, AT, name, "is not a parameter of this request, or is given twice");

@@ -1,7 +1,7 @@
 //! The routes: one file per resource, merged here.
 //!
-//! Promises: every route is in the OpenAPI document and in the table of `access`, and in neither
-//! is anything else. Leaves to others: what happens to every request (`front`).
+//! Promises: the OpenAPI document and the table of `access` contain exactly the routes defined here. Leaves to
+//! others: what applies to every request (`front`).
 
 mod audit;
 mod batch;
@@ -33,7 +33,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{Gateway, auth::Caller, front, problem::Problem, schema, submit::read_key};
 
-/// All routes with their document.
+/// All routes with their OpenAPI document.
 fn documented() -> OpenApiRouter<Gateway> {
     OpenApiRouter::with_openapi(schema::Api::openapi())
         .routes(routes!(jobs::submit, lists::list))
@@ -80,18 +80,22 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(pages::readyz))
         .routes(routes!(pages::openapi))
         .routes(routes!(pages::docs))
+        .routes(routes!(pages::asset))
 }
 
-/// The document that `/openapi.json` shows.
+/// The OpenAPI document that `/openapi.json` serves.
 pub(crate) fn document(public_url: Option<&str>) -> Bytes {
     let mut openapi = documented().into_openapi();
     if let Some(url) = public_url {
         openapi.servers = Some(vec![utoipa::openapi::Server::new(url.trim_end_matches('/'))]);
     }
-    openapi.to_json().unwrap_or_default().into()
+    let mut document = serde_json::to_value(openapi).unwrap_or_default();
+    schema::refusals::declare(&mut document);
+    schema::bounds::add(&mut document);
+    document.to_string().into()
 }
 
-/// Everything that the public port serves.
+/// The router of the public port.
 pub(crate) fn app(gateway: Gateway) -> Router {
     let (router, _) = documented().split_for_parts();
     router
@@ -101,7 +105,7 @@ pub(crate) fn app(gateway: Gateway) -> Router {
         .with_state(gateway)
 }
 
-/// A JSON answer that is written already.
+/// A response with an already encoded JSON body.
 pub(crate) fn json(status: StatusCode, body: Bytes) -> axum::response::Response {
     let mut response = axum::response::Response::new(axum::body::Body::from(body));
     *response.status_mut() = status;
@@ -109,7 +113,7 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> axum::response::Response 
     response
 }
 
-/// The one part of a path that is not fixed. What cannot be read names nothing.
+/// The one variable part of a path. A part that cannot be decoded is answered as not found.
 pub(crate) struct Named(pub(crate) String);
 
 impl FromRequestParts<Gateway> for Named {
@@ -121,7 +125,7 @@ impl FromRequestParts<Gateway> for Named {
     }
 }
 
-/// The job that a path names. What is no id names nothing.
+/// The job id in a path. A part that is not an id is answered as not found.
 pub(crate) struct Id(pub(crate) JobId);
 
 impl FromRequestParts<Gateway> for Id {
@@ -133,7 +137,7 @@ impl FromRequestParts<Gateway> for Id {
     }
 }
 
-/// Who submits: the caller, its idempotency key and its trace.
+/// The sender of a submit: the caller, its idempotency key and its trace.
 pub(crate) struct Submitter {
     pub(crate) caller: Caller,
     pub(crate) key: Option<String>,

@@ -5,6 +5,7 @@
 #![expect(dead_code, reason = "described, never filled")]
 
 mod audit;
+pub(crate) mod bounds;
 mod config;
 mod dead_letters;
 mod doctor;
@@ -12,6 +13,7 @@ mod events;
 mod explain;
 mod fleet;
 mod keys;
+pub(crate) mod refusals;
 mod topics;
 mod workers;
 
@@ -27,7 +29,7 @@ use utoipa::{
 };
 
 pub(crate) use audit::{AuditPage, AuditVerdict};
-pub(crate) use config::{Config, EffectiveConfig};
+pub(crate) use config::{Config, EffectiveConfig, SettingValue};
 pub(crate) use dead_letters::{BulkRequest, DeadLetterPage, DeadLetterSummary, DryRun, Operation, OperationPage};
 pub(crate) use doctor::Diagnosis;
 pub(crate) use events::CloudEvent;

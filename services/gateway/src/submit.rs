@@ -1,9 +1,8 @@
-//! What a client may ask for when it submits a job.
+//! Reads the body of a submit.
 //!
-//! Knows: every submit field of the contract, its type, its bounds and its default. Promises: a
-//! spec that comes out of here holds only judged values; the payload is a slice of the body,
-//! byte for byte; fields that do not work yet are refused, never ignored. Leaves to others: who
-//! asks (`auth`), and what becomes of the job (`group`).
+//! Knows: every submit field of the contract, its type, its bounds and its default. Promises: a spec from here holds
+//! only checked values; the payload is a slice of the body, byte for byte; fields that do not work yet are refused,
+//! never ignored. Leaves to others: identifying the caller (`auth`), and storing the job (`group`).
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -23,37 +22,37 @@ use crate::{
     json::{Faults, Object, join, text},
 };
 
-/// Most bytes of a payload. Larger data goes by URL in the payload.
+/// The most bytes of a payload. For larger data the payload carries a URL.
 pub(crate) const MOST_PAYLOAD: usize = 512 * 1024;
-/// Ten years in milliseconds: beyond that a number is a slip.
+/// Ten years in milliseconds: a larger number is a mistake.
 const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 const SPAN_MS: RangeInclusive<u64> = 1..=TEN_YEARS_MS;
-/// Fields of the contract that this version does not honour yet.
+/// Fields of the contract that this version does not support yet.
 const NOT_YET: [&str; 2] = ["unique", "callback"];
 
-/// A job as its client asked for it.
+/// A job as the client requested it.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) spec: JobSpec,
     pub(crate) payload: Bytes,
-    /// Of the whole request but its idempotency key.
+    /// The hash of the whole request except its idempotency key.
     pub(crate) hash: [u8; 16],
-    /// The item's own key, in a batch.
+    /// The item's own idempotency key, in a batch.
     pub(crate) key: Option<String>,
 }
 
-/// Where a job is read: alone, or as an item of a batch, which may carry its own key.
+/// Whether a job is read alone, or as an item of a batch, which may carry its own key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Alone,
     InBatch,
 }
 
-/// What a topic was told; why, if it may not be used.
+/// Returns the settings of a topic, or why the topic may not be used.
 pub(crate) type Told<'a> = &'a dyn Fn(&Topic) -> Result<Option<Arc<TopicRecord>>, &'static str>;
 
-/// Reads one job; `None` if anything about it is wrong, with all of it in `faults`. `keyed` tells
-/// whether somebody will compare the hash.
+/// Reads one job. Returns `None` if anything is wrong with it, and adds all faults to `faults`. `keyed` says whether
+/// the hash will be compared.
 pub(crate) fn read_job(
     body: &Bytes,
     mut object: Object<'_>,
@@ -73,7 +72,7 @@ pub(crate) fn read_job(
     let told =
         topic.as_ref().and_then(|topic| told(topic).map_err(|why| faults.invalid(o.at(), "topic", why)).ok().flatten());
     let defaults = told.as_deref().map(|told| &told.settings);
-    // The stand-in never leaves: its fault is noted, and the spec is dropped with it.
+    // The stand-in topic is never used: its fault is noted, and the spec is dropped.
     let mut spec = JobSpec::new(tenant.clone(), topic.or_else(|| Topic::parse("refused").ok())?);
     if let Some(priority) = o.word("priority", faults, "critical, high, normal, low", Priority::parse) {
         spec.priority = priority;
@@ -129,7 +128,7 @@ pub(crate) fn read_job(
     Some(Asked { spec, payload: payload?, hash, key })
 }
 
-/// Judges an idempotency key, bare or quoted: 1 to 256 visible characters.
+/// Checks an idempotency key, bare or quoted: 1 to 256 visible characters.
 pub(crate) fn read_key(given: &str) -> Result<&str, &'static str> {
     let bare = match given.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"').ok_or("ends without its closing quote")?,
@@ -180,7 +179,7 @@ fn read_labels(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults)
     labels
 }
 
-/// One moment in one of two forms; both at once is a fault.
+/// Reads one time that has two forms; a request with both is a fault.
 fn read_when(
     o: &mut Object<'_>,
     at: &str,
@@ -196,7 +195,7 @@ fn read_when(
     moment.or_else(|| given.filter(|ms| *ms > 0).map(|ms| When::In(Duration::from_millis(ms))))
 }
 
-/// How failures are retried; what is not given is as in `policy`.
+/// Reads the retry policy. Fields that are not given come from `policy`.
 pub(crate) fn read_retry(mut o: Object<'_>, mut policy: RetryPolicy, faults: &mut Faults) -> RetryPolicy {
     if let Some(n) = o.integer("max_attempts", faults, 1..=1000) {
         policy.max_attempts = u16::try_from(n).unwrap_or(u16::MAX);
@@ -222,18 +221,18 @@ pub(crate) struct Overrides {
     pub(crate) payload: Option<Bytes>,
     pub(crate) topic: Option<Topic>,
     pub(crate) priority: Option<Priority>,
-    /// Of the overrides: other ones under the same old job are refused.
+    /// The hash of the overrides: a second retry of the same job with other overrides is refused.
     pub(crate) hash: [u8; 16],
 }
 
 impl Overrides {
-    /// Nothing is changed.
+    /// Overrides that change nothing.
     pub(crate) fn none() -> Overrides {
         Overrides { hash: hash_fields(std::iter::empty()), ..Overrides::default() }
     }
 }
 
-/// Reads a retry's body; an empty one changes nothing.
+/// Reads the body of a retry; an empty body changes nothing.
 pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overrides, crate::problem::Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(Overrides::none());
@@ -252,7 +251,7 @@ pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overri
     Ok(Overrides { payload, topic, priority, hash })
 }
 
-/// A cancel's reason: any text, cut by the store; an empty body is fine.
+/// Reads the reason of a cancel: any text, which the store truncates. The body may be empty.
 pub(crate) fn read_reason(body: &Bytes, faults: &mut Faults) -> Result<String, crate::problem::Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(String::new());

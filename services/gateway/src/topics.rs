@@ -1,10 +1,10 @@
-//! What topics were told, as it bears on submits: defaults, a full backlog, payloads, unknown names.
+//! Applies the settings of topics to submits: defaults, full backlogs, payload schemas, undeclared topics.
 //!
-//! Knows: the snapshot of settings, and how many jobs of a bounded topic wait. Promises: a topic
-//! that was told nothing costs one look into a map; the backlog of one that is bounded is measured,
-//! over all its lines, at most every [`FRESH`], and what this gateway admits in between is counted. So with n gateways
-//! the bound may be passed by what n − 1 of them admit in that time. Leaves to others: storing and
-//! spreading settings (`flow`), reading what people write (`topics/read`), payloads (`topics/schemas`).
+//! Knows: the snapshot of settings, and how many jobs of a bounded topic wait. Promises: a topic without settings
+//! costs one lookup in a map. The backlog of a bounded topic is measured over all its lines, at most every [`FRESH`],
+//! and jobs that this gateway admits in between are counted. With n gateways, the bound can therefore be exceeded by
+//! what n − 1 of them admit in that time. Leaves to others: storing and distributing settings (`flow`), reading
+//! settings from requests (`topics/read`), checking payloads (`topics/schemas`).
 
 mod read;
 mod schemas;
@@ -24,26 +24,26 @@ use crate::{auth::Caller, problem::Problem};
 
 pub(crate) use read::read_settings;
 
-/// How long the measure of a backlog is believed.
+/// How long a measurement of a backlog is valid.
 const FRESH: Duration = Duration::from_millis(250);
-/// Measures that are kept at most.
+/// The most measurements that are kept.
 const MOST_MEASURED: usize = 10_000;
-/// How long a request waits for the first reading of settings: a store that is away has to be
-/// answered for within two seconds.
+/// How long a request waits for the first reading of the settings: a request must be answered within two seconds,
+/// even if Redis does not answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// When somebody who met a full backlog should come back.
+/// When a client that met a full backlog should retry.
 const COME_BACK: Duration = Duration::from_secs(2);
 
-/// The topics of this gateway.
+/// The topics, as this gateway knows them.
 pub(crate) struct Topics {
     flow: Flow,
-    /// Only topics that were told something may be used; unless the cluster was told otherwise.
+    /// Whether only topics with stored settings may be used. A setting of the cluster overrides this.
     declared: bool,
     measured: Mutex<HashMap<(Tenant, Topic), Measure>>,
     schemas: schemas::Schemas,
 }
 
-/// How many jobs waited, and how many were let in since.
+/// How many jobs waited at the time of the measurement, and how many were admitted since.
 #[derive(Clone, Copy, Debug)]
 struct Measure {
     waiting: u64,
@@ -56,19 +56,20 @@ impl Topics {
         Topics { flow, declared, measured: Mutex::default(), schemas: schemas::Schemas::default() }
     }
 
-    /// Makes sure that Redis was asked once: before that nobody knows what topics were told.
+    /// Makes sure that the settings were read from Redis once. Before that, no setting of a topic is known.
     pub(crate) async fn know(&self) -> Result<(), StoreError> {
         if self.flow.settings.is_known() {
             return Ok(());
         }
-        // Boxed, like all that is rarely awaited on the way of a submit: else each request carries the room for it.
+        // Boxed, as is everything that is rarely awaited on the path of a submit. Otherwise each request would carry
+        // the memory for it.
         match Box::pin(tokio::time::timeout(PATIENCE, self.flow.poll_settings())).await {
             Ok(polled) => polled.map(|_| ()),
             Err(_) => Err(StoreError::Unavailable { detail: "settings were not read in time".to_owned() }),
         }
     }
 
-    /// What the topic was told, if it may be used.
+    /// The settings of a topic, if the topic may be used.
     pub(crate) fn told(&self, tenant: &Tenant, topic: &Topic) -> Result<Option<Arc<TopicRecord>>, &'static str> {
         let told = self.flow.settings.topic(tenant.as_str(), topic.as_str());
         if told.is_none() && self.must_be_declared() {
@@ -77,7 +78,7 @@ impl Topics {
         Ok(told)
     }
 
-    /// Whether a payload, which stands at this place of a request, is what its topic was told payloads are.
+    /// Whether a payload, which is at `at` in the request, fits the schema of its topic.
     pub(crate) async fn fits(&self, tenant: &Tenant, topic: &Topic, payload: &Bytes, at: &str) -> Result<(), Problem> {
         match self.flow.settings.topic(tenant.as_str(), topic.as_str()) {
             Some(told) => self.schemas.judge((tenant, topic), &told, payload, at).await,
@@ -85,23 +86,23 @@ impl Topics {
         }
     }
 
-    /// Asked of what is known, not of what was applied: a request that was first to ask Redis must not be let in
-    /// before the rest of this gateway has heard.
+    /// Reads the known settings, not the applied ones: the first request that reads Redis must not be admitted before
+    /// the rest of this gateway applies the settings.
     fn must_be_declared(&self) -> bool {
-        match self.flow.settings.config().values.get("topics").map(String::as_str) {
+        match self.flow.settings.config().values.get(crate::settings::TOPICS.key()).map(String::as_str) {
             Some("declared") => true,
             Some("open") => false,
             _ => self.declared,
         }
     }
 
-    /// How long ended jobs are kept: as usual, or as their topic was told.
+    /// How long ended jobs are kept: the usual times, or those of their topic.
     pub(crate) fn retention(&self, usual: &Retention) -> Retention {
         Retention { topics: self.flow.settings.retentions(), ..*usual }
     }
 
-    /// The topics of the caller's tenant that it may touch: those that were told something, and
-    /// those that live workers take; in the order of their names.
+    /// The topics of the caller's tenant that the caller may touch: those with settings, and those that live workers
+    /// serve, in the order of their names.
     pub(crate) fn names(
         &self,
         caller: &Caller,
@@ -115,7 +116,7 @@ impl Topics {
         all.filter(|(topic, _)| caller.may_touch(topic).is_ok()).collect()
     }
 
-    /// Lets one more job in, or refuses it because too many wait.
+    /// Admits one more job, or refuses it because too many wait.
     pub(crate) async fn admit(&self, tenant: &Tenant, topic: &Topic) -> Result<(), Problem> {
         let told = self.flow.settings.topic(tenant.as_str(), topic.as_str());
         let Some(most) = told.and_then(|told| told.settings.max_backlog) else { return Ok(()) };
@@ -145,7 +146,8 @@ impl Topics {
         }
     }
 
-    /// Whether a fresh measure says that it is full; counts the job if not. None without one.
+    /// Whether the backlog is full, by a fresh measurement; counts the job if it is not. `None` without a fresh
+    /// measurement.
     fn enter(&self, name: &(Tenant, Topic), most: u64) -> Option<bool> {
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         let measure = measured.get_mut(name).filter(|measure| measure.at.elapsed() < FRESH)?;
@@ -154,7 +156,7 @@ impl Topics {
         Some(full)
     }
 
-    /// How many jobs wait, whatever they require: in the backlog, and on the bus as far as it answers.
+    /// How many jobs wait, whatever they require: in the backlog, and on the bus if the bus answers.
     async fn measure(&self, tenant: &Tenant, topic: &Topic) -> Result<u64, StoreError> {
         let waiting = self.flow.waiting(&[(tenant.clone(), topic.clone())]).await?;
         Ok(Waits::of(waiting.iter().flatten()).sum())

@@ -1,9 +1,8 @@
-//! A job as JSON, exactly as the contract shows it.
+//! Writes a job as JSON, exactly as the contract defines it.
 //!
-//! Knows: which fields there are and when each applies; what does not apply is absent. Promises:
-//! payload, result, details and progress data come back byte for byte as they were sent: they
-//! are copied, never parsed. Leaves to others: whether the caller may see payload and result (it
-//! passes only what it may).
+//! Knows: which fields exist and when each applies; a field that does not apply is absent. Promises: payload, result,
+//! error details and progress data come back byte for byte as they were sent: they are copied, never parsed. Leaves
+//! to others: whether the caller may see payload and result (the routes pass only what it may see).
 
 use bytes::Bytes;
 use muster_domain::{
@@ -38,7 +37,7 @@ impl Json {
 
     fn name(&mut self, name: &str) {
         self.comma();
-        // Nearly all are our own, and have nothing to escape.
+        // Nearly all names are fixed names of the API, which need no escaping.
         if name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') {
             self.out.push(b'"');
             self.out.extend_from_slice(name.as_bytes());
@@ -80,7 +79,7 @@ impl Json {
         self.out.extend_from_slice(json);
     }
 
-    /// A field that is a moment.
+    /// A field that is a time; absent if there is none.
     pub(crate) fn moment(&mut self, name: &str, at: Option<Time>) {
         if let Some(at) = at {
             self.text(name, &at.rfc3339());
@@ -128,7 +127,7 @@ pub(crate) fn document(fill: impl FnOnce(&mut Json)) -> Bytes {
     json.into_bytes()
 }
 
-/// What is shown of a job.
+/// The parts of a job that are shown.
 pub(crate) struct JobView<'a> {
     pub(crate) id: JobId,
     pub(crate) spec: &'a JobSpec,
@@ -142,8 +141,8 @@ pub(crate) struct JobView<'a> {
 }
 
 impl<'a> JobView<'a> {
-    /// A job that was accepted: as its record has it, where that was read; otherwise as its submit made or found
-    /// it, without what its client knows already.
+    /// An accepted job: its record, if it was read; otherwise the job as its submit created or found it, without the
+    /// fields that the client just sent.
     pub(crate) fn accepted(job: &'a NewJob, accepted: &'a Accepted, record: Option<&'a Record>) -> JobView<'a> {
         let view = record.map_or_else(|| JobView::bare(job.id, &job.spec, &accepted.head), JobView::of);
         JobView { durability: accepted.durability, ..view }
@@ -163,7 +162,7 @@ impl<'a> JobView<'a> {
         }
     }
 
-    /// The whole job, with whatever the record was read with.
+    /// The whole job, with the large fields that were read with the record.
     pub(crate) fn of(record: &'a Record) -> JobView<'a> {
         JobView {
             id: record.id,
@@ -282,7 +281,7 @@ pub(crate) fn write_progress(json: &mut Json, progress: &Progress) {
     }
 }
 
-/// A job's story: every transition that is kept, and what they say about each attempt.
+/// A job's history: every transition that is kept, and what the transitions say about each attempt.
 pub(crate) fn history(id: JobId, transitions: &[Transition]) -> Bytes {
     document(|json| {
         json.text("job_id", &id.to_string());
@@ -303,7 +302,7 @@ pub(crate) fn history(id: JobId, transitions: &[Transition]) -> Bytes {
     })
 }
 
-/// A start's note is the worker as the bus knows it; its own name is what people know.
+/// The note of a start is the worker's name on the bus. The history shows the name that the worker gave itself.
 fn shown_note(line: &Transition) -> String {
     match line.event {
         Some(Event::Start) => WorkerId::trusted(line.note.clone()).own_name().to_owned(),

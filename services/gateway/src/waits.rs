@@ -1,10 +1,9 @@
-//! Who waits for which job to end.
+//! Requests that wait for a job to end.
 //!
-//! Knows: the waiters of this process, by job. Promises: an event on the bus wakes the waiters of
-//! its job; a reconnect wakes all of them, because events may have been missed meanwhile; nobody
-//! is left in the map once its request is over; while nobody waits nobody listens, so that a flood
-//! of jobs costs a gateway nothing here. A wake-up is a hint: whoever wakes reads the record.
-//! Leaves to others: time-outs, and what to answer.
+//! Knows: the waiting requests of this process, by job. Promises: an event on the bus wakes the requests that wait
+//! for its job; a reconnect wakes all requests, because events may have been missed; a request leaves the map when it
+//! ends; while no request waits, the gateway does not listen, so that a flood of jobs costs nothing here. A wake-up
+//! is a hint: the request then reads the record. Leaves to others: time-outs, and the answer.
 
 use std::{
     collections::HashMap,
@@ -17,22 +16,22 @@ use muster_domain::{JobId, State};
 use muster_wire::{Body, v1};
 use tokio::sync::{Notify, watch};
 
-/// How long the gateway goes on listening after the last waiter has left.
+/// How long the gateway keeps listening after the last waiting request has left.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long a waiter waits for the gateway to listen. Without NATS it is woken by its time-out.
+/// How long a request waits for the gateway to listen. Without NATS only the request's time-out wakes it.
 const LISTENED_WITHIN: Duration = Duration::from_millis(500);
 
-/// All waiters. Copies are the same.
+/// All waiting requests. Clones share the same state.
 #[derive(Clone, Default)]
 pub(crate) struct Waits {
     by_job: Arc<Mutex<HashMap<JobId, Vec<Arc<Notify>>>>>,
-    /// Whether anybody waits.
+    /// Whether any request waits.
     wanted: watch::Sender<bool>,
-    /// Whether events are heard.
+    /// Whether the gateway listens to events.
     heard: watch::Sender<bool>,
 }
 
-/// One request that waits; leaves when dropped.
+/// One waiting request. Dropping it removes it from the map.
 pub(crate) struct Waiting {
     waits: Waits,
     job: JobId,
@@ -44,11 +43,11 @@ impl Waits {
         self.by_job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to wait. Read the record after this, not before: what ends in between is noticed.
+    /// Starts to wait. Read the record after this call, not before, so that an end in between is noticed.
     pub(crate) async fn enter(&self, job: JobId) -> Waiting {
         let waiting = self.join(job);
         let mut heard = self.heard.subscribe();
-        // Late or never: whoever waits reads the record at its time-out too.
+        // If this times out, the request still reads the record at its own time-out.
         let _ = tokio::time::timeout(LISTENED_WITHIN, heard.wait_for(|heard| *heard)).await;
         waiting
     }
@@ -62,7 +61,7 @@ impl Waits {
         Waiting { waits: self.clone(), job, woken }
     }
 
-    /// Wakes whoever waits for one of these, if it has ended.
+    /// Wakes the requests that wait for one of these jobs, if the job has ended.
     fn heard(&self, events: &[v1::JobEvent]) {
         let map = self.map();
         if map.is_empty() {
@@ -75,12 +74,12 @@ impl Waits {
         }
     }
 
-    /// Wakes everybody, to read again.
+    /// Wakes all requests, so that they read their records again.
     fn wake_all(&self) {
         self.map().values().flatten().for_each(|woken| woken.notify_one());
     }
 
-    /// Listens to events whenever somebody waits, until the connection is closed for good.
+    /// Listens to events while requests wait, until the connection is closed for good.
     pub(crate) async fn listen(&self, bus: &Bus) -> anyhow::Result<()> {
         self.heard.send_replace(false);
         let mut wanted = self.wanted.subscribe();
@@ -95,11 +94,11 @@ impl Waits {
         }
     }
 
-    /// Wakes waiters until nobody has waited for a while.
+    /// Wakes requests until no request has waited for a while.
     async fn follow(&self, bus: &Bus, events: &mut Subscription, wanted: &watch::Receiver<bool>) -> anyhow::Result<()> {
         let mut state = bus.watch_state();
         self.wake_all();
-        // One wait, whatever is heard meanwhile: begun anew by each event it would never be over under load.
+        // One idle timer across all events. A timer that each event restarts would never end under load.
         let mut idle = std::pin::pin!(unwanted(wanted.clone()));
         loop {
             tokio::select! {
@@ -115,7 +114,8 @@ impl Waits {
                     }
                 }
                 () = &mut idle => {
-                    // Whoever comes now waits until we listen again, unless it came before this.
+                    // A request that arrives from here on waits until the gateway listens again. One that arrived
+                    // before is found below.
                     self.heard.send_replace(false);
                     if !*self.wanted.borrow() {
                         return Ok(());
@@ -128,7 +128,7 @@ impl Waits {
     }
 }
 
-/// Resolves when nobody has waited for [`LINGER`].
+/// Resolves when no request has waited for [`LINGER`].
 async fn unwanted(mut wanted: watch::Receiver<bool>) {
     loop {
         if wanted.wait_for(|wanted| !*wanted).await.is_err() {
@@ -141,7 +141,7 @@ async fn unwanted(mut wanted: watch::Receiver<bool>) {
 }
 
 impl Waiting {
-    /// Resolves when the job may have ended. A wake-up that came before the call counts.
+    /// Resolves when the job may have ended. A wake-up before this call counts.
     pub(crate) async fn woken(&self) {
         self.woken.notified().await;
     }

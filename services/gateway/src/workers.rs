@@ -1,10 +1,9 @@
-//! Workers that speak HTTP: this gateway is their proxy on the bus.
+//! The proxy on the bus for workers that speak HTTP.
 //!
-//! Knows: who waits for which topic, and how calls become messages. Promises: the gateway never
-//! starts, extends or settles anything in Redis itself; the same request gets the same jobs; an
-//! offer that nobody here wants goes back at once. A worker's calls may each come to another
-//! gateway: nothing here is needed by the next call. Leaves to others: judging attempts (the
-//! scheduler), reading requests (`routes/workers`).
+//! Knows: which calls wait for which topic, and how calls become messages. Promises: the gateway itself never starts,
+//! extends or settles an attempt in Redis; a repeated request gets the same jobs; an offer that no call here wants
+//! goes back at once. Each call of a worker may go to another gateway: no call needs state of an earlier one here.
+//! Leaves to others: judging attempts (the scheduler), reading requests (`routes/workers`).
 
 mod beat;
 mod extend;
@@ -16,7 +15,7 @@ mod told;
 use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::future::BoxFuture;
-use muster_bus::{BusError, GroupPublisher, GroupSettings, subjects};
+use muster_bus::{BusError, GroupPublisher, GroupSettings, Question, subjects};
 use muster_chassis::Tasks;
 use muster_domain::{JobId, Tenant, WorkerId};
 use muster_flow::Flow;
@@ -33,12 +32,12 @@ pub(crate) use extend::{Extend, Held};
 pub(crate) use lease::{Lease, Leased};
 pub(crate) use settle::{MOST_RESULT, PREVIEW, Report, Said};
 
-/// Results that may wait for the bus.
+/// The most results that may wait for the bus.
 const RESULTS_WAITING: usize = 4096;
-/// How long one publish of results may take; it is repeated anyway.
+/// How long one publish of results may take. Results are published again anyway.
 const RESULTS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Everything that HTTP workers need.
+/// The state of the proxy.
 pub(crate) struct Workers {
     flow: Flow,
     pullers: Pullers,
@@ -49,7 +48,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// `stop` ends long polls; `tasks` runs the pullers and is drained before the HTTP port,
+    /// Starts the proxy. `stop` ends long polls. `tasks` runs the pullers and is drained before the HTTP port;
     /// `publishing` carries results and acks and is drained after it.
     pub(crate) fn start(flow: &Flow, tasks: &Tasks, publishing: &Tasks, stop: CancellationToken) -> Workers {
         let settings = GroupSettings { limit: RESULTS_LIMIT, ..GroupSettings::bound(RESULTS_WAITING) };
@@ -65,26 +64,34 @@ impl Workers {
         Workers { flow: flow.clone(), pullers, beats: Beats::default(), told: Told::default(), results, stop }
     }
 
-    /// The jobs that these ids name, as far as they are the caller's. Others are not there.
-    async fn theirs(&self, caller: &Caller, ids: &[JobId]) -> Result<BTreeMap<JobId, Record>, Problem> {
-        let mut found = BTreeMap::new();
+    /// The jobs with these ids that belong to the caller; others are left out. Also returns an error if some jobs
+    /// could not be read: the other jobs need not wait for them.
+    async fn theirs(&self, caller: &Caller, ids: &[JobId]) -> (BTreeMap<JobId, Record>, Option<Problem>) {
+        let (mut found, mut away) = (BTreeMap::new(), None);
         for record in self.flow.store.read(ids, Fields::NONE).await {
-            // Of one that cannot be read nobody knows whose it is.
-            let Some(record) = readable(record)? else { continue };
+            // The tenant of an unreadable job is unknown.
+            let record = match readable(record) {
+                Ok(Some(record)) => record,
+                Ok(None) => continue,
+                Err(fault) => {
+                    away = Some(Problem::from(fault));
+                    continue;
+                }
+            };
             let visible = !record.deleted && record.spec.tenant == caller.tenant;
             if visible && caller.may_touch(&record.spec.topic).is_ok() {
                 found.insert(record.id, record);
             }
         }
-        Ok(found)
+        (found, away)
     }
 
-    /// Asks the schedulers, again and again within the limit, because any of them may be on its
-    /// way out. Asking twice is harmless.
-    async fn ask(&self, subject: &muster_bus::Subject, body: &Body, limit: Duration) -> Result<Body, Problem> {
+    /// Asks the schedulers repeatedly within the limit, because the scheduler that gets the question may be shutting
+    /// down. Asking twice is harmless.
+    async fn ask(&self, question: Question, body: &Body, limit: Duration) -> Result<Body, Problem> {
         let deadline = tokio::time::Instant::now() + limit;
         loop {
-            match self.flow.bus.request(subject, body.clone(), ASK_LIMIT.min(limit)).await {
+            match self.flow.bus.ask_schedulers(question, body.clone(), ASK_LIMIT.min(limit)).await {
                 Ok(answer) => return Ok(answer),
                 Err(fault) if !fault.is_transient() => return Err(strange(&fault)),
                 Err(_) if tokio::time::Instant::now() + ASK_PAUSE >= deadline => return Err(Problem::bus_away()),
@@ -94,7 +101,7 @@ impl Workers {
     }
 }
 
-/// The record, if there is one that can be read: a damaged one is its own job's fault.
+/// The record, or `None` if it is missing or unreadable: a damaged record must affect only its own job.
 fn readable(record: Result<Option<Record>, StoreError>) -> Result<Option<Record>, StoreError> {
     match record {
         Err(fault) if fault.is_unreadable() => Ok(None),
@@ -104,7 +111,7 @@ fn readable(record: Result<Option<Record>, StoreError>) -> Result<Option<Record>
 
 /// How long one question may take.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
-/// Between two questions.
+/// The pause between two questions.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 fn strange(fault: &BusError) -> Problem {
@@ -112,12 +119,12 @@ fn strange(fault: &BusError) -> Problem {
     Problem::new(muster_domain::ProblemCode::Internal, "the bus refused a question; the log has the reason")
 }
 
-/// How an attempt stands, as its worker hears it.
+/// The state of an attempt, as the answer to its worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stands {
     pub(crate) job: JobId,
     pub(crate) standing: v1::Standing,
-    /// What remains of its lease, where it has one.
+    /// The remaining lease, if the worker still holds the job.
     pub(crate) lease: Option<Duration>,
 }
 

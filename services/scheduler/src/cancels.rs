@@ -12,7 +12,7 @@ use muster_wire::{
 };
 
 use crate::{
-    desk::Desk,
+    context::Context,
     intake::{Work, bury},
 };
 
@@ -38,22 +38,22 @@ impl Work for Cancels {
         Body::Cancel(CancelGroup { items })
     }
 
-    async fn handle(desk: &Desk, items: Vec<Cancel>, _again: bool) -> Vec<usize> {
-        let done = join_all(items.into_iter().map(|item| apply(desk, item))).await;
+    async fn handle(context: &Context, items: Vec<Cancel>, _again: bool) -> Vec<usize> {
+        let done = join_all(items.into_iter().map(|item| apply(context, item))).await;
         done.into_iter().enumerate().filter(|(_, done)| !done).map(|(place, _)| place).collect()
     }
 }
 
 /// False if it must come again.
-async fn apply(desk: &Desk, item: Cancel) -> bool {
+async fn apply(context: &Context, item: Cancel) -> bool {
     let (id, tenant) = (job_id(&item.job_id), Tenant::parse(&item.tenant));
     let reason = match (id, tenant) {
         (Ok(id), Ok(tenant)) => {
-            let cancelled = desk.flow.cancel(&tenant, id, &item.reason).await;
+            let cancelled = context.flow.cancel(&tenant, id, &item.reason).await;
             return cancelled.map_or_else(|fault| fault.is_unreadable(), |_| true);
         }
         (Err(fault), _) => fault.to_string(),
         (_, Err(fault)) => fault.to_string(),
     };
-    bury::<Cancels>(desk, item, &reason).await
+    bury::<Cancels>(context, item, &reason).await
 }

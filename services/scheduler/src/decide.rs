@@ -2,16 +2,12 @@
 //!
 //! Knows: when a job may go straight onto the bus and when it has to wait. Promises: the same
 //! question gets the same answer; the answer is one event, applied by one script that judges the
-//! job's own moments again by its node's clock. Leaves to others: reading the windows (`lanes`)
+//! job's own moments again by its node's clock. Leaves to others: reading the windows (`routes`)
 //! and carrying the answer out (`dispatch`).
 //!
-//! Two kinds of deciders. [`Decide`] is asked about every job, in this process, and answers at once.
-//! [`Counsel`] is asked before it, about the jobs that concern it, somewhere outside, and may take
-//! long: that is done under the job's lock (`consult`). Policy will be such a counsel.
+//! A policy outside this process, which may take long to answer, is asked before this (`counsel`, `consult`).
 
-use futures_util::future::BoxFuture;
 use muster_domain::{Event, Time};
-use muster_wire::v1::Submit;
 
 /// What is asked about one pending job.
 #[derive(Clone, Copy, Debug)]
@@ -61,24 +57,6 @@ impl Decision {
 pub(crate) trait Decide: Send + Sync {
     /// What becomes of this job.
     fn decide(&self, question: &Question, view: TopicView) -> Decision;
-}
-
-/// What a counsel says about a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Advice {
-    /// It may go its way.
-    Allow,
-    /// It must not run, for this reason.
-    Deny(String),
-}
-
-/// Somebody outside who has a say, and may take long to say it.
-pub(crate) trait Counsel: Send + Sync {
-    /// Whether it wants to be asked about this job.
-    fn concerns(&self, submit: &Submit) -> bool;
-
-    /// Asks once. The error says why there is no answer; whoever asked asks again.
-    fn ask<'a>(&'a self, submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>>;
 }
 
 /// By time, window, backlog and what the topic was told.

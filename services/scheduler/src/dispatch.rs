@@ -15,7 +15,10 @@ use std::{sync::Arc, time::Duration};
 
 use in_line::{Keeping, hold, keep};
 use muster_bus::{Subject, subjects};
-use muster_domain::{Head, JobId, Outcome, Priority, State, Time, job::PENDING_LOOK};
+use muster_domain::{
+    Head, JobId, Outcome, Priority, State, Time,
+    job::{PENDING_LOOK, Unmoved},
+};
 use muster_flow::Offering;
 use muster_store::{Fields, Moved, QueueEntry, Record, Step, StoreError};
 use muster_telemetry::{Counter, count};
@@ -25,13 +28,16 @@ use muster_wire::{
 };
 
 use crate::{
+    context::{Context, forward_of},
     decide::{Decision, Question},
-    desk::{Desk, forward_of},
     events,
     intake::{Work, bury},
-    kept::Memory,
-    lanes::{Lane, PerLane},
-    lines, offers, survey,
+    local_claims::Memory,
+    offers,
+    questions::Rest,
+    route_notices, route_registry,
+    route_state::{PerRoute, RouteState},
+    survey,
 };
 
 /// Who waits no longer than this in all is kept by who puts it in line: well within the claim that comes with it.
@@ -61,25 +67,28 @@ impl Work for Dispatch {
         Body::Submit(SubmitGroup { items })
     }
 
-    async fn handle(desk: &Desk, items: Vec<Submit>, again: bool) -> Vec<usize> {
-        match &desk.consults {
-            None => go_ahead(desk, items, again).await,
-            Some(consults) => consults.sort_out(desk, items, again).await,
+    async fn handle(context: &Context, items: Vec<Submit>, again: bool) -> Vec<usize> {
+        let Some(questions) = &context.questions else { return go_ahead(context, items, again).await };
+        let Rest { items, places, mut failed } = questions.take_out(items, context.store().now());
+        if !items.is_empty() {
+            let undone = go_ahead(context, items, again).await;
+            failed.extend(undone.into_iter().map(|nth| places[nth]));
         }
+        failed
     }
 }
 
 /// Decides about jobs that nobody else has a say in, or no more. As [`Work::handle`].
-pub(crate) async fn go_ahead(desk: &Desk, items: Vec<Submit>, again: bool) -> Vec<usize> {
-    let (asks, mut failed) = read(desk, items).await;
-    survey::unknown(desk, asks.iter().map(|ask| &ask.lane)).await;
-    let Decisions { offered, lined, decided } = decide(desk, asks, again);
-    let moved = if decided.is_empty() { Vec::new() } else { apply(desk, decided).await };
+pub(crate) async fn go_ahead(context: &Context, items: Vec<Submit>, again: bool) -> Vec<usize> {
+    let (asks, mut failed) = read(context, items).await;
+    survey::unknown(context, asks.iter().map(|ask| &ask.route)).await;
+    let Decisions { offered, lined, decided } = decide(context, asks, again);
+    let moved = if decided.is_empty() { Vec::new() } else { apply(context, decided).await };
     let mut todo = Consequences::of(offered.len(), lined.len());
-    offered.into_iter().for_each(|ask| todo.offer_as_it_is(ask, desk.store().now()));
-    lined.into_iter().for_each(|(ask, brief)| todo.line(ask, brief.then_some(&desk.memory)));
+    offered.into_iter().for_each(|ask| todo.offer_as_it_is(ask, context.store().now()));
+    lined.into_iter().for_each(|(ask, brief)| todo.line(ask, brief.then_some(&context.memory)));
     moved.into_iter().for_each(|answer| todo.add(answer, again));
-    let done = carry_out(desk, todo).await;
+    let done = carry_out(context, todo).await;
     failed.extend(done);
     failed
 }
@@ -89,14 +98,14 @@ struct Ask {
     /// Its place in the batch.
     place: usize,
     id: JobId,
-    lane: Arc<Lane>,
+    route: Arc<RouteState>,
     submit: Submit,
 }
 
 impl Ask {
     /// Nothing but the window holds it up.
     fn may_pass(&self) -> bool {
-        !self.is_limited() && !self.lane.holds_newcomers()
+        !self.is_limited() && !self.route.holds_newcomers()
     }
 
     /// It needs a concurrency slot.
@@ -107,14 +116,14 @@ impl Ask {
     /// Its entry in the backlog.
     fn entry(&self, version: u32, since: Time) -> QueueEntry {
         let priority = Priority::from_code(self.submit.spec.as_ref().map_or(0, |spec| spec.priority));
-        let (tenant, line, limited) = (self.lane.tenant.clone(), self.lane.line.clone(), self.is_limited());
+        let (tenant, line, limited) = (self.route.tenant.clone(), self.route.line.clone(), self.is_limited());
         QueueEntry { tenant, line, priority, job: self.id, version, since, limited }
     }
 
     /// Gives the place in the window back that was taken for it.
     fn give_back(&self, taken: bool) {
         if taken {
-            self.lane.window().give_back(1);
+            self.route.window().give_back(1);
         }
     }
 }
@@ -133,20 +142,20 @@ struct Answered {
 }
 
 /// Reads names and ids. What cannot be read becomes a dead letter.
-async fn read(desk: &Desk, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
+async fn read(context: &Context, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
     let (mut asks, mut failed) = (Vec::with_capacity(items.len()), Vec::new());
     for (place, submit) in items.into_iter().enumerate() {
         let id = job_id(&submit.job_id).map_err(|fault| fault.to_string());
-        let lane = match &submit.spec {
+        let route = match &submit.spec {
             Some(spec) => {
-                desk.lanes.lane_for(&spec.tenant, &spec.topic, &spec.requires).map_err(|fault| fault.to_string())
+                context.routes.route_for(&spec.tenant, &spec.topic, &spec.requires).map_err(|fault| fault.to_string())
             }
             None => Err("a submit without a spec".to_owned()),
         };
-        match (id, lane) {
-            (Ok(id), Ok(lane)) => asks.push(Ask { place, id, lane, submit }),
+        match (id, route) {
+            (Ok(id), Ok(route)) => asks.push(Ask { place, id, route, submit }),
             (Err(reason), _) | (_, Err(reason)) => {
-                if !bury::<Dispatch>(desk, submit, &reason).await {
+                if !bury::<Dispatch>(context, submit, &reason).await {
                     failed.push(place);
                 }
             }
@@ -166,19 +175,19 @@ struct Decisions {
     decided: Vec<Decided>,
 }
 
-fn decide(desk: &Desk, asks: Vec<Ask>, again: bool) -> Decisions {
-    let now = desk.store().now();
+fn decide(context: &Context, asks: Vec<Ask>, again: bool) -> Decisions {
+    let now = context.store().now();
     // Somebody who was asked about a job is not asked again for want of a word in its record.
-    let may_stay = !again && desk.consults.is_none();
+    let may_stay = !again && context.questions.is_none();
     let mut decisions = Decisions::default();
     for ask in asks {
         let question = Question { run_at: Time(ask.submit.run_at).some(), now, limited: ask.is_limited() };
-        let mut window = ask.lane.window();
-        let decision = desk.decider.decide(&question, ask.lane.view(&window));
+        let mut window = ask.route.window();
+        let decision = context.decider.decide(&question, ask.route.view(&window));
         if decision == Decision::Dispatch {
             window.take(1);
         }
-        let wait = window.short_wait().filter(|_| may_stay && !ask.lane.holds_newcomers());
+        let wait = window.short_wait().filter(|_| may_stay && !ask.route.holds_newcomers());
         drop(window);
         match (decision, wait.filter(|_| may_stay_pending(&ask, now))) {
             (Decision::Dispatch, Some(_)) => decisions.offered.push(ask),
@@ -196,14 +205,15 @@ fn decide(desk: &Desk, asks: Vec<Ask>, again: bool) -> Decisions {
 /// needs no word in its record: it has just come, and has no moment of its own to keep.
 fn may_stay_pending(ask: &Ask, now: Time) -> bool {
     let submit = &ask.submit;
-    let no_bounds = submit.deadline == 0 && submit.spec.as_ref().is_some_and(|spec| spec.start_by == 0);
-    !ask.is_limited() && submit.version == 1 && no_bounds && now.since(Time(submit.pending_since)) < FRESH
+    let is_bounded = submit.deadline != 0 || submit.spec.as_ref().is_none_or(|spec| spec.start_by != 0);
+    let job = Unmoved { version: submit.version, is_bounded, has_key: ask.is_limited() };
+    job.may_stay() && now.since(Time(submit.pending_since)) < FRESH
 }
 
 /// Applies the decisions in one pipeline. A job whose own moment says otherwise, by its node's
 /// clock, is decided once more.
-async fn apply(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
-    let mut answered = apply_once(desk, decided).await;
+async fn apply(context: &Context, decided: Vec<Decided>) -> Vec<Answered> {
+    let mut answered = apply_once(context, decided).await;
     let early = |a: &Answered| matches!(&a.moved, Ok(moved) if moved.outcome == Outcome::Early);
     if !answered.iter().any(early) {
         return answered;
@@ -212,23 +222,23 @@ async fn apply(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
     let other = |a: Answered| {
         let decision = match a.decision {
             Decision::Dispatch => {
-                a.ask.lane.window().give_back(1);
+                a.ask.route.window().give_back(1);
                 Decision::Schedule
             }
             Decision::Hold => Decision::Schedule,
             // Its time came between the decision and the script.
-            Decision::Schedule if a.ask.may_pass() && a.ask.lane.window().take(1) == 1 => Decision::Dispatch,
+            Decision::Schedule if a.ask.may_pass() && a.ask.route.window().take(1) == 1 => Decision::Dispatch,
             Decision::Schedule => Decision::Hold,
         };
         Decided { ask: a.ask, decision }
     };
-    rest.extend(apply_once(desk, again.into_iter().map(other).collect()).await);
+    rest.extend(apply_once(context, again.into_iter().map(other).collect()).await);
     rest
 }
 
-async fn apply_once(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
+async fn apply_once(context: &Context, decided: Vec<Decided>) -> Vec<Answered> {
     let step = |d: &Decided| Step::new(d.ask.id, d.decision.event(), d.ask.submit.version.into());
-    let moved = desk.store().apply(decided.iter().map(step).collect()).await;
+    let moved = context.store().apply(decided.iter().map(step).collect()).await;
     decided.into_iter().zip(moved).map(|(d, moved)| Answered { ask: d.ask, decision: d.decision, moved }).collect()
 }
 
@@ -237,7 +247,7 @@ async fn apply_once(desk: &Desk, decided: Vec<Decided>) -> Vec<Answered> {
 struct Consequences {
     /// One message each, or several a message on hot subjects.
     offers: [Offers; 2],
-    held: Vec<(usize, Arc<Lane>, QueueEntry)>,
+    held: Vec<(usize, Arc<RouteState>, QueueEntry)>,
     /// In line as they were accepted, and ours to release.
     kept: Keeping,
     homes: Vec<(usize, JobId, Duration)>,
@@ -252,46 +262,46 @@ struct Consequences {
 #[derive(Default)]
 struct Offers {
     items: Vec<Offer>,
-    from: Vec<(usize, Arc<Lane>)>,
+    from: Vec<(usize, Arc<RouteState>)>,
 }
 
 impl Offers {
-    /// How many of these may share a message, by the lane that bears the least.
+    /// How many of these may share a message, by the route that bears the least.
     fn most(&self) -> usize {
-        let mut last: Option<&Arc<Lane>> = None;
+        let mut last: Option<&Arc<RouteState>> = None;
         let mut most = usize::MAX;
-        for (_, lane) in &self.from {
-            if !last.is_some_and(|last| Arc::ptr_eq(last, lane)) {
-                most = most.min(lane.window().per_message());
-                last = Some(lane);
+        for (_, route) in &self.from {
+            if !last.is_some_and(|last| Arc::ptr_eq(last, route)) {
+                most = most.min(route.window().per_message());
+                last = Some(route);
             }
         }
         most
     }
 }
 
-async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
+async fn carry_out(context: &Context, todo: Consequences) -> Vec<usize> {
     let Consequences { offers: [single, shared], held, kept, homes, queued_before, forgotten, events, mut failed } =
         todo;
     muster_flow::failpoint!("dispatch.after_apply");
-    let offered = single.from.iter().chain(&shared.from).map(|(_, lane)| lane);
-    let in_line = held.iter().map(|(_, lane, _)| lane).chain(kept.rest.iter().map(|(_, lane, _)| lane));
-    lines::note(desk, lines::due(offered.chain(in_line))).await;
+    let offered = single.from.iter().chain(&shared.from).map(|(_, route)| route);
+    let in_line = held.iter().map(|(_, route, _)| route).chain(kept.rest.iter().map(|(_, route, _)| route));
+    route_registry::note(context.store(), route_registry::due(offered.chain(in_line))).await;
     // Before anybody can start them, so that watchers hear of both in this order.
-    events::tell(desk.bus(), events).await;
+    events::tell(context.bus(), events).await;
     let how = |most| Offering { most, again: false };
-    // Nearly always they are of one lane.
+    // Nearly always they are of one route.
     let most = shared.most();
     let (single, shared, unheld, unkept, unforwarded, unmade) = tokio::join!(
-        offer(desk, single, how(1)),
-        offer(desk, shared, how(most)),
-        hold(desk, held),
-        keep(desk, kept),
-        forward(desk, homes),
-        make_again(desk, forgotten),
+        offer(context, single, how(1)),
+        offer(context, shared, how(most)),
+        hold(context, held),
+        keep(context, kept),
+        forward(context, homes),
+        make_again(context, forgotten),
     );
     muster_flow::failpoint!("dispatch.after_offer");
-    look_at_ended(desk, queued_before).await;
+    look_at_ended(context, queued_before).await;
     for places in [single, shared, unheld, unkept, unforwarded, unmade] {
         failed.extend(places);
     }
@@ -343,9 +353,9 @@ impl Consequences {
             }
         }
         if !again {
-            self.events.push(events::pending(&ask.submit, &ask.lane));
+            self.events.push(events::pending(&ask.submit, &ask.route));
         }
-        self.events.push(events::moved(ask.id, &ask.lane, head));
+        self.events.push(events::moved(ask.id, &ask.route, head));
         match head.state() {
             State::Dispatched => self.offer(ask, head, moved.outcome),
             State::Queued => self.hold(ask, head),
@@ -357,43 +367,43 @@ impl Consequences {
         let which = match outcome {
             Outcome::Applied => {
                 events::observe_first_dispatch(head, Time(ask.submit.pending_since));
-                usize::from(ask.lane.window().is_hot())
+                usize::from(ask.route.window().is_hot())
             }
             // The same decision, so the same message id: what stands there already stays alone, what
             // its first decider died before publishing goes out now.
             _ => 0,
         };
         let offers = &mut self.offers[which];
-        offers.items.push(offers::from_submit(ask.submit, head, &ask.lane.line));
-        offers.from.push((ask.place, ask.lane));
+        offers.items.push(offers::from_submit(ask.submit, head, &ask.route.line));
+        offers.from.push((ask.place, ask.route));
     }
 
     fn hold(&mut self, ask: Ask, head: &Head) {
         let entry = ask.entry(head.version, head.created_at);
-        self.held.push((ask.place, ask.lane, entry));
+        self.held.push((ask.place, ask.route, entry));
     }
 
     /// It stays `pending`; whoever starts it does so under the version it was accepted with.
     fn offer_as_it_is(&mut self, ask: Ask, now: Time) {
         events::observe_dispatch(Time(ask.submit.pending_since), now);
-        self.events.push(events::pending(&ask.submit, &ask.lane));
+        self.events.push(events::pending(&ask.submit, &ask.route));
         let shared = &mut self.offers[1];
-        shared.items.push(offers::as_it_is(ask.submit, now, &ask.lane.line));
-        shared.from.push((ask.place, ask.lane));
+        shared.items.push(offers::as_it_is(ask.submit, now, &ask.route.line));
+        shared.from.push((ask.place, ask.route));
     }
 
-    /// It stays `pending`; its entry, under the version it was accepted with, is what releases it. Kept are only those
+    /// It stays `pending`; its entry, under the version it was accepted with, is what releases it. LocalClaims are only those
     /// of the usual priority: of who is more urgent, or less, all replicas must know.
     fn line(&mut self, ask: Ask, memory: Option<&Memory>) {
-        self.events.push(events::pending(&ask.submit, &ask.lane));
+        self.events.push(events::pending(&ask.submit, &ask.route));
         let entry = ask.entry(ask.submit.version, Time(ask.submit.pending_since));
         let memory = memory.filter(|_| entry.priority == Priority::Normal);
         match memory.and_then(|memory| memory.copy(ask.submit)) {
             Some(copy) => {
                 self.kept.entries.push(entry);
-                self.kept.rest.push((ask.place, ask.lane, copy));
+                self.kept.rest.push((ask.place, ask.route, copy));
             }
-            None => self.held.push((ask.place, ask.lane, entry)),
+            None => self.held.push((ask.place, ask.route, entry)),
         }
     }
 }
@@ -417,12 +427,12 @@ fn decided_before<'a>(moved: &'a Moved, ask: &Ask, again: bool) -> Option<&'a He
 
 /// Makes jobs again that Redis has forgotten: their submits came too late to be read again with the others.
 /// All their places if that failed: whatever was made meanwhile is left alone then.
-async fn make_again(desk: &Desk, forgotten: Vec<(usize, Submit)>) -> Vec<usize> {
+async fn make_again(context: &Context, forgotten: Vec<(usize, Submit)>) -> Vec<usize> {
     if forgotten.is_empty() {
         return Vec::new();
     }
     let (places, submits): (Vec<usize>, Vec<Submit>) = forgotten.into_iter().unzip();
-    let done = desk.flow.recreate(&submits).await;
+    let done = context.flow.recreate(&submits).await;
     if done.made > 0 {
         count(Counter::Reconciled, &[("action", "recreate")], done.made);
         tracing::warn!(event = "recreated", n = done.made, "submits came whose jobs redis had forgotten");
@@ -431,44 +441,44 @@ async fn make_again(desk: &Desk, forgotten: Vec<(usize, Submit)>) -> Vec<usize> 
 }
 
 /// Publishes offers; the places of those that do not stand on the stream.
-async fn offer(desk: &Desk, offers: Offers, how: Offering) -> Vec<usize> {
+async fn offer(context: &Context, offers: Offers, how: Offering) -> Vec<usize> {
     if offers.items.is_empty() {
         return Vec::new();
     }
-    let published = desk.flow.offer(offers.items, how).await;
-    let (mut stand, mut failed) = (PerLane::default(), Vec::new());
-    for ((place, lane), result) in offers.from.into_iter().zip(published) {
+    let published = context.flow.offer(offers.items, how).await;
+    let (mut stand, mut failed) = (PerRoute::default(), Vec::new());
+    for ((place, route), result) in offers.from.into_iter().zip(published) {
         match result {
-            Ok(()) => stand.add(&lane),
+            Ok(()) => stand.add(&route),
             Err(_) => {
-                lane.window().give_back(1);
+                route.window().give_back(1);
                 failed.push(place);
             }
         }
     }
-    desk.published(&stand, how.most).await;
+    route_notices::published(context, &stand, how.most).await;
     failed
 }
 
 /// Who repeats what somebody else has done may be so slow that the job has ended meanwhile and its home was dropped:
 /// then it has just been given one again, which is due in a quarter of an hour. Whoever has ended by now is looked at
 /// now; who ends later drops its home later than this.
-async fn look_at_ended(desk: &Desk, jobs: Vec<JobId>) {
+async fn look_at_ended(context: &Context, jobs: Vec<JobId>) {
     if jobs.is_empty() {
         return;
     }
-    let records = desk.store().read(&jobs, Fields::NONE).await;
+    let records = context.store().read(&jobs, Fields::NONE).await;
     let over = |record: &Option<Record>| record.as_ref().is_none_or(|record| record.head.state().is_end());
     let ended = jobs.into_iter().zip(records).filter(|(_, record)| record.as_ref().is_ok_and(over));
     let due: Vec<_> = ended.map(|(job, _)| (job, Duration::ZERO)).collect();
     // If the store does not answer, the look comes when it is due.
-    let _ = desk.forward(&due).await;
+    let _ = context.forward(&due).await;
 }
 
 /// Brings homes nearer; all their places if that failed.
-async fn forward(desk: &Desk, homes: Vec<(usize, JobId, Duration)>) -> Vec<usize> {
+async fn forward(context: &Context, homes: Vec<(usize, JobId, Duration)>) -> Vec<usize> {
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
-    match desk.forward(&due).await {
+    match context.forward(&due).await {
         Ok(()) => Vec::new(),
         Err(_) => homes.into_iter().map(|(place, ..)| place).collect(),
     }

@@ -12,7 +12,7 @@ use muster_wire::{
     v1::{EventGroup, JobEvent, Submit},
 };
 
-use crate::lanes::Lane;
+use crate::route_state::RouteState;
 
 /// Most events of one message; each has about a hundred bytes.
 const CHUNK: usize = 2_000;
@@ -23,16 +23,16 @@ pub(crate) fn raw(id: JobId) -> Bytes {
 }
 
 /// A job has just come to stand like this.
-pub(crate) fn moved(id: JobId, lane: &Lane, head: &Head) -> JobEvent {
-    muster_flow::job_event(id, &lane.tenant, &lane.topic, head, None)
+pub(crate) fn moved(id: JobId, route: &RouteState, head: &Head) -> JobEvent {
+    muster_flow::job_event(id, &route.tenant, &route.topic, head, None)
 }
 
 /// A job is pending: told by whoever decides about it, so that its gateway need not.
-pub(crate) fn pending(submit: &Submit, lane: &Lane) -> JobEvent {
+pub(crate) fn pending(submit: &Submit, route: &RouteState) -> JobEvent {
     JobEvent {
         job_id: submit.job_id.clone(),
-        tenant: lane.tenant.to_string(),
-        topic: lane.topic.to_string(),
+        tenant: route.tenant.to_string(),
+        topic: route.topic.to_string(),
         state: State::Pending.code().into(),
         version: submit.version,
         attempt: submit.attempt,

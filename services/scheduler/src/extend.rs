@@ -1,23 +1,28 @@
 //! Keeps leases alive, and passes progress on.
 //!
 //! Promises: one pipeline for all requests that wait; a worker hears how each of its attempts
-//! stands, and `again` where the store did not answer. Leaves to others: ending attempts.
+//! stands, and `again` where the store did not answer in time: a Redis node that is away keeps no
+//! lease on the others from being extended. Leaves to others: ending attempts.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use muster_bus::{Received, subjects};
 use muster_domain::{JobId, Progress};
-use muster_store::{Extended, Extension, StoreError};
+use muster_store::{Extended, Extension, NodeAddr, StoreError};
 use muster_telemetry::{Emit, events::StaleWrite};
 use muster_wire::{
     Body, job_id, standing_of,
     v1::{ExtendAnswer, ExtendAsk, ExtendReply, ProgressNotice, Standing},
 };
 
-use crate::{desk::Desk, start::lease_of};
+use crate::{context::Context, start::lease_of};
 
-/// Answers a group of requests with one pipeline.
-pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
+/// A node that takes longer is not waited for: a worker with a short lease asks again within a second.
+const NODE_ANSWERS: Duration = Duration::from_millis(500);
+
+/// Answers a group of requests with one pipeline a node.
+pub(crate) async fn answer(context: Arc<Context>, requests: Vec<Received>) {
     let (mut asks, mut items, mut replies) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
         let (_, body, reply) = request.into_parts();
@@ -28,13 +33,13 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
             let id = job_id(&ask.job_id).ok();
             if let Some(job) = id {
                 let progress = ask.progress.clone().map(Progress::from);
-                let lease = lease_of(&desk, &ask.tenant, &ask.topic, ask.lease_ms);
+                let lease = lease_of(&context, &ask.tenant, &ask.topic, ask.lease_ms);
                 items.push(Extension { job, fence: ask.fence, lease, progress });
             }
             asks.push((id, ask));
         }
     }
-    let mut extended = desk.store().extend(items).await.into_iter();
+    let mut extended = extend(&context, items).await.into_iter();
     let (mut answers, mut notices) = (Vec::with_capacity(asks.len()), Vec::new());
     for (id, ask) in asks {
         let answer = match id.and_then(|id| extended.next().map(|done| (id, done))) {
@@ -54,8 +59,30 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
     }
     for notice in notices {
         // Watchers see the stored progress when they read.
-        let _ = desk.bus().broadcast(&subjects::progress(), Body::Progress(notice)).await;
+        let _ = context.bus().broadcast(&subjects::progress(), Body::Progress(notice)).await;
     }
+}
+
+/// Extends each node's leases by a call of its own.
+async fn extend(context: &Context, items: Vec<Extension>) -> Vec<Result<Extended, StoreError>> {
+    let mut nodes: BTreeMap<Option<NodeAddr>, Vec<(usize, Extension)>> = BTreeMap::new();
+    let count = items.len();
+    for (place, item) in items.into_iter().enumerate() {
+        nodes.entry(context.store().node_of(item.job)).or_default().push((place, item));
+    }
+    let calls = nodes.into_values().map(async |items| {
+        let (places, items): (Vec<usize>, Vec<Extension>) = items.into_iter().unzip();
+        let done = tokio::time::timeout(NODE_ANSWERS, context.store().extend(items)).await;
+        (places, done.unwrap_or_default())
+    });
+    let late = || Err(StoreError::Unavailable { detail: "the node did not answer in time".to_owned() });
+    let mut extended: Vec<_> = (0..count).map(|_| late()).collect();
+    for (places, done) in join_all(calls).await {
+        for (place, done) in places.into_iter().zip(done) {
+            extended[place] = done;
+        }
+    }
+    extended
 }
 
 fn told(ask: &ExtendAsk, standing: Standing, lease_us: u64) -> ExtendAnswer {

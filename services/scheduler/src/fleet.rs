@@ -1,6 +1,6 @@
 //! The workers that live, as their heartbeats tell.
 //!
-//! Knows: each worker's topics, slots and how many are busy; the crew of each lane, kept up to date
+//! Knows: each worker's topics, slots and how many are busy; the crew of each route, kept up to date
 //! with every heartbeat. Promises: a worker that has not been heard for 30 s is gone; one that
 //! says it leaves is gone at once. Leaves to others: giving work (workers pull), and judging a
 //! worker's attempts (their leases say).
@@ -11,22 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_bus::subjects;
 use muster_domain::{Time, WorkerId};
 use muster_store::WorkerSeen;
-use muster_wire::{Body, v1::Heartbeat};
-use tokio_util::sync::CancellationToken;
+use muster_wire::v1::Heartbeat;
 
-use crate::{desk::Desk, lanes::Lane, loops::SNAPSHOT, pools};
+use crate::{crew::Crew, route_state::RouteState};
 
 /// A worker that was not heard for so long is gone.
 const GONE_AFTER: Duration = Duration::from_secs(30);
 /// Who has listened for so long has heard every worker: they beat every 5 s.
 const ALL_HEARD: Duration = Duration::from_secs(6);
-/// Workers that come and go together are written down together.
-const GATHER: Duration = Duration::from_millis(100);
-/// How often the gone are looked for.
-const SWEEP: Duration = Duration::from_secs(1);
 
 /// All workers this replica has heard of lately.
 #[derive(Debug, Default)]
@@ -46,33 +40,6 @@ struct State {
 struct Worker {
     said: Heartbeat,
     heard: Instant,
-}
-
-/// The live workers of a lane, taken together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Crew {
-    pub(crate) workers: u64,
-    pub(crate) slots: u64,
-    /// Slots in which nothing runs.
-    pub(crate) free: u64,
-}
-
-impl Crew {
-    fn of(said: &Heartbeat) -> Crew {
-        Crew { workers: 1, slots: said.slots.into(), free: said.slots.saturating_sub(said.busy).into() }
-    }
-
-    fn join(&mut self, other: Crew) {
-        self.workers += other.workers;
-        self.slots += other.slots;
-        self.free += other.free;
-    }
-
-    fn leave(&mut self, other: Crew) {
-        self.workers = self.workers.saturating_sub(other.workers);
-        self.slots = self.slots.saturating_sub(other.slots);
-        self.free = self.free.saturating_sub(other.free);
-    }
 }
 
 impl Fleet {
@@ -108,7 +75,7 @@ impl Fleet {
     }
 
     /// Heartbeats arrive from now on.
-    fn listens(&self, now: Instant) {
+    pub(crate) fn listens(&self, now: Instant) {
         self.state().listens_since = Some(now);
     }
 
@@ -147,21 +114,21 @@ impl Fleet {
         self.state().crews.get(tenant).and_then(|topics| topics.get(topic)).copied().unwrap_or_default()
     }
 
-    /// The same for a lane, whose workers may have to provide something.
-    pub(crate) fn crew_of(&self, lane: &Lane) -> Crew {
-        if !lane.is_pooled() && !lane.is_shared() {
-            return self.crew(lane.tenant.as_str(), lane.topic.as_str());
+    /// The same for a route, whose workers may have to provide something.
+    pub(crate) fn crew_of(&self, route: &RouteState) -> Crew {
+        if !route.is_pooled() && !route.is_shared() {
+            return self.crew(route.tenant.as_str(), route.topic.as_str());
         }
         let mut crew = Crew::default();
-        self.state().workers.values().filter(|worker| worker.takes(lane)).for_each(|w| crew.join(Crew::of(&w.said)));
+        self.state().workers.values().filter(|worker| worker.takes(route)).for_each(|w| crew.join(Crew::of(&w.said)));
         crew
     }
 
-    /// Who may run a lane's jobs and does not pull them by itself.
-    pub(crate) fn takers(&self, lane: &Lane) -> Vec<WorkerId> {
+    /// Who may run a route's jobs and does not pull them by itself.
+    pub(crate) fn takers(&self, route: &RouteState) -> Vec<WorkerId> {
         let state = self.state();
-        let by_itself = |worker: &Worker| !lane.is_pooled() && worker.said.tenant == lane.tenant.as_str();
-        let takers = state.workers.values().filter(|worker| worker.takes(lane) && !by_itself(worker));
+        let by_itself = |worker: &Worker| !route.is_pooled() && worker.said.tenant == route.tenant.as_str();
+        let takers = state.workers.values().filter(|worker| worker.takes(route) && !by_itself(worker));
         takers.map(|worker| WorkerId::trusted(worker.said.worker.clone())).collect()
     }
 
@@ -171,13 +138,13 @@ impl Fleet {
 }
 
 impl Worker {
-    fn takes(&self, lane: &Lane) -> bool {
+    fn takes(&self, route: &RouteState) -> bool {
         let said = &self.said;
         let name = WorkerId::trusted(said.worker.as_str());
-        let theirs = said.tenant == lane.tenant.as_str() || (said.all_tenants && lane.is_shared());
+        let theirs = said.tenant == route.tenant.as_str() || (said.all_tenants && route.is_shared());
         theirs
-            && said.topics.iter().any(|topic| topic == lane.topic.as_str())
-            && lane.fits(name.own_name(), &said.labels)
+            && said.topics.iter().any(|topic| topic == route.topic.as_str())
+            && route.fits(name.own_name(), &said.labels)
     }
 }
 
@@ -200,49 +167,6 @@ impl State {
     fn add(&mut self, tenant: &str, topic: &str, crew: Crew) {
         let topics = self.crews.entry(tenant.to_owned()).or_default();
         topics.entry(topic.to_owned()).or_default().join(crew);
-    }
-}
-
-/// Listens to heartbeats and handshakes until stopped. A worker's word makes its topics known
-/// here: a backlog that waited for it is found and released at once.
-pub(crate) async fn listen(desk: &Desk, stop: &CancellationToken) -> anyhow::Result<()> {
-    let mut beats = desk.bus().subscribe(&subjects::heartbeat(), None).await?;
-    let mut hands = desk.bus().subscribe(&subjects::handshake(), None).await?;
-    desk.fleet.listens(Instant::now());
-    let mut sweep = tokio::time::interval(SWEEP);
-    loop {
-        let received = tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            _ = sweep.tick() => {
-                if desk.fleet.sweep(Instant::now()) {
-                    desk.loops.wake(SNAPSHOT, GATHER);
-                }
-                continue;
-            }
-            received = beats.next() => received,
-            received = hands.next() => received,
-        };
-        let Some(received) = received else { anyhow::bail!("the subscription to heartbeats ended") };
-        if let Body::Heartbeat(beat) = received.body {
-            note(desk, beat).await;
-        }
-    }
-}
-
-async fn note(desk: &Desk, beat: Heartbeat) {
-    pools::greet(desk, &beat).await;
-    let (tenant, topics) = (beat.tenant.clone(), beat.topics.clone());
-    let leaving = beat.leaving;
-    if desk.fleet.heard(beat, Instant::now()) {
-        desk.loops.wake(SNAPSHOT, GATHER);
-    }
-    for topic in topics {
-        // A worker's own names are not ours to judge; one that is no topic has no lane.
-        let Ok(lane) = desk.lanes.lane(&tenant, &topic) else { continue };
-        lane.window().served_by(desk.fleet.crew_of(&lane));
-        if !leaving && lane.can_release() {
-            desk.lanes.poke(&lane);
-        }
     }
 }
 

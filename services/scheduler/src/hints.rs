@@ -4,18 +4,16 @@
 //! interval, because the loop looks by itself. Leaves to others: looking.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use muster_bus::{Bus, subjects};
 use muster_chassis::Registry;
-use muster_store::{LeaderLock, LeaseKeeper};
 use muster_wire::{Body, v1::Wake};
-use tokio_util::sync::CancellationToken;
 
-/// The reconciler's name in hints.
-pub(crate) const RECONCILER: &str = "reconciler";
+use crate::loop_names::RECONCILER;
+
 /// What is due later than this is found by the loop's own interval.
 const WORTH_A_HINT: Duration = Duration::from_secs(6);
 
@@ -51,29 +49,6 @@ impl Hints {
         }
         *told = Some(due);
         true
-    }
-}
-
-/// Hands hints from the bus to this replica's loops until stopped; a hint that names a lock says
-/// that somebody let go of it.
-pub(crate) async fn listen(
-    bus: &Bus,
-    loops: &Registry,
-    locks: &[(LeaderLock, Arc<LeaseKeeper>)],
-    stop: &CancellationToken,
-) -> anyhow::Result<()> {
-    let mut hints = bus.subscribe(&subjects::wake(), None).await?;
-    loop {
-        let received = tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            received = hints.next() => received,
-        };
-        let Some(received) = received else { anyhow::bail!("the subscription to hints ended") };
-        let Body::Wake(wake) = received.body else { continue };
-        match locks.iter().find(|(lock, _)| lock.as_str() == wake.r#loop) {
-            Some((_, keeper)) => keeper.nudge(),
-            None => _ = loops.wake(&wake.r#loop, Duration::from_micros(wake.in_us)),
-        }
     }
 }
 

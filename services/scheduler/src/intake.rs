@@ -4,20 +4,24 @@
 //! together, a bounded number of batches at once; a delivery is acked only after everything in it
 //! is done; one with a failure comes again and is then handled item by item, only what failed is
 //! published anew, and its neighbours are done with, so a shard that is down never holds up the
-//! others. Leaves to others: what the items mean ([`Work`]).
+//! others; a delivery that takes long is kept from being delivered elsewhere; a replica that is not fit
+//! gives back all that it holds and takes nothing. Leaves to others: what the items mean ([`Work`]).
 
 use std::{
     collections::BTreeMap,
     future::Future,
     ops::Range,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
-use muster_bus::{ConsumerSpec, Delivery, Subject, subjects};
+use muster_bus::{ConsumerSpec, Delivery, PROGRESS, Subject, subjects};
 use muster_chassis::Part;
 use muster_domain::Time;
 use muster_telemetry::{
@@ -25,10 +29,10 @@ use muster_telemetry::{
     events::{TaskPanicked, Undecodable},
 };
 use muster_wire::{Body, encode, seal, v1::DeadLetter};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::desk::Desk;
+use crate::context::Context;
 
 /// Deliveries taken at once.
 const FETCH: usize = 32;
@@ -66,15 +70,19 @@ pub(crate) trait Work: Send + Sync + 'static {
 
     /// Does all that these items entail. `again`: they were delivered before. Returns the places
     /// of those that could not be done and must come again.
-    fn handle(desk: &Desk, items: Vec<Self::Item>, again: bool) -> impl Future<Output = Vec<usize>> + Send;
+    fn handle(context: &Context, items: Vec<Self::Item>, again: bool) -> impl Future<Output = Vec<usize>> + Send;
 }
 
 /// Takes work until stopped. What was begun goes on among the tasks in flight; what was delivered
 /// and not begun is given back.
-pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Consumers, stop: &CancellationToken) -> anyhow::Result<()> {
+pub(crate) async fn run<W: Work>(
+    context: &Arc<Context>,
+    ready: &Consumers,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let opened = async {
-        desk.bus().connected().await;
-        desk.bus().consumer(ConsumerSpec::scheduler(W::subject())).await
+        context.bus().connected().await;
+        context.bus().consumer(ConsumerSpec::scheduler(W::subject())).await
     };
     let consumer = tokio::select! {
         () = stop.cancelled() => return Ok(()),
@@ -84,9 +92,26 @@ pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Consumers, stop: &Can
     ready.tell(W::NAME, Ok(()));
     let turns = Arc::new(Semaphore::new(BATCHES));
     loop {
-        let turn = turns.clone().acquire_owned().await?;
+        if !context.fitness.is_fit() {
+            consumer.close().await;
+            tokio::select! {
+                () = context.fitness.fit() => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        let turn = tokio::select! {
+            turn = turns.clone().acquire_owned() => turn?,
+            // All turns are taken: what was delivered meanwhile is kept, unless this replica is not fit.
+            () = tokio::time::sleep(PROGRESS) => {
+                consumer.hold().await;
+                continue;
+            }
+            () = context.fitness.unfit() => continue,
+            () = stop.cancelled() => break,
+        };
         let fetched = tokio::select! {
             fetched = consumer.fetch(FETCH, PATIENCE) => fetched,
+            () = context.fitness.unfit() => continue,
             () = stop.cancelled() => break,
         };
         let deliveries = match fetched {
@@ -99,15 +124,11 @@ pub(crate) async fn run<W: Work>(desk: &Arc<Desk>, ready: &Consumers, stop: &Can
         ready.tell(W::NAME, Ok(()));
         let mut turn = Some(turn);
         for batch in batches::<W>(deliveries) {
-            let turn = match turn.take() {
-                Some(turn) => turn,
-                None => turns.clone().acquire_owned().await?,
-            };
-            let desk_of_batch = desk.clone();
-            desk.in_flight.spawn(W::NAME, async move {
-                see_through::<W>(&desk_of_batch, batch).await;
-                drop(turn);
-            });
+            let (context_of_batch, turn, turns) = (context.clone(), turn.take(), turns.clone());
+            // A batch that waits for its turn is kept from being delivered elsewhere, as one that is handled.
+            context
+                .in_flight
+                .spawn(W::NAME, async move { see_through::<W>(&context_of_batch, batch, turn, &turns).await });
         }
     }
     consumer.close().await;
@@ -172,7 +193,12 @@ fn batches<W: Work>(deliveries: Vec<Delivery>) -> Vec<Batch<W>> {
     batches
 }
 
-async fn see_through<W: Work>(desk: &Desk, batch: Batch<W>) {
+async fn see_through<W: Work>(
+    context: &Context,
+    batch: Batch<W>,
+    turn: Option<OwnedSemaphorePermit>,
+    turns: &Arc<Semaphore>,
+) {
     let Batch { deliveries, items, again, foreign } = batch;
     if foreign {
         for (delivery, _) in &deliveries {
@@ -180,21 +206,54 @@ async fn see_through<W: Work>(desk: &Desk, batch: Batch<W>) {
         }
         return;
     }
-    if again {
-        for (delivery, _) in &deliveries {
-            one_by_one::<W>(desk, delivery, &items).await;
+    let given_back = AtomicBool::new(false);
+    let handling = async {
+        // It is never closed.
+        let _turn = match turn {
+            Some(turn) => Some(turn),
+            None => turns.clone().acquire_owned().await.ok(),
+        };
+        if again {
+            for (delivery, _) in &deliveries {
+                one_by_one::<W>(context, delivery, &items, &given_back).await;
+            }
+            return;
         }
-        return;
+        let failed = guarded::<W>(context, items, false).await;
+        for (delivery, place) in &deliveries {
+            let whole = failed.as_ref().is_some_and(|failed| !failed.iter().any(|i| place.contains(i)));
+            if whole {
+                delivery.ack().await;
+            } else if !given_back.load(Ordering::Relaxed) {
+                delivery.nak(pause_before(2)).await;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = handling => {}
+        () = keep(context, &deliveries, &given_back) => {}
     }
-    let failed = guarded::<W>(desk, items, false).await;
-    for (delivery, place) in &deliveries {
-        let whole = failed.as_ref().is_some_and(|failed| !failed.iter().any(|i| place.contains(i)));
-        if whole {
-            delivery.ack().await;
-        } else {
-            delivery.nak(pause_before(2)).await;
+}
+
+/// Keeps deliveries that are being handled from being delivered elsewhere, and gives them back once this replica is
+/// not fit: what was begun here goes on, and is harmless to repeat. Never returns.
+async fn keep(context: &Context, deliveries: &[(Delivery, Range<usize>)], given_back: &AtomicBool) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(PROGRESS) => {
+                for (delivery, _) in deliveries {
+                    delivery.in_progress().await;
+                }
+            }
+            () = context.fitness.unfit() => break,
         }
     }
+    given_back.store(true, Ordering::Relaxed);
+    for (delivery, _) in deliveries {
+        delivery.nak(Duration::ZERO).await;
+    }
+    std::future::pending().await
 }
 
 /// A group that came before: each item for itself, so that a bad one harms nobody else, and only
@@ -202,24 +261,23 @@ async fn see_through<W: Work>(desk: &Desk, batch: Batch<W>) {
 /// it is the store that is away, and nobody is held up by a neighbour. If that goes on while other
 /// nodes answer, it goes to the end of the stream all the same: how far a stream has been handled is
 /// what everybody's silence is judged by.
-async fn one_by_one<W: Work>(desk: &Desk, delivery: &Delivery, items: &[W::Item]) {
+async fn one_by_one<W: Work>(context: &Context, delivery: &Delivery, items: &[W::Item], given_back: &AtomicBool) {
     let mut failed = Vec::new();
     for chunk in items.chunks(SINGLES) {
-        let handled = join_all(chunk.iter().map(|item| guarded::<W>(desk, vec![item.clone()], true))).await;
+        let handled = join_all(chunk.iter().map(|item| guarded::<W>(context, vec![item.clone()], true))).await;
         for (item, places) in chunk.iter().zip(handled) {
             if places.is_none_or(|places| !places.is_empty()) {
                 failed.push(item.clone());
             }
         }
-        delivery.in_progress().await;
     }
     let none_done = failed.len() == items.len() && !items.is_empty();
-    let stays = none_done && (delivery.delivered < STAYS_FOR || !desk.silence.some_node_answers());
-    let done =
-        failed.is_empty() || (!stays && desk.bus().publish(&W::subject(), None, None, W::close(failed)).await.is_ok());
+    let stays = none_done && (delivery.delivered < STAYS_FOR || !context.lease_guard.some_node_answers());
+    let done = failed.is_empty()
+        || (!stays && context.bus().publish(&W::subject(), None, None, W::close(failed)).await.is_ok());
     if done {
         delivery.ack().await;
-    } else {
+    } else if !given_back.load(Ordering::Relaxed) {
         delivery.nak(pause_before(delivery.delivered + 1)).await;
     }
 }
@@ -231,19 +289,19 @@ fn pause_before(nth: u64) -> Duration {
 }
 
 /// The places that failed; none if the handling itself broke.
-async fn guarded<W: Work>(desk: &Desk, items: Vec<W::Item>, again: bool) -> Option<Vec<usize>> {
-    let handled = AssertUnwindSafe(W::handle(desk, items, again)).catch_unwind().await;
+async fn guarded<W: Work>(context: &Context, items: Vec<W::Item>, again: bool) -> Option<Vec<usize>> {
+    let handled = AssertUnwindSafe(W::handle(context, items, again)).catch_unwind().await;
     handled.map_err(|_| TaskPanicked { task: W::NAME, detail: "see the log" }.emit()).ok()
 }
 
 /// Keeps an item that cannot be read as a dead letter; the rest of its group goes on. False if
 /// it could not be kept: then it must come again.
-pub(crate) async fn bury<W: Work>(desk: &Desk, item: W::Item, reason: &str) -> bool {
+pub(crate) async fn bury<W: Work>(context: &Context, item: W::Item, reason: &str) -> bool {
     let subject = W::subject();
     Undecodable { subject: subject.as_str(), detail: reason }.emit();
-    let original: Bytes = encode(&seal(desk.bus().instance(), None, Time::NONE, W::close(vec![item])));
+    let original: Bytes = encode(&seal(context.bus().instance(), None, Time::NONE, W::close(vec![item])));
     let letter = DeadLetter { subject: subject.to_string(), reason: reason.to_owned(), original };
-    desk.bus().publish(&subjects::dlq(), None, None, Body::DeadLetter(letter)).await.is_ok()
+    context.bus().publish(&subjects::dlq(), None, None, Body::DeadLetter(letter)).await.is_ok()
 }
 
 #[cfg(test)]

@@ -12,27 +12,35 @@
 mod backlog;
 mod cancels;
 mod consult;
+mod context;
+mod counsel;
+mod crew;
 mod decide;
-mod desk;
 mod dispatch;
 mod events;
 mod extend;
+mod fitness;
 mod fleet;
+mod heartbeats;
 mod hints;
 mod intake;
-mod kept;
-mod lanes;
-mod leaders;
-mod lines;
+mod judged_slots;
+mod lease_guard;
+mod local_claims;
+mod loop_names;
 mod loops;
 mod offers;
-mod pools;
-mod recall;
+mod probe;
+mod pulse;
+mod questions;
+mod release;
+mod route_notices;
+mod route_registry;
+mod route_state;
 mod rules;
 mod serve;
 mod settings;
 mod settle;
-mod silence;
 mod slots;
 mod start;
 mod survey;
@@ -43,29 +51,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_bus::{Bus, subjects};
-use muster_chassis::{Chassis, Tasks};
-use muster_flow::Flow;
-use muster_store::{Replica, Store};
+use muster_bus::Question;
+use muster_chassis::{Chassis, Tasks, loops::with_loops, settings::Declaration};
+use muster_replica::{Member, name_late};
+use muster_store::{LeaderLock, LeaseKeeper};
 use tokio::sync::Mutex;
 
 use crate::{
     cancels::Cancels,
-    consult::Consults,
+    context::Context,
     decide::ByWindow,
-    desk::Desk,
     dispatch::Dispatch,
+    fitness::Fitness,
     fleet::Fleet,
     hints::Hints,
     intake::{Consumers, Work},
-    kept::Memory,
-    lanes::Lanes,
+    judged_slots::JudgedSlots,
+    lease_guard::LeaseGuard,
+    local_claims::Memory,
+    questions::Questions,
+    route_state::RouteStates,
+    serve::Address,
     settle::Settle,
-    silence::Silence,
 };
 
 pub use loops::LOOPS;
-pub use settings::SETTINGS;
+
+/// All settings of the scheduler, apart from the shared ones.
+pub const SETTINGS: &[Declaration] = &with_loops::<{ settings::OWN.len() + LOOPS.len() }>(settings::OWN, LOOPS);
 
 /// The service's name.
 pub const SERVICE: &str = "muster-scheduler";
@@ -74,151 +87,154 @@ pub const SERVICE: &str = "muster-scheduler";
 const STOP_TAKING: Duration = Duration::from_secs(4);
 /// How long what was taken may take to be done.
 const STOP_DOING: Duration = Duration::from_secs(6);
-/// How long the loops may take to end their tick and give up their leases.
-const STOP_LOOPS: Duration = Duration::from_secs(3);
 
 /// Runs a scheduler until it is asked to stop.
 pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
     let values = &chassis.values;
-    let store = Store::connect(settings::redis(values)).await?;
-    let bus = Bus::connect(settings::nats(values, &chassis.instance)).await?;
-    let clock = store.clone();
-    bus.set_clock(Arc::new(move || clock.now()));
+    let member = Member::connect(&chassis).await?;
+    let flow = member.flow.clone();
     let (taking, in_flight) = (chassis.tasks.group(), chassis.tasks.group());
-    let (consults, asked) = settings::counsel(values, &bus).map(|c| Consults::new(c, &chassis.instance)).unzip();
-    let flow = Flow::new(store, bus);
-    let (lanes, pokes) = Lanes::new(flow.settings.clone());
-    let desk = Arc::new(Desk {
+    let (questions, asked) = settings::counsel(values, &flow.bus).map(|c| Questions::new(c, &chassis.instance)).unzip();
+    let (routes, pokes) = RouteStates::new(flow.settings.clone());
+    let context = Arc::new(Context {
         flow,
         decider: Box::new(ByWindow),
-        consults,
-        judged: slots::Judged::default(),
-        lanes,
+        questions,
+        judged_slots: JudgedSlots::default(),
+        routes,
         memory: Memory::default(),
         fleet: Fleet::default(),
         hints: Hints::default(),
-        silence: Silence::new(settings::outage_wait(values), Instant::now()),
+        lease_guard: LeaseGuard::new(values.get(settings::OUTAGE_WAIT), Instant::now()),
+        fitness: Fitness::default(),
         loops: chassis.loops.clone(),
         in_flight: in_flight.clone(),
     });
 
-    let locks = loops::start(&chassis, &desk, settings::intervals(values));
-    consume(&chassis, &taking, &desk);
-    answer(&taking, &desk);
-    {
-        let (desk, loops, stop) = (desk.clone(), chassis.loops.clone(), taking.stopping());
-        let locks = Arc::new(locks);
-        taking.supervise("hints", move || {
-            let (desk, loops, locks, stop) = (desk.clone(), loops.clone(), locks.clone(), stop.clone());
-            async move { hints::listen(desk.bus(), &loops, &locks, &stop).await }
-        });
-    }
-    watch(&chassis, &taking, &desk, pokes);
+    loops::start(&member, &context);
+    consume(&chassis, &taking, &context);
+    answer(&taking, &context);
+    member.hear_hints(&taking);
+    judge_fitness(&chassis, &taking, &context, Arc::new(member.leader_locks()));
+    watch(&chassis, &taking, &context, pokes);
     if let Some(asked) = asked {
-        consult(&taking, &desk, asked);
+        consult(&taking, &context, asked);
     }
-    follow(&chassis, &taking, &desk);
-    announce(&chassis, &desk);
-    stages(&chassis, &taking, &in_flight, &desk);
+    follow(&member, &taking, &context);
+    let values = values.clone();
+    member.announce(move || values.told());
+    stages(&member, &taking, &in_flight, &context);
     chassis.run_until_stopped().await;
     Ok(())
 }
 
 /// Those who pull work from the streams.
-fn consume(chassis: &Chassis, taking: &Tasks, desk: &Arc<Desk>) {
+fn consume(chassis: &Chassis, taking: &Tasks, context: &Arc<Context>) {
     let names = [Dispatch::NAME, Settle::NAME, Cancels::NAME];
     let ready = Arc::new(Consumers::new(chassis.health.part("consumers"), &names));
-    pull::<Dispatch>(taking, desk, &ready);
-    pull::<Settle>(taking, desk, &ready);
-    pull::<Cancels>(taking, desk, &ready);
+    pull::<Dispatch>(taking, context, &ready);
+    pull::<Settle>(taking, context, &ready);
+    pull::<Cancels>(taking, context, &ready);
 }
 
-fn pull<W: Work>(taking: &Tasks, desk: &Arc<Desk>, ready: &Arc<Consumers>) {
-    let (desk, ready, stop) = (desk.clone(), ready.clone(), taking.stopping());
+fn pull<W: Work>(taking: &Tasks, context: &Arc<Context>, ready: &Arc<Consumers>) {
+    let (context, ready, stop) = (context.clone(), ready.clone(), taking.stopping());
     taking.supervise(W::NAME, move || {
-        let (desk, ready, stop) = (desk.clone(), ready.clone(), stop.clone());
+        let (context, ready, stop) = (context.clone(), ready.clone(), stop.clone());
         async move {
-            if !rules::are_known(&desk, &stop).await {
+            if !rules::are_known(&context, &stop).await {
                 return Ok(());
             }
-            intake::run::<W>(&desk, &ready, &stop).await
+            intake::run::<W>(&context, &ready, &stop).await
         }
     });
 }
 
-/// Those who answer workers.
-fn answer(taking: &Tasks, desk: &Arc<Desk>) {
-    let (starts, stop) = (desk.clone(), taking.stopping());
-    taking.supervise("starts", move || {
-        let (desk, stop) = (starts.clone(), stop.clone());
-        async move {
-            if !rules::are_known(&desk, &stop).await {
-                return Ok(());
+/// Those who answer workers: as one of all schedulers, and by this replica's own name.
+fn answer(taking: &Tasks, context: &Arc<Context>) {
+    for address in [Address::Group, Address::Own] {
+        let (starts, stop) = (context.clone(), taking.stopping());
+        taking.supervise("starts", move || {
+            let (context, stop) = (starts.clone(), stop.clone());
+            async move {
+                if !rules::are_known(&context, &stop).await {
+                    return Ok(());
+                }
+                serve::run(&context, "start", Question::Start, address, &stop, start::answer).await
             }
-            serve::run(&desk, "start", subjects::start(), &stop, start::answer).await
-        }
-    });
-    let (extensions, stop) = (desk.clone(), taking.stopping());
-    taking.supervise("extensions", move || {
-        let (desk, stop) = (extensions.clone(), stop.clone());
-        async move { serve::run(&desk, "extend", subjects::extend(), &stop, extend::answer).await }
+        });
+        let (extensions, stop) = (context.clone(), taking.stopping());
+        taking.supervise("extensions", move || {
+            let (context, stop) = (extensions.clone(), stop.clone());
+            async move { serve::run(&context, "extend", Question::Extend, address, &stop, extend::answer).await }
+        });
+    }
+}
+
+/// Judges whether this replica is fit to take work.
+fn judge_fitness(
+    chassis: &Chassis,
+    taking: &Tasks,
+    context: &Arc<Context>,
+    locks: Arc<Vec<(LeaderLock, Arc<LeaseKeeper>)>>,
+) {
+    let (context, stop, part) = (context.clone(), taking.stopping(), chassis.health.part("fitness"));
+    taking.supervise("fitness", move || {
+        let (context, stop, part, locks) = (context.clone(), stop.clone(), part.clone(), locks.clone());
+        async move { pulse::watch(&context, &locks, &part, &stop).await }
     });
 }
 
 /// Those who follow settings that change at run time.
-fn follow(chassis: &Chassis, taking: &Tasks, desk: &Arc<Desk>) {
-    let (news, loops, stop) = (desk.clone(), chassis.loops.clone(), taking.stopping());
-    taking.supervise("settings", move || {
-        let (desk, loops, stop) = (news.clone(), loops.clone(), stop.clone());
-        async move { desk.flow.follow_settings(&stop, || _ = loops.wake(loops::CONFIG_WATCH, Duration::ZERO)).await }
-    });
-    let (told, stop) = (desk.clone(), taking.stopping());
+fn follow(member: &Member, taking: &Tasks, context: &Arc<Context>) {
+    member.follow_settings(taking);
+    let (told, stop) = (context.clone(), taking.stopping());
     taking.supervise("rules", move || {
-        let (desk, stop) = (told.clone(), stop.clone());
+        let (context, stop) = (told.clone(), stop.clone());
         async move {
-            rules::obey(&desk, &stop).await;
+            rules::obey(&context, &stop).await;
             Ok(())
         }
     });
 }
 
-/// Those who watch: workers, lanes, the stores; and who releases what waits.
+/// Those who watch: workers, routes, the stores; and who releases what waits.
 fn watch(
     chassis: &Chassis,
     taking: &Tasks,
-    desk: &Arc<Desk>,
-    pokes: tokio::sync::mpsc::UnboundedReceiver<Arc<lanes::Lane>>,
+    context: &Arc<Context>,
+    pokes: tokio::sync::mpsc::UnboundedReceiver<Arc<route_state::RouteState>>,
 ) {
-    let (workers, stop) = (desk.clone(), taking.stopping());
+    let (workers, stop) = (context.clone(), taking.stopping());
     taking.supervise("fleet", move || {
-        let (desk, stop) = (workers.clone(), stop.clone());
-        async move { fleet::listen(&desk, &stop).await }
+        let (context, stop) = (workers.clone(), stop.clone());
+        async move { heartbeats::listen(&context, &stop).await }
     });
-    let (surveyed, stop) = (desk.clone(), taking.stopping());
+    let (surveyed, stop) = (context.clone(), taking.stopping());
     taking.supervise("survey", move || {
-        let (desk, stop) = (surveyed.clone(), stop.clone());
+        let (context, stop) = (surveyed.clone(), stop.clone());
         async move {
-            survey::run(&desk, &stop).await;
+            survey::run(&context, &stop).await;
             Ok(())
         }
     });
     let (redis, nats) = (chassis.health.part("redis"), chassis.health.part("nats"));
-    let (probed, stop) = (desk.clone(), taking.stopping());
+    let (probed, stop) = (context.clone(), taking.stopping());
     taking.supervise("probe", move || {
-        let (desk, redis, nats, stop) = (probed.clone(), redis.clone(), nats.clone(), stop.clone());
+        let (context, redis, nats, stop) = (probed.clone(), redis.clone(), nats.clone(), stop.clone());
         async move {
-            silence::probe(&desk, &redis, &nats, &stop).await;
+            probe::run(&context, &redis, &nats, &stop).await;
             Ok(())
         }
     });
     // The receiver outlives a panic of the task that uses it.
     let pokes = Arc::new(Mutex::new(pokes));
-    let (released, stop) = (desk.clone(), taking.stopping());
+    let (released, stop) = (context.clone(), taking.stopping());
     taking.supervise("releases", move || {
-        let (desk, pokes, stop) = (released.clone(), pokes.clone(), stop.clone());
+        let (context, pokes, stop) = (released.clone(), pokes.clone(), stop.clone());
         async move {
-            if rules::are_known(&desk, &stop).await {
-                backlog::run(&desk, &mut *pokes.lock().await, &stop).await;
+            if rules::are_known(&context, &stop).await {
+                backlog::run(&context, &mut *pokes.lock().await, &stop).await;
             }
             Ok(())
         }
@@ -226,68 +242,27 @@ fn watch(
 }
 
 /// Who asks those outside that have a say.
-fn consult(taking: &Tasks, desk: &Arc<Desk>, asked: consult::Asked) {
+fn consult(taking: &Tasks, context: &Arc<Context>, asked: questions::Asked) {
     // The receiver outlives a panic of the task that uses it.
     let asked = Arc::new(Mutex::new(asked));
-    let (desk, stop) = (desk.clone(), taking.stopping());
+    let (context, stop) = (context.clone(), taking.stopping());
     taking.supervise("consult", move || {
-        let (desk, asked, stop) = (desk.clone(), asked.clone(), stop.clone());
+        let (context, asked, stop) = (context.clone(), asked.clone(), stop.clone());
         async move {
-            consult::run(&desk, &mut *asked.lock().await, &stop).await;
+            consult::run(&context, &mut *asked.lock().await, &stop).await;
             Ok(())
         }
     });
 }
 
-/// Tells the cluster that this replica lives and what its loops do, until the last of them ended.
-fn announce(chassis: &Chassis, desk: &Arc<Desk>) {
-    let about = Replica {
-        service: chassis.service.to_owned(),
-        instance: chassis.instance.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        admin: chassis.values.addr("admin_addr").to_string(),
-        started_at: desk.store().now(),
-        seen_at: desk.store().now(),
-        loops: Vec::new(),
-        deciding: Vec::new(),
-        settings: chassis.values.told(),
-    };
-    let (store, loops, stop) = (desk.store().clone(), chassis.loops.clone(), chassis.tasks.stopping());
-    chassis.tasks.supervise("announce", move || {
-        let (store, about, loops, stop) = (store.clone(), about.clone(), loops.clone(), stop.clone());
-        async move {
-            store.announce(about, |about| about.loops = loops.show_each(), stop.cancelled()).await;
-            Ok(())
-        }
+/// Consumers, then what is in flight, then the leases.
+fn stages(member: &Member, taking: &Tasks, in_flight: &Tasks, context: &Arc<Context>) {
+    member.drain_stage("consumers", taking, STOP_TAKING);
+    let (in_flight, context) = (in_flight.clone(), context.clone());
+    member.chassis.stop.stage("in flight", async move {
+        name_late("in flight", &in_flight.drain(STOP_DOING).await);
+        backlog::give_up(&context).await;
+        context.bus().flush(Duration::from_secs(1)).await;
     });
-}
-
-/// Consumers, then what is in flight, then the leases. The loops begin to let go with the first of
-/// them: nothing in flight needs a lock, and a successor leads within a second however long the
-/// rest takes.
-fn stages(chassis: &Chassis, taking: &Tasks, in_flight: &Tasks, desk: &Arc<Desk>) {
-    let (loops, requested) = (chassis.loops.clone(), chassis.stop.requested());
-    let letting_go = chassis.tasks.spawn("leases", async move {
-        requested.cancelled().await;
-        loops.stop(STOP_LOOPS).await
-    });
-    let taking = taking.clone();
-    chassis.stop.stage("consumers", async move { late("consumers", &taking.drain(STOP_TAKING).await) });
-    let (in_flight, desk_of_last, bus) = (in_flight.clone(), desk.clone(), desk.bus().clone());
-    chassis.stop.stage("in flight", async move {
-        late("in flight", &in_flight.drain(STOP_DOING).await);
-        backlog::give_up(&desk_of_last).await;
-        bus.flush(Duration::from_secs(1)).await;
-    });
-    let bus = desk.bus().clone();
-    chassis.stop.stage("leases", async move {
-        late("leases", &letting_go.await.ok().flatten().unwrap_or_default());
-        bus.flush(Duration::from_secs(1)).await;
-    });
-}
-
-fn late(stage: &'static str, names: &[&'static str]) {
-    for task in names {
-        tracing::warn!(event = "task_late", stage, task, "cut off");
-    }
+    member.leases_stage();
 }

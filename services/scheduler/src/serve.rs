@@ -1,58 +1,111 @@
 //! Questions that workers ask and wait for: starts and extensions.
 //!
 //! Promises: requests that arrive while others are under way are answered together; a bounded
-//! number of groups at once, the rest waits at the subscription. Leaves to others: the answers.
+//! number of groups at once, the rest waits at the subscription; a replica that is not fit leaves
+//! the queue group and drops what has arrived, because another scheduler is asked meanwhile. Leaves
+//! to others: the answers.
 
 use std::{future::Future, sync::Arc};
 
 use futures_util::FutureExt;
-use muster_bus::{Received, Subject, subjects::SCHEDULERS};
+use muster_bus::{Question, Received, subjects::SCHEDULERS};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::desk::Desk;
+use crate::context::Context;
 
 /// Requests answered together at most.
 const GROUP: usize = 64;
 /// Groups under way at once.
 const GROUPS: usize = 16;
 
-/// Answers requests on `subject` until stopped, as one of all schedulers.
+/// Where questions arrive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Address {
+    /// One of all schedulers gets each question.
+    Group,
+    /// This replica alone, asked by its name after another one was silent.
+    Own,
+}
+
+/// Why a subscription is left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// What had arrived before is still answered.
+    Stopping,
+    /// What had arrived before is dropped.
+    Unfit,
+}
+
+/// Answers requests until stopped, while this replica is fit.
 pub(crate) async fn run<F>(
-    desk: &Arc<Desk>,
+    context: &Arc<Context>,
     name: &'static str,
-    subject: Subject,
+    question: Question,
+    address: Address,
     stop: &CancellationToken,
-    answer: impl Fn(Arc<Desk>, Vec<Received>) -> F,
+    answer: impl Fn(Arc<Context>, Vec<Received>) -> F,
 ) -> anyhow::Result<()>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let mut requests = desk.bus().subscribe(&subject, Some(SCHEDULERS)).await?;
+    while !stop.is_cancelled() {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = context.fitness.fit() => {}
+        }
+        serve(context, name, question, address, stop, &answer).await?;
+    }
+    Ok(())
+}
+
+/// Answers requests until stopped or unfit.
+async fn serve<F>(
+    context: &Arc<Context>,
+    name: &'static str,
+    question: Question,
+    address: Address,
+    stop: &CancellationToken,
+    answer: &impl Fn(Arc<Context>, Vec<Received>) -> F,
+) -> anyhow::Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (subject, queue) = match address {
+        Address::Group => (question.group(), Some(SCHEDULERS)),
+        Address::Own => (question.named(context.bus().instance()), None),
+    };
+    let mut requests = context.bus().subscribe(&subject, queue).await?;
     let turns = Arc::new(Semaphore::new(GROUPS));
-    let mut stopping = false;
+    let mut leaving = Leaving::No;
     loop {
         let turn = turns.clone().acquire_owned().await?;
-        let first = if stopping {
-            // What had arrived before the subscription ended is still answered.
-            requests.next().await
-        } else {
+        let first = if leaving == Leaving::No {
             tokio::select! {
                 biased;
                 first = requests.next() => first,
                 () = stop.cancelled() => {
-                    stopping = true;
+                    leaving = Leaving::Stopping;
+                    requests.drain().await;
+                    continue;
+                }
+                () = context.fitness.unfit() => {
+                    leaving = Leaving::Unfit;
                     requests.drain().await;
                     continue;
                 }
             }
+        } else {
+            requests.next().await
         };
         let Some(first) = first else {
-            if stopping {
-                return Ok(());
-            }
-            anyhow::bail!("the subscription to {subject} ended");
+            anyhow::ensure!(leaving != Leaving::No, "the subscription to {subject} ended");
+            return Ok(());
         };
+        if leaving == Leaving::Unfit {
+            continue;
+        }
         let mut group = vec![first];
         while group.len() < GROUP {
             match requests.next().now_or_never() {
@@ -60,8 +113,8 @@ where
                 _ => break,
             }
         }
-        let answered = answer(desk.clone(), group);
-        desk.in_flight.spawn(name, async move {
+        let answered = answer(context.clone(), group);
+        context.in_flight.spawn(name, async move {
             answered.await;
             drop(turn);
         });

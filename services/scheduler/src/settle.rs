@@ -22,7 +22,7 @@ use muster_wire::{
 };
 
 use crate::{
-    desk::{Desk, forward_of},
+    context::{Context, forward_of},
     events,
     intake::{Work, bury},
     slots,
@@ -54,27 +54,27 @@ impl Work for Settle {
         Body::Result(ResultGroup { items })
     }
 
-    async fn handle(desk: &Desk, items: Vec<Report>, _again: bool) -> Vec<usize> {
-        let (reads, mut failed) = read(desk, items).await;
-        let answered = apply(desk, reads).await;
+    async fn handle(context: &Context, items: Vec<Report>, _again: bool) -> Vec<usize> {
+        let (reads, mut failed) = read(context, items).await;
+        let answered = apply(context, reads).await;
         muster_flow::failpoint!("settle.after_apply");
         let mut todo = Consequences::of(answered.len());
         for (read, event, moved) in answered {
             todo.add(read, event, moved);
         }
-        failed.extend(carry_out(desk, todo).await);
+        failed.extend(carry_out(context, todo).await);
         failed
     }
 }
 
 /// Reads ids and names. What cannot be read becomes a dead letter.
-async fn read(desk: &Desk, items: Vec<Report>) -> (Vec<Read>, Vec<usize>) {
+async fn read(context: &Context, items: Vec<Report>) -> (Vec<Read>, Vec<usize>) {
     let (mut reads, mut failed) = (Vec::with_capacity(items.len()), Vec::new());
     for (place, item) in items.into_iter().enumerate() {
-        match Read::new(&desk.lanes, place, item) {
+        match Read::new(&context.routes, place, item) {
             Ok(read) => reads.push(read),
             Err((item, reason)) => {
-                if !bury::<Settle>(desk, *item, &reason).await {
+                if !bury::<Settle>(context, *item, &reason).await {
                     failed.push(place);
                 }
             }
@@ -86,7 +86,7 @@ async fn read(desk: &Desk, items: Vec<Report>) -> (Vec<Read>, Vec<usize>) {
 type Answered = (Read, Event, Result<Moved, StoreError>);
 
 /// One pipeline for successes, and one for the others once their records were read.
-async fn apply(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
+async fn apply(context: &Context, reads: Vec<Read>) -> Vec<Answered> {
     let (mut well, mut steps, mut other) =
         (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()), Vec::new());
     for mut read in reads {
@@ -102,45 +102,45 @@ async fn apply(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
         }
     }
     let successes = async {
-        let moved = if steps.is_empty() { Vec::new() } else { desk.store().apply(steps).await };
+        let moved = if steps.is_empty() { Vec::new() } else { context.store().apply(steps).await };
         well.into_iter().zip(moved).map(|(read, moved)| (read, Event::Succeed, moved)).collect::<Vec<_>>()
     };
-    let (mut answered, others) = tokio::join!(successes, apply_read(desk, other));
+    let (mut answered, others) = tokio::join!(successes, apply_read(context, other));
     answered.extend(others);
     // Where nothing can be written however often it comes, it is as if there were nothing to write to.
     let unreadable = |moved: &Result<Moved, StoreError>| moved.as_ref().is_err_and(StoreError::is_unreadable);
     for (.., moved) in answered.iter_mut().filter(|(.., moved)| unreadable(moved)) {
-        *moved = Ok(missing(desk));
+        *moved = Ok(missing(context));
     }
     answered
 }
 
 /// Failures and releases: what they lead to depends on the record.
-async fn apply_read(desk: &Desk, reads: Vec<Read>) -> Vec<Answered> {
+async fn apply_read(context: &Context, reads: Vec<Read>) -> Vec<Answered> {
     if reads.is_empty() {
         return Vec::new();
     }
     let ids: Vec<JobId> = reads.iter().map(|read| read.id).collect();
-    let records = desk.store().read(&ids, Fields::NONE).await;
+    let records = context.store().read(&ids, Fields::NONE).await;
     let (mut asked, mut steps, mut answered) = (Vec::new(), Vec::new(), Vec::new());
     for (mut read, record) in reads.into_iter().zip(records) {
         match record {
             Ok(Some(record)) => {
-                let step = step_after(&mut read, &record, desk.store().now());
+                let step = step_after(&mut read, &record, context.store().now());
                 asked.push((read, step.event));
                 steps.push(step);
             }
-            Ok(None) => answered.push((read, Event::Fail, Ok(missing(desk)))),
+            Ok(None) => answered.push((read, Event::Fail, Ok(missing(context)))),
             Err(fault) => answered.push((read, Event::Fail, Err(fault))),
         }
     }
-    let moved = if steps.is_empty() { Vec::new() } else { desk.store().apply(steps).await };
+    let moved = if steps.is_empty() { Vec::new() } else { context.store().apply(steps).await };
     answered.extend(asked.into_iter().zip(moved).map(|((read, event), moved)| (read, event, moved)));
     answered
 }
 
-fn missing(desk: &Desk) -> Moved {
-    Moved { outcome: Outcome::Missing, head: None, now: desk.store().now(), forward: None }
+fn missing(context: &Context) -> Moved {
+    Moved { outcome: Outcome::Missing, head: None, now: context.store().now(), forward: None }
 }
 
 /// What follows from a batch of reports.
@@ -164,7 +164,7 @@ impl Consequences {
     }
 
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
-        let Read { place, id, lane, fence, worker, error_code, slot, traceparent, told_of, .. } = read;
+        let Read { place, id, route, fence, worker, error_code, slot, traceparent, told_of, .. } = read;
         // Early is an estimate of the time that ran ahead: it comes again.
         let Some(moved) = moved.ok().filter(|moved| moved.outcome != Outcome::Early) else {
             self.failed.push(place);
@@ -184,7 +184,7 @@ impl Consequences {
         };
         // Whatever became of the report, its attempt is over: nobody runs under its slot any more.
         if let Some(slot) = slot {
-            let slots = SlotRef::carried(&lane.tenant, &lane.topic, id, slot);
+            let slots = SlotRef::carried(&route.tenant, &route.topic, id, slot);
             self.slots.extend(slots.into_iter().map(|slot| (place, slot)));
         }
         let raw_id = events::raw(id);
@@ -192,7 +192,7 @@ impl Consequences {
         let Some(head) = moved.done() else { return };
         let first = moved.outcome == Outcome::Applied;
         if first {
-            count(Counter::JobAttempts, &[("topic", lane.topic.as_str()), ("outcome", outcome_of(event))], 1);
+            count(Counter::JobAttempts, &[("topic", route.topic.as_str()), ("outcome", outcome_of(event))], 1);
         }
         if let Some(after) = forward_of(&moved, head) {
             self.homes.push((place, id, after));
@@ -201,7 +201,7 @@ impl Consequences {
             self.acts.extend(audit::of_transition(id, &spec, State::Running, head).map(|act| (place, act)));
         }
         if head.state().is_end() {
-            let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
+            let (tenant, topic) = (route.tenant.clone(), route.topic.clone());
             let error_code = error_code.filter(|_| head.state() != State::Succeeded);
             let (head, slots, trace) = (head.clone(), Vec::new(), spans::carried(&traceparent));
             self.ends.push((
@@ -209,7 +209,7 @@ impl Consequences {
                 End { id, tenant, topic, head, error_code, first, tell: None, slots, entry: None, trace },
             ));
         } else {
-            self.events.push(job_event(id, &lane.tenant, &lane.topic, head, error_code.as_deref()));
+            self.events.push(job_event(id, &route.tenant, &route.topic, head, error_code.as_deref()));
         }
     }
 }
@@ -225,12 +225,12 @@ fn outcome_of(event: Event) -> &'static str {
     }
 }
 
-async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
+async fn carry_out(context: &Context, todo: Consequences) -> Vec<usize> {
     let Consequences { mut ends, homes, events, mut notices, slots, acts, mut failed } = todo;
     if !acts.is_empty() {
         let (places, acts): (Vec<usize>, Vec<Act>) = acts.into_iter().unzip();
         // Told before the home leaves: without it nobody would look again.
-        if desk.store().audit(&acts).await.is_err() {
+        if context.store().audit(&acts).await.is_err() {
             ends.retain(|(place, _)| !places.contains(place));
             failed.extend(places);
         }
@@ -238,7 +238,7 @@ async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
     }
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
     let (ended, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
-    let (forwarded, finished) = tokio::join!(desk.forward(&due), desk.flow.finish(ends));
+    let (forwarded, finished) = tokio::join!(context.forward(&due), context.flow.finish(ends));
     if forwarded.is_err() {
         failed.extend(homes.into_iter().map(|(place, ..)| place));
     }
@@ -248,18 +248,18 @@ async fn carry_out(desk: &Desk, todo: Consequences) -> Vec<usize> {
     muster_flow::failpoint!("settle.after_finish");
     if !slots.is_empty() {
         let slots = slots.into_iter().filter(|(place, _)| !failed.contains(place)).map(|(_, slot)| slot);
-        slots::free(desk, slots.collect()).await;
+        slots::free(context, slots.collect()).await;
     }
     // Who is not finished is not told: the worker keeps its result until it is.
     if !failed.is_empty() {
         notices.retain(|(place, ..)| !failed.contains(place));
     }
-    tokio::join!(notify(desk, notices), events::tell(desk.bus(), events));
+    tokio::join!(notify(context, notices), events::tell(context.bus(), events));
     failed
 }
 
 /// Tells workers what became of their reports, one message per worker.
-async fn notify(desk: &Desk, notices: Vec<(usize, String, Settled)>) {
+async fn notify(context: &Context, notices: Vec<(usize, String, Settled)>) {
     let mut workers: BTreeMap<String, Vec<Settled>> = BTreeMap::new();
     for (_, worker, notice) in notices {
         workers.entry(worker).or_default().push(notice);
@@ -270,7 +270,7 @@ async fn notify(desk: &Desk, notices: Vec<(usize, String, Settled)>) {
             let rest = settled.split_off(settled.len().min(NOTICES));
             // One that is lost is made up for: the worker reports again, and is told again.
             let control = Control { settled, ..Default::default() };
-            let _ = desk.bus().broadcast(&subject, Body::Control(control)).await;
+            let _ = context.bus().broadcast(&subject, Body::Control(control)).await;
             settled = rest;
         }
     });

@@ -12,63 +12,48 @@
 //! it (`flow`).
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use muster_domain::{
     Event, JobId, Outcome, State, Tenant, Time,
     job::next_look,
-    slot::{self, Limit, PER_KEY, Slot},
+    slot::{self, Limit, Slot},
 };
 use muster_flow::offer_of;
 use muster_store::{Fields, QueueEntry, Record, SlotAsk, SlotHeld, SlotRef, SlotTaken, Step};
 
 use crate::{
-    backlog::{Ready, Renewed, Sorted, publish},
-    desk::Desk,
+    context::Context,
     events,
-    lanes::Lane,
+    release::{Ready, Renewed, Sorted, publish},
+    route_state::RouteState,
 };
 
-/// How often the holders of one limit are looked at.
-const JUDGE: Duration = Duration::from_secs(1);
 /// The least wait before a slot that is still held is looked at again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How many that are next in line one call sees to; the rest comes with its claim.
 const MOST_NEXT: usize = 64;
 
-/// When the holders of each limit were last looked at.
-#[derive(Debug, Default)]
-pub(crate) struct Judged(Mutex<HashMap<(Tenant, Limit), Instant>>);
-
-impl Judged {
-    fn due(&self, slot: &SlotRef, now: Instant) -> bool {
-        let mut judged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        judged.retain(|_, at| now.saturating_duration_since(*at) < JUDGE);
-        judged.insert((slot.tenant.clone(), slot.limit.clone()), now).is_none()
-    }
-}
-
 /// Gives slots back, and sees to those who are next.
-pub(crate) async fn free(desk: &Desk, slots: Vec<SlotRef>) {
+pub(crate) async fn free(context: &Context, slots: Vec<SlotRef>) {
     if slots.is_empty() {
         return;
     }
     // One that cannot be given back now is found by who needs it.
-    let next = desk.store().free_slots(&slots).await.into_iter().filter_map(|next| next.ok().flatten()).collect();
-    freed(desk, &slots, next).await;
+    let next = context.store().free_slots(&slots).await.into_iter().filter_map(|next| next.ok().flatten()).collect();
+    freed(context, &slots, next).await;
 }
 
 /// These were given back: sees to those who are next in line for a key's, and to the backlogs of topics.
-pub(crate) async fn freed(desk: &Desk, slots: &[SlotRef], next: Vec<SlotRef>) {
-    stir(desk, slots);
-    hand_over(desk, next).await;
+pub(crate) async fn freed(context: &Context, slots: &[SlotRef], next: Vec<SlotRef>) {
+    stir(context, slots);
+    hand_over(context, next).await;
 }
 
 /// Has the backlogs released whose places came free.
-fn stir(desk: &Desk, slots: &[SlotRef]) {
+fn stir(context: &Context, slots: &[SlotRef]) {
     let mut stirred: Vec<(&Tenant, &Limit)> = Vec::new();
     for slot in slots {
         let Limit::Topic(topic) = &slot.limit else { continue };
@@ -76,18 +61,18 @@ fn stir(desk: &Desk, slots: &[SlotRef]) {
             continue;
         }
         stirred.push((&slot.tenant, &slot.limit));
-        for lane in desk.lanes.of_topic(&slot.tenant, topic) {
+        for route in context.routes.of_topic(&slot.tenant, topic) {
             // Whoever is counting places at this moment counts again.
-            lane.place_came_free.store(true, Ordering::Release);
-            if lane.can_release() {
-                desk.lanes.poke(&lane);
+            route.place_came_free.store(true, Ordering::Release);
+            if route.can_release() {
+                context.routes.poke(&route);
             }
         }
     }
 }
 
 /// Admits those who are next in line, and whoever is next after them.
-pub(crate) async fn hand_over(desk: &Desk, mut next: Vec<SlotRef>) {
+pub(crate) async fn hand_over(context: &Context, mut next: Vec<SlotRef>) {
     if !next.is_empty() {
         muster_flow::failpoint!("slots.after_free");
     }
@@ -97,22 +82,22 @@ pub(crate) async fn hand_over(desk: &Desk, mut next: Vec<SlotRef>) {
         if seen > MOST_NEXT {
             return;
         }
-        let Ok(record) = desk.store().read_one(waiter.job, Fields::NONE).await else { continue };
+        let Ok(record) = context.store().read_one(waiter.job, Fields::NONE).await else { continue };
         match record.as_ref().filter(|record| waits(record, waiter.version)) {
             Some(record) => {
                 let spec = &record.spec;
-                let lane = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
+                let route = context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
                 // A pause or a rate is asked by a release, not here.
-                if let Some(lane) = lane.ok().filter(|lane| !lane.is_paused() && lane.rate().is_none()) {
-                    next.extend(round(desk, &lane, vec![QueueEntry::of(record)]).await);
+                if let Some(route) = route.ok().filter(|route| !route.is_paused() && route.rate().is_none()) {
+                    next.extend(round(context, &route, vec![QueueEntry::of(record)]).await);
                 }
             }
             // It has moved on: out of the line with it. Unless a release was faster than this and admitted it:
             // then that very name holds the slot.
             None => {
                 let holder = record.as_ref().map(Record::holder);
-                if slot::judge(waiter.version, holder, desk.store().now()) == Slot::Over {
-                    next.extend(desk.store().free_slot(&waiter, None).await.ok().flatten());
+                if slot::judge(waiter.version, holder, context.store().now()) == Slot::Over {
+                    next.extend(context.store().free_slot(&waiter, None).await.ok().flatten());
                 }
             }
         }
@@ -121,17 +106,17 @@ pub(crate) async fn hand_over(desk: &Desk, mut next: Vec<SlotRef>) {
 
 /// How many of so many places in the window may be used, as places of the topic are free; the others are
 /// given back. All without a limit.
-pub(crate) async fn room(desk: &Desk, lane: &Lane, wanted: u64) -> u64 {
-    let Some(max) = lane.max() else { return wanted };
-    let limit = Limit::Topic(lane.topic.clone());
+pub(crate) async fn room(context: &Context, route: &RouteState, wanted: u64) -> u64 {
+    let Some(max) = route.max() else { return wanted };
+    let limit = Limit::Topic(route.topic.clone());
     loop {
-        lane.place_came_free.store(false, Ordering::Release);
-        let granted = match desk.store().read_slots(&lane.tenant, &limit).await {
+        route.place_came_free.store(false, Ordering::Release);
+        let granted = match context.store().read_slots(&route.tenant, &limit).await {
             Ok((holders, held, _)) if held >= max.into() => {
                 // Nobody waits in line for a place: who is next is the backlog's head.
-                let _ = reclaim(desk, holders, desk.store().now()).await;
+                let _ = reclaim(context, holders, context.store().now()).await;
                 // Somebody may have been refused a turn because of this one.
-                if lane.place_came_free.load(Ordering::Acquire) {
+                if route.place_came_free.load(Ordering::Acquire) {
                     continue;
                 }
                 0
@@ -140,7 +125,7 @@ pub(crate) async fn room(desk: &Desk, lane: &Lane, wanted: u64) -> u64 {
             // Without Redis nothing can be released either.
             Err(_) => 0,
         };
-        lane.window().give_back(wanted - granted);
+        route.window().give_back(wanted - granted);
         return granted;
     }
 }
@@ -160,9 +145,9 @@ struct Leaving {
 
 /// Releases entries that need a slot, as far as they get one. Returns who is next in line where slots
 /// were found to be free.
-pub(crate) async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry>) -> Vec<SlotRef> {
+pub(crate) async fn round(context: &Context, route: &Arc<RouteState>, entries: Vec<QueueEntry>) -> Vec<SlotRef> {
     let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
-    let records = desk.store().read(&ids, Fields::NONE).await;
+    let records = context.store().read(&ids, Fields::NONE).await;
     let (mut sorted, mut admitted, mut waiting) = (Sorted::default(), Vec::new(), Vec::new());
     for (entry, record) in entries.into_iter().zip(records) {
         match record {
@@ -188,25 +173,16 @@ pub(crate) async fn round(desk: &Desk, lane: &Arc<Lane>, entries: Vec<QueueEntry
         }
     }
     let mut next = Vec::new();
-    let waiting = take_places(desk, lane, waiting, &mut sorted).await;
+    let waiting = take_places(context, route, waiting, &mut sorted).await;
     if waiting.iter().any(|leaving| leaving.placed) {
         muster_flow::failpoint!("slots.after_places");
     }
-    admitted.extend(take_keys(desk, lane, waiting, &mut sorted, &mut next).await);
+    admitted.extend(take_keys(context, route, waiting, &mut sorted, &mut next).await);
     muster_flow::failpoint!("slots.after_take");
-    dispatch(desk, lane, admitted, &mut sorted).await;
-    lane.window().give_back(sorted.unused);
-    publish(desk, lane, sorted).await;
+    dispatch(context, route, admitted, &mut sorted).await;
+    route.window().give_back(sorted.unused);
+    publish(context, route, sorted).await;
     next
-}
-
-impl Lane {
-    /// How many jobs with the same key may run at once.
-    fn per_key(&self) -> u32 {
-        let told = self.rules.load();
-        let limits = told.as_ref().and_then(|told| told.settings.concurrency);
-        limits.and_then(|limits| limits.per_key).unwrap_or(PER_KEY)
-    }
 }
 
 fn ask(record: &Record, limit: Limit, max: u32) -> SlotAsk {
@@ -220,11 +196,16 @@ fn ask(record: &Record, limit: Limit, max: u32) -> SlotAsk {
 
 /// Those who got a place of the topic, if they need one. Who got none has its turn in the backlog back:
 /// it was claimed for a place that somebody else was faster to take.
-async fn take_places(desk: &Desk, lane: &Lane, waiting: Vec<Leaving>, sorted: &mut Sorted) -> Vec<Leaving> {
-    let Some(max) = lane.max() else { return waiting };
-    let limit = Limit::Topic(lane.topic.clone());
+async fn take_places(
+    context: &Context,
+    route: &RouteState,
+    waiting: Vec<Leaving>,
+    sorted: &mut Sorted,
+) -> Vec<Leaving> {
+    let Some(max) = route.max() else { return waiting };
+    let limit = Limit::Topic(route.topic.clone());
     let asks: Vec<SlotAsk> = waiting.iter().map(|leaving| ask(&leaving.record, limit.clone(), max)).collect();
-    let taken = desk.store().take_slots(&asks).await;
+    let taken = context.store().take_slots(&asks).await;
     let (mut placed, mut back) = (Vec::with_capacity(waiting.len()), Vec::new());
     for (leaving, taken) in waiting.into_iter().zip(taken) {
         match taken {
@@ -232,19 +213,19 @@ async fn take_places(desk: &Desk, lane: &Lane, waiting: Vec<Leaving>, sorted: &m
             Ok(SlotTaken::Full(holders, now)) => {
                 sorted.unused += 1;
                 back.push(QueueEntry { since: leaving.record.head.created_at, ..leaving.entry });
-                let _ = reclaim(desk, holders, now).await;
+                let _ = reclaim(context, holders, now).await;
             }
             // Somebody else is about to dispatch it, or died on the way.
             Ok(SlotTaken::Before(holders, now)) => {
                 sorted.unused += 1;
-                let _ = reclaim(desk, holders, now).await;
+                let _ = reclaim(context, holders, now).await;
             }
             Err(_) => sorted.unused += 1,
         }
     }
     if !back.is_empty() {
         // Otherwise the claims lapse.
-        let _ = desk.store().unclaim_queued(&back).await;
+        let _ = context.store().unclaim_queued(&back).await;
     }
     placed
 }
@@ -252,8 +233,8 @@ async fn take_places(desk: &Desk, lane: &Lane, waiting: Vec<Leaving>, sorted: &m
 /// Those who got a slot of their key, if they have one. Who got none waits in that line, and keeps no
 /// place of its topic meanwhile.
 async fn take_keys(
-    desk: &Desk,
-    lane: &Lane,
+    context: &Context,
+    route: &RouteState,
     waiting: Vec<Leaving>,
     sorted: &mut Sorted,
     next: &mut Vec<SlotRef>,
@@ -264,30 +245,31 @@ async fn take_keys(
         return admitted;
     }
     let key = |record: &Record| Limit::Key(record.spec.concurrency_key.clone());
-    let asks: Vec<_> = keyed.iter().map(|leaving| ask(&leaving.record, key(&leaving.record), lane.per_key())).collect();
+    let asks: Vec<_> =
+        keyed.iter().map(|leaving| ask(&leaving.record, key(&leaving.record), route.per_key())).collect();
     let mut unplaced = Vec::new();
-    for (leaving, taken) in keyed.into_iter().zip(desk.store().take_slots(&asks).await) {
+    for (leaving, taken) in keyed.into_iter().zip(context.store().take_slots(&asks).await) {
         if let Ok(SlotTaken::Admitted) = taken {
             admitted.push(leaving);
             continue;
         }
         sorted.unused += 1;
         if leaving.placed {
-            unplaced.push(ask(&leaving.record, Limit::Topic(lane.topic.clone()), 0).slot);
+            unplaced.push(ask(&leaving.record, Limit::Topic(route.topic.clone()), 0).slot);
         }
         if let Ok(SlotTaken::Full(holders, now) | SlotTaken::Before(holders, now)) = taken {
-            next.extend(reclaim(desk, holders, now).await);
+            next.extend(reclaim(context, holders, now).await);
         }
     }
     if !unplaced.is_empty() {
-        desk.store().free_slots(&unplaced).await;
-        stir(desk, &unplaced);
+        context.store().free_slots(&unplaced).await;
+        stir(context, &unplaced);
     }
     admitted
 }
 
 /// Dispatches what was admitted, by the version under which it was.
-async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<Leaving>, sorted: &mut Sorted) {
+async fn dispatch(context: &Context, route: &RouteState, admitted: Vec<Leaving>, sorted: &mut Sorted) {
     if admitted.is_empty() {
         return;
     }
@@ -298,18 +280,18 @@ async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<Leaving>, sorted: &mut
     };
     let ids: Vec<JobId> = admitted.iter().map(|leaving| leaving.entry.job).collect();
     let steps = admitted.iter().map(step).collect();
-    let (moved, payloads) = tokio::join!(desk.store().apply(steps), desk.store().read(&ids, Fields::PAYLOAD));
+    let (moved, payloads) = tokio::join!(context.store().apply(steps), context.store().read(&ids, Fields::PAYLOAD));
     muster_flow::failpoint!("slots.after_apply");
     for ((Leaving { entry, placed, .. }, moved), payload) in admitted.into_iter().zip(moved).zip(payloads) {
         let head = moved.as_ref().ok().and_then(|moved| Some((moved, moved.done()?)));
         match (head, payload) {
             (Some((moved, head)), Ok(Some(record))) if head.state() == State::Dispatched => {
                 sorted.again |= moved.outcome != Outcome::Applied;
-                lane.learn(&record.spec.requires);
+                route.learn(&record.spec.requires);
                 let record = Record { slot: Some(entry.version), placed, ..record };
                 sorted.offers.push(offer_of(&record, head));
                 let look = Some(next_look(head, moved.now).remaining(moved.now));
-                let event = Some(events::moved(entry.job, lane, head));
+                let event = Some(events::moved(entry.job, route, head));
                 sorted.offered.push(Ready { entry, look, event });
             }
             // Somebody was faster: what it was admitted under is over, or found by who needs it.
@@ -320,8 +302,8 @@ async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<Leaving>, sorted: &mut
                 if let (Some(record), Slot::Over) = (record, verdict) {
                     let under = Record { slot: Some(entry.version), placed, ..record };
                     let slots = SlotRef::of(&under);
-                    desk.store().free_slots(&slots).await;
-                    stir(desk, &slots);
+                    context.store().free_slots(&slots).await;
+                    stir(context, &slots);
                 }
             }
             // Not known: the entry stays, and so does the slot.
@@ -331,14 +313,14 @@ async fn dispatch(desk: &Desk, lane: &Lane, admitted: Vec<Leaving>, sorted: &mut
 }
 
 /// Looks at who holds all slots of a limit, and gives back those that nobody runs under.
-async fn reclaim(desk: &Desk, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef> {
+async fn reclaim(context: &Context, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef> {
     let Some(first) = holders.first() else { return Vec::new() };
-    if !desk.judged.due(&first.slot, Instant::now()) {
+    if !context.judged_slots.due(&first.slot, Instant::now()) {
         return Vec::new();
     }
     let ids: Vec<JobId> = holders.iter().map(|held| held.slot.job).collect();
-    let records = desk.store().read(&ids, Fields::NONE).await;
-    let (store, mut next, mut freed) = (desk.store(), Vec::new(), Vec::new());
+    let records = context.store().read(&ids, Fields::NONE).await;
+    let (store, mut next, mut freed) = (context.store(), Vec::new(), Vec::new());
     for (held, record) in holders.iter().zip(records) {
         let Ok(record) = record else { continue };
         let lapsed = held.look.reached(now);
@@ -349,7 +331,7 @@ async fn reclaim(desk: &Desk, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef>
             }
             Slot::Admitting if lapsed => {
                 if let Some(record) = record {
-                    next.extend(admit_anew(desk, held, &record).await);
+                    next.extend(admit_anew(context, held, &record).await);
                     freed.push(held.slot.clone());
                 }
             }
@@ -359,21 +341,21 @@ async fn reclaim(desk: &Desk, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef>
             Slot::Admitting | Slot::Held(_) => {}
         }
     }
-    stir(desk, &freed);
+    stir(context, &freed);
     next
 }
 
 /// Admitted long ago and never dispatched: whoever did it may yet wake up, so the job gets another
 /// version before the slot is given back. Who dies before its entry of that version stands in the backlog
 /// leaves the old one, and whoever takes that puts the new one there.
-async fn admit_anew(desk: &Desk, held: &SlotHeld, record: &Record) -> Option<SlotRef> {
+async fn admit_anew(context: &Context, held: &SlotHeld, record: &Record) -> Option<SlotRef> {
     let old = QueueEntry::of(record);
     let step = Step::new(record.id, Event::Hold, held.slot.version.into());
-    let moved = desk.store().apply_one(step).await.ok()?;
+    let moved = context.store().apply_one(step).await.ok()?;
     let head = moved.done()?;
     muster_flow::failpoint!("anew.after_apply");
     let entry = QueueEntry { version: head.version, ..old.clone() };
-    desk.store().enqueue(&[entry]).await.ok()?;
-    let _ = desk.store().remove_queued(&[old]).await;
-    desk.store().free_slot(&held.slot, Some(held.look)).await.ok().flatten()
+    context.store().enqueue(&[entry]).await.ok()?;
+    let _ = context.store().remove_queued(&[old]).await;
+    context.store().free_slot(&held.slot, Some(held.look)).await.ok().flatten()
 }

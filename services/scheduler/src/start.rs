@@ -5,6 +5,9 @@
 //! an answer is given after the home was forwarded. Leaves to others: counting the attempt and
 //! minting the fence (the script), the next offer (`backlog`, which is poked from here).
 
+mod recall;
+mod request;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -21,11 +24,11 @@ use muster_wire::{
 };
 
 use crate::{
-    desk::{Desk, forward_of},
+    context::{Context, forward_of},
     events,
-    lanes::Lane,
-    recall,
+    route_state::RouteState,
 };
+use request::{Read, Refused};
 
 /// Leases are granted within these bounds. The contract's least is 5 s; below that only tests go.
 pub(crate) const LEAST_LEASE: Duration = Duration::from_secs(1);
@@ -37,8 +40,8 @@ const USUAL_LEASE: Duration = Duration::from_secs(30);
 const UNKNOWN_FOR: Duration = Duration::from_secs(20 * 60);
 
 /// The lease for what a worker asked; the topic's, if it asked for none.
-pub(crate) fn lease_of(desk: &Desk, tenant: &str, topic: &str, asked_ms: u32) -> Duration {
-    let told = || desk.flow.settings.topic(tenant, topic)?.settings.lease_ms;
+pub(crate) fn lease_of(context: &Context, tenant: &str, topic: &str, asked_ms: u32) -> Duration {
+    let told = || context.flow.settings.topic(tenant, topic)?.settings.lease_ms;
     bounded(if asked_ms == 0 { told().unwrap_or(0) } else { asked_ms })
 }
 
@@ -49,28 +52,8 @@ fn bounded(ms: u32) -> Duration {
     }
 }
 
-/// One ask, read.
-pub(crate) struct Read {
-    pub(crate) ask: StartAsk,
-    /// Its place among those who ask.
-    worker: usize,
-    /// None if it makes no sense.
-    pub(crate) job: Option<(JobId, Arc<Lane>)>,
-    /// It is not to be started, whatever the record says.
-    pub(crate) refused: Option<Refused>,
-}
-
-/// Why an offer is not started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// Its topic holds it, and it was taken back.
-    Recalled,
-    /// The store did not answer.
-    Unknown,
-}
-
 /// Answers a group of requests with one pipeline.
-pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
+pub(crate) async fn answer(context: Arc<Context>, requests: Vec<Received>) {
     let (mut reads, mut workers, mut replies) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
         let (_, body, reply) = request.into_parts();
@@ -81,17 +64,17 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
         replies.push((reply, request.items.len()));
         reads.reserve(request.items.len());
         for ask in request.items {
-            let job = read(&desk, &ask);
+            let job = read(&context, &ask);
             reads.push(Read { ask, worker, job, refused: None });
         }
     }
-    recall::in_vain(&desk, &mut reads).await;
+    recall::in_vain(&context, &mut reads).await;
     let steps = reads.iter().filter(|read| read.refused.is_none()).filter_map(|read| {
-        let lease = lease_of(&desk, &read.ask.tenant, &read.ask.topic, read.ask.lease_ms);
+        let lease = lease_of(&context, &read.ask.tenant, &read.ask.topic, read.ask.lease_ms);
         Some(step(read.job.as_ref()?.0, &read.ask, &workers[read.worker], lease))
     });
     let steps = steps.collect();
-    let mut moved = desk.store().apply(steps).await.into_iter();
+    let mut moved = context.store().apply(steps).await.into_iter();
     muster_flow::failpoint!("start.after_apply");
     let (answers, events) = (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()));
     let mut outcome = Outcomes { answers, events, ..Outcomes::default() };
@@ -105,31 +88,31 @@ pub(crate) async fn answer(desk: Arc<Desk>, requests: Vec<Received>) {
     }
     let Outcomes { mut answers, homes, events, ends, .. } = outcome;
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
-    if desk.forward(&due).await.is_err() {
+    if context.forward(&due).await.is_err() {
         // Not answered as started: the worker asks again, and hears `go` once its home is near.
         for (place, ..) in homes {
             answers[place].verdict = Verdict::Retry.into();
         }
     }
-    finish(&desk, ends, &mut answers).await;
+    finish(&context, ends, &mut answers).await;
     muster_flow::failpoint!("start.before_answer");
     // Before anybody can run them, so that watchers hear of the end after this.
-    events::tell(desk.bus(), events).await;
+    events::tell(context.bus(), events).await;
     let mut answers = answers.into_iter();
     for (reply, n) in replies {
         let items = answers.by_ref().take(n).collect();
         // A lost answer is asked for again.
         let _ = reply.send(Body::Started(StartReply { items })).await;
     }
-    for lane in outcome.lanes {
-        if lane.can_release() {
-            desk.lanes.poke(&lane);
+    for route in outcome.routes {
+        if route.can_release() {
+            context.routes.poke(&route);
         }
     }
 }
 
-fn read(desk: &Desk, ask: &StartAsk) -> Option<(JobId, Arc<Lane>)> {
-    Some((job_id(&ask.job_id).ok()?, desk.lanes.lane_named(&ask.tenant, &ask.topic, &ask.pool).ok()?))
+fn read(context: &Context, ask: &StartAsk) -> Option<(JobId, Arc<RouteState>)> {
+    Some((job_id(&ask.job_id).ok()?, context.routes.route_named(&ask.tenant, &ask.topic, &ask.pool).ok()?))
 }
 
 fn step(id: JobId, ask: &StartAsk, worker: &WorkerId, lease: Duration) -> Step {
@@ -157,58 +140,58 @@ struct Outcomes {
     homes: Vec<(usize, JobId, Duration)>,
     events: Vec<JobEvent>,
     ends: Vec<(usize, End)>,
-    lanes: Vec<Arc<Lane>>,
+    routes: Vec<Arc<RouteState>>,
 }
 
 impl Outcomes {
-    fn add(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<Lane>)>, moved: Option<Result<Moved, StoreError>>) {
+    fn add(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<RouteState>)>, moved: Option<Result<Moved, StoreError>>) {
         let place = self.answers.len();
-        let (Some((id, lane)), Some(moved)) = (job, moved) else {
+        let (Some((id, route)), Some(moved)) = (job, moved) else {
             self.answers.push(verdict(ask, Verdict::Gone, "unreadable"));
             return;
         };
         let answer = match moved {
             // Nobody will ever be able to start it: should it be mended, the look offers it anew.
             Err(fault) if fault.is_unreadable() => {
-                lane.window().consumed(1, Instant::now());
+                route.window().consumed(1, Instant::now());
                 verdict(ask, Verdict::Gone, "unreadable")
             }
             Err(_) => verdict(ask, Verdict::Retry, ""),
             Ok(moved) => {
-                self.note(place, id, &lane, ask, &moved);
+                self.note(place, id, &route, ask, &moved);
                 judge(ask, &moved)
             }
         };
         self.answers.push(answer);
-        if !self.lanes.iter().any(|known| Arc::ptr_eq(known, &lane)) {
-            self.lanes.push(lane);
+        if !self.routes.iter().any(|known| Arc::ptr_eq(known, &route)) {
+            self.routes.push(route);
         }
     }
 
     /// An offer that is not started.
-    fn refuse(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<Lane>)>, refused: Refused) {
+    fn refuse(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<RouteState>)>, refused: Refused) {
         self.answers.push(match refused {
             Refused::Recalled => verdict(ask, Verdict::Gone, "held"),
             Refused::Unknown => verdict(ask, Verdict::Retry, ""),
         });
-        if let Some((_, lane)) = job.filter(|_| refused == Refused::Recalled) {
-            lane.window().consumed(1, Instant::now());
+        if let Some((_, route)) = job.filter(|_| refused == Refused::Recalled) {
+            route.window().consumed(1, Instant::now());
         }
     }
 
     /// What follows from an outcome besides its answer.
-    fn note(&mut self, place: usize, id: JobId, lane: &Lane, ask: &StartAsk, moved: &Moved) {
+    fn note(&mut self, place: usize, id: JobId, route: &RouteState, ask: &StartAsk, moved: &Moved) {
         // Whatever a worker drops or starts has left the stream; what it asks again has not.
         let repeated = moved.outcome == Outcome::Already && !ask.undecodable;
         if moved.outcome != Outcome::Missing && !repeated {
-            lane.window().consumed(1, Instant::now());
+            route.window().consumed(1, Instant::now());
         }
         let Some(head) = moved.done() else { return };
         if let Some(after) = forward_of(moved, head) {
             self.homes.push((place, id, after));
         }
         if head.state().is_end() {
-            let (tenant, topic) = (lane.tenant.clone(), lane.topic.clone());
+            let (tenant, topic) = (route.tenant.clone(), route.topic.clone());
             let error_code = Some(JobErrorCode::Undecodable.as_str().to_owned());
             let first = moved.outcome == Outcome::Applied;
             let (head, slots) = (head.clone(), Vec::new());
@@ -217,11 +200,11 @@ impl Outcomes {
             self.ends.push((place, end));
             return;
         }
-        self.events.push(events::moved(id, lane, head));
+        self.events.push(events::moved(id, route, head));
         if moved.outcome == Outcome::Applied {
-            lane.window().aged(Time(ask.dispatched_at), head.since);
+            route.window().aged(Time(ask.dispatched_at), head.since);
             let waited = head.since.since(runnable_since(ask, head));
-            observe(Histogram::JobWait, &[("topic", lane.topic.as_str())], waited.as_secs_f64());
+            observe(Histogram::JobWait, &[("topic", route.topic.as_str())], waited.as_secs_f64());
         }
     }
 }
@@ -233,12 +216,12 @@ fn runnable_since(ask: &StartAsk, head: &Head) -> Time {
 }
 
 /// Performs the effects of jobs that were ended here; who cannot be finished is asked about again.
-async fn finish(desk: &Desk, ends: Vec<(usize, End)>, answers: &mut [StartAnswer]) {
+async fn finish(context: &Context, ends: Vec<(usize, End)>, answers: &mut [StartAnswer]) {
     if !ends.is_empty() {
         muster_flow::failpoint!("start.before_finish");
     }
     let (places, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
-    if desk.flow.finish(ends).await.is_err() {
+    if context.flow.finish(ends).await.is_err() {
         for place in places {
             answers[place].verdict = Verdict::Retry.into();
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use muster_bus::MOST_OFFERS;
 use muster_domain::Time;
 
-use crate::fleet::Crew;
+use crate::crew::Crew;
 
 /// The limit that a subject begins with.
 pub(crate) const FIRST_LIMIT: u64 = 32;

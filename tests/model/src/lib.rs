@@ -1,2 +1,2 @@
-//! A home for `tests/model.rs`. Apart from the other tests, because millions of states want an
-//! optimised build and nothing else does.
+//! An empty library for `tests/model.rs`. The models are a package of their own, because exploring millions of states
+//! needs an optimised build, which the other tests do not need.

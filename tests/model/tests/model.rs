@@ -1,28 +1,27 @@
-//! The protocol of jobs as models that `stateright` explores to the last state.
+//! The protocol of jobs as models that `stateright` explores completely.
 //!
-//! Eight models, because one of everything would never end:
+//! There are eight models, because exploring one model of everything would never end:
 //!
-//! | model | is about | time |
+//! | model | subject | time |
 //! |---|---|---|
-//! | [`life`] | one job from submit to the effects of its end: two schedulers with every loop on both, two workers, a gateway whose client repeats | none |
-//! | [`batches`] | two jobs in the same messages: both schedulers with batches, looks and cancels, two workers with both | none |
+//! | [`life`] | one job from submit to the effects of its end: two schedulers with every loop on both, two workers, a gateway and a client that repeats its request | none |
+//! | [`batches`] | two jobs in the same messages: both schedulers with batches, looks and cancels, two workers with both jobs | none |
 //! | [`pair`] | two jobs that share their messages, one of them out of reach for a while: the rules of silence and of lost offers | ages of offers |
 //! | [`homes`] | the score of a home: set, forward, re-score | yes |
 //! | [`backlog`] | a queued job's entry: claim, dispatch, offer, forward, remove | near and far looks |
-//! | [`rounds`] | two jobs in one backlog: held, in line, offered as they are, released together, taken back | near and far looks |
+//! | [`rounds`] | two jobs in one backlog: held, pending in the backlog, offered without a change of the record, released together, taken back | near and far looks |
 //! | [`slots`] | two jobs under a limit of one: admitted, given back, handed over, reclaimed | looks and leases |
 //! | [`submits`] | two gateways with the same submit, and orphans | yes |
 //!
-//! They share [`record`], which moves a job by the real table and asks the real `look`. Steps are
-//! named like the functions that take them ([`names`] has the list), and come in the order of the code; whoever changes the
-//! order of writes there changes it here first.
+//! They share [`record`], which moves a job by the real table and calls the real `look`. Steps have the names of the
+//! functions that they stand for ([`names`] has the list), and come in the order of the code. Change the order of
+//! writes here before changing it in the code.
 //!
-//! A model that holds has been explored whole: every law is true in every state, and from every
-//! state an end can be reached by steps that are no faults. How many faults there may be is said by
-//! a number; they are then of any kinds, at any moments. The flaws at the end of this file are
-//! wrong on purpose: each must break the law that it is there for, or the model proves nothing.
-//! `cargo test -p muster-model -- --nocapture` tells how many states there are, and
-//! the shortest way into each flaw.
+//! A model that holds has been explored completely: every law is true in every state, and from every state an end can
+//! be reached by steps that are not faults. A number limits how many faults may happen; they may be of any kind, at
+//! any moment. The flaws in [`flaws`] are wrong on purpose: each must break the law that it is meant to
+//! break, or the model proves nothing. `cargo test -p muster-model -- --nocapture` prints the number of states, and
+//! the shortest path to each flaw.
 
 #[path = "model/backlog.rs"]
 mod backlog;

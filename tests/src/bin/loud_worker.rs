@@ -1,7 +1,8 @@
-//! A worker with threads of its own that logs to standard error, as programs do. Who leaves that unread
-//! makes its loop hang in the middle of a line, while its heart beats on another thread.
+//! A worker with threads of its own that logs to standard error, as programs do. If the reader leaves that pipe
+//! unread, the worker's loop hangs in the middle of a line, while its heartbeats continue on another thread.
 //!
-//! A job whose payload is `loud` fails with a long error, which the loop logs; any other runs until it is told to stop.
+//! A job with the payload `loud` fails with a long error, which the loop logs. Any other job runs until it has to
+//! stop.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who may do what: without a key, with one scope, with another tenant's key.
+//! Permissions: without a key, with one scope, with the key of another tenant.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::{LATER_MS, SOON, ids, listed, post_keyed};
 
 const NOBODY: &str = "0198c0de-0000-7000-8000-000000000000";
-/// What the contract names open.
-const OPEN: [&str; 6] = ["/livez", "/readyz", "/", "/openapi.json", "/docs", "/api/v1/status"];
-/// Every other route and the scope it asks for; none: any key.
+/// The routes that the contract names as open, and what its two pages load.
+const OPEN: [&str; 7] = ["/livez", "/readyz", "/", "/openapi.json", "/docs", "/assets/{file}", "/api/v1/status"];
+/// Every other route and the scope that it requires; `None` means any key.
 const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("post", "/api/v1/jobs", Some("submit")),
     ("post", "/api/v1/jobs/batch", Some("submit")),
@@ -58,7 +58,7 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("put", "/api/v1/config", Some("admin")),
     ("get", "/api/v1/config/effective", Some("admin")),
 ];
-/// What a key of one tenant may not do, whatever its scopes.
+/// Routes that a key of one tenant may not use, whatever its scopes.
 const FOR_ALL_TENANTS: [&str; 8] = [
     "/api/v1/dlq/messages/{id}",
     "/api/v1/config",
@@ -73,8 +73,8 @@ const SCOPES: [&str; 8] = ["submit", "read", "payloads", "control", "worker", "a
 
 async fn call(gateway: &Probe, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
     let method: Method = method.to_uppercase().parse().unwrap();
-    let path = path.replace("{id}", NOBODY).replace("{topic}", "t");
-    // Its answer has no end, unless it is a refusal.
+    let path = path.replace("{id}", NOBODY).replace("{topic}", "t").replace("{file}", "docs.css");
+    // The stream of events has no end, unless the request is refused.
     let path = if path.ends_with("/events") { format!("{path}?job_id=nobody") } else { path };
     gateway.send(method, &path, headers, body.map(|b| b.to_string().into_bytes())).await.expect("an answer")
 }
@@ -121,7 +121,7 @@ async fn without_a_key_only_what_the_contract_names_is_open() {
         assert_eq!(call(&stranger, method, path, &[], None).await.status, 401, "{method} {path}");
     }
 
-    // The same key in the other header, and what the open pages say.
+    // The same key in the other header, and the content of the open pages.
     let key = stack.state().api_key;
     assert_eq!(call(&stranger, "get", "/api/v1/whoami", &[("X-API-Key", &key)], None).await.status, 200);
     for n in [1, 2] {
@@ -181,7 +181,7 @@ async fn each_scope_opens_exactly_its_endpoints() {
         }
     }
 
-    // Payload and result are a scope of their own, on top of `read`.
+    // Payload and result require a scope of their own in addition to `read`.
     let acme = gateway.for_tenant("acme");
     let id = acme.submit(json!({"topic": "t", "payload": "a secret", "delay_ms": LATER_MS})).await;
     let (_, key) = new_key(&gateway, json!({"tenant": "acme", "scopes": ["read"]})).await;
@@ -246,7 +246,7 @@ async fn a_tenant_never_sees_or_touches_what_is_anothers() {
     let (b_id, b_key) = new_key(&two, json!({"tenant": "globex", "scopes": SCOPES})).await;
     let (a, b) = (one.with_key(Some(&a_key)), two.with_key(Some(&b_key)));
 
-    // B's jobs: one ahead, one ended, one running on an HTTP worker, one waiting on the same topic.
+    // B's jobs: one scheduled, one ended, one running on an HTTP worker, one waiting on the same topic.
     let ahead = b.submit(json!({"topic": "shared", "delay_ms": LATER_MS, "labels": {"x": "y"}})).await;
     let ended = b.submit(json!({"topic": "other", "delay_ms": LATER_MS})).await;
     assert_eq!(b.post(&format!("/jobs/{ended}/cancel"), &json!({})).await.status, 200);
@@ -284,7 +284,7 @@ async fn a_tenant_never_sees_or_touches_what_is_anothers() {
         assert_eq!(ids(&listed(&[&a, &two.with_key(Some(&a_key))], query).await), Vec::<String>::new(), "{query}");
     }
 
-    // Not among dead letters and workers, and not by an operation on many.
+    // B's jobs are not visible among dead letters and workers, and not touched by a bulk operation.
     for path in ["/dlq", "/workers", "/operations"] {
         assert_eq!(a.get(path).await.body["items"], json!([]), "{path}");
     }
@@ -299,7 +299,7 @@ async fn a_tenant_never_sees_or_touches_what_is_anothers() {
         assert_eq!((outlook.status.as_u16(), outlook.field("matched")), (200, &json!(0)), "{}", outlook.text);
     }
 
-    // Not by a worker on the same topic, under the same names, with the very fence.
+    // A worker on the same topic, with the same names and the right fence, cannot reach them.
     for request in ["r1", "r2"] {
         let lease = json!({"request_id": request, "worker_id": "w1", "topics": ["shared"], "max": 10, "wait_ms": 1000});
         assert_eq!(a.post("/worker/lease", &lease).await.body["items"], json!([]));
@@ -327,7 +327,7 @@ async fn a_tenant_never_sees_or_touches_what_is_anothers() {
     let done = b.post("/worker/complete", &with("result", json!("b's own"))).await;
     assert_eq!(done.body["items"][0]["status"], "ok");
 
-    // Not by names of A's choosing either.
+    // Names that A chooses cannot reach them either.
     let body = r#"{"topic":"shared","delay_ms":3600000}"#;
     let theirs = post_keyed(&b, "/jobs", "k", body).await.id();
     let mine = post_keyed(&a, "/jobs", "k", body).await;
@@ -342,7 +342,7 @@ async fn a_tenant_never_sees_or_touches_what_is_anothers() {
     assert_eq!(call(&a, "delete", &format!("/api/v1/keys/{b_id}"), &[], None).await.status, 404);
     assert_eq!(a.post("/keys", &json!({"tenant": "globex", "scopes": ["read"]})).await.status, 403);
     assert_eq!(b.job(&waiting).await["attempt"], 0);
-    // A key for all tenants acts for one at a time.
+    // A key for all tenants acts for one tenant at a time.
     assert_eq!(one.get(&format!("/jobs/{waiting}")).await.status, 404);
     assert_eq!(one.for_tenant("globex").get(&format!("/jobs/{waiting}")).await.status, 200);
 }

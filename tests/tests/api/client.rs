@@ -6,7 +6,7 @@ use muster_testkit::until;
 use muster_tests::{Executions, Setup, Stack};
 use serde_json::Value;
 
-/// What the client can ask for, a gateway knows: nothing is refused, and each narrows the list.
+/// A gateway knows every filter of the client: none is refused, and each narrows the list.
 #[tokio::test]
 async fn every_filter_of_the_client_has_its_effect() {
     let stack = Stack::start().await;

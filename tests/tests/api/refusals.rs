@@ -1,4 +1,4 @@
-//! What cannot be right: every refusal is a problem that names the field, and nothing is stored.
+//! Invalid requests: every refusal is a problem that names the field, and nothing is stored.
 
 use muster_tests::{Answer, Options, Probe, Stack};
 use reqwest::Method;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::listed;
 
-/// A refusal as RFC 9457 has it, with everything the contract adds.
+/// Checks for a refusal as in RFC 9457, with everything that the contract adds.
 fn assert_problem(answer: &Answer, what: &str) {
     let status = answer.status.as_u16();
     assert!((400..500).contains(&status), "{what}: {status} {}", answer.text);
@@ -19,7 +19,7 @@ fn assert_problem(answer: &Answer, what: &str) {
     assert_eq!(answer.header("x-request-id"), answer.field("request_id").as_str(), "{what}");
 }
 
-/// The same, with this status, code and, unless empty, a pointer to the field.
+/// The same, with this status and code and, unless empty, a pointer to the field.
 fn assert_refused(answer: &Answer, status: u16, code: &str, pointer: &str, what: &str) {
     let what = &what[..what.len().min(120)];
     assert_problem(answer, what);
@@ -113,7 +113,7 @@ async fn wrong_fields_are_refused_by_name_and_nothing_is_stored() {
         let body = json!({"topic": topic}).to_string();
         assert_refused(&post(&two, body.as_str()).await, 422, invalid, "/topic", &body);
     }
-    // All faults of a body at once.
+    // All faults of a body are named at once.
     let all = post(&one, r#"{"topic":"A","priority":1,"delay_ms":-1,"x":0,"unique":{}}"#).await;
     let pointers: Vec<&str> =
         all.body["errors"].as_array().unwrap().iter().map(|e| e["pointer"].as_str().unwrap()).collect();
@@ -186,7 +186,7 @@ async fn what_is_no_json_or_too_much_is_refused_and_nothing_is_stored() {
     assert_refused(&answer, 422, "invalid_request", "/payload", "a deep payload under a key");
     nothing_is_stored(&stack, &[&one, &two]).await;
 
-    // The gateways took no harm.
+    // The gateways still work.
     assert!(
         one.job(&one.submit(json!({"topic": "t", "payload": &long[..512 * 1024 - 2]})).await).await["payload"]
             .is_string()

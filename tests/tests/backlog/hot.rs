@@ -1,6 +1,5 @@
-//! A hot topic, whose jobs are offered and stand in line as they were accepted, without a word in their
-//! records. Whatever meets them there, a pause, a cancel, a stream that vanishes: each ends once. Two of
-//! each service.
+//! A hot topic, whose jobs are offered and put into the backlog without a change of their records. Whatever happens
+//! to them there, a pause, a cancel, a deleted stream: each ends once. Two of each service.
 
 use std::{
     cell::RefCell,
@@ -56,7 +55,7 @@ async fn what_is_offered_as_it_is_ends_once_through_pauses_cancels_and_lost_stre
         };
         until(LONG, "a job that is offered as it is", seen).await;
 
-        // A pause holds what stands on the bus as well as what comes.
+        // A pause holds the offers on the bus as well as new jobs.
         assert_eq!(one.post("/topics/hot/pause", &json!({})).await.status, 200);
         let held = until(LONG, "starts to cease", async || {
             let before = runs.all().len();
@@ -75,7 +74,7 @@ async fn what_is_offered_as_it_is_ends_once_through_pauses_cancels_and_lost_stre
         assert_eq!(two.post("/topics/hot/resume", &json!({})).await.status, 200);
         runs.reach(held + 500, LONG).await;
 
-        // The offers vanish, and with them the only sign of those that stand there as they are.
+        // The offers vanish, and with them the only sign that jobs with unchanged records were offered.
         let nats = async_nats::connect(stack.state().nats_url).await.unwrap();
         async_nats::jetstream::new(nats).delete_stream("MUSTER_JOBS").await.unwrap();
         enough.store(true, Ordering::Relaxed);
@@ -111,7 +110,7 @@ async fn a_job_that_stands_on_the_bus_as_it_is_is_explained_as_waiting_for_a_wor
     });
     let job = json!({"topic": "hot"});
     let (id, said) = until(LONG, "a job that stands there as it is", async || {
-        // Hundreds start a second and none is left waiting; then nobody is free.
+        // Hundreds of jobs start each second and none is left waiting; then no worker is free.
         gate.send_replace(true);
         for _ in 0..4 {
             let some = gateway.submit_many(400, &job).await;
@@ -131,7 +130,7 @@ async fn a_job_that_stands_on_the_bus_as_it_is_is_explained_as_waiting_for_a_wor
     assert!(summary.starts_with("It has probably been offered and waits for a worker to start it"), "{summary}");
     assert!(said["offers"]["messages"].as_u64() > Some(0), "{said:#}");
     assert!(said.get("backlog").is_none() && said["sentences"].to_string().contains("takes this topic"), "{said:#}");
-    // And so it was.
+    // The history confirms it.
     gate.send_replace(true);
     gateway.ended(&id, LONG).await;
     assert!(was_offered_as_it_was(&gateway, &id).await, "{said:#} {:#}", gateway.history(&id).await);

@@ -1,5 +1,5 @@
-//! Jobs that wait for a moment on a hot topic, kept by the scheduler that put them in line. Whether it dies or
-//! stops, others release them soon, each once. Two of each service.
+//! Jobs that wait for a moment on a hot topic, claimed by the scheduler that enqueues them. If that scheduler dies or
+//! stops, the other one releases the jobs soon, each once. Two of each service.
 
 use std::{
     cell::RefCell,
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use crate::hot::{LONG, ended};
 
-/// How long a scheduler keeps what it puts in line.
+/// How long a scheduler's claim on the jobs that it enqueues lasts.
 const KEPT: Duration = Duration::from_secs(5);
-/// Sooner than any look finds a job that nobody releases.
+/// Sooner than a look finds a job that no scheduler releases.
 const SOONER: Duration = Duration::from_secs(25);
 
 /// Two schedulers, a worker that starts a few hundred jobs a second, and more jobs than that.
@@ -39,10 +39,10 @@ impl Ground {
         Ground { stack, gateways, store, runs: Executions::default(), ids, enough }
     }
 
-    /// Submits while this goes on, as many as make everybody wait for a moment, not for long; then all end well, each
-    /// run once and begun before a look could have found it.
+    /// Submits jobs while `trouble` runs: enough of them that all wait for a moment, but not for long. Then all
+    /// succeed, each runs once and begins before a look could have found it.
     async fn during(&self, trouble: impl Future<Output = ()>) {
-        let setup = Setup { slots: 16, ..Setup::new("w1", "hot") };
+        let setup = Setup { slots: 64, ..Setup::new("w1", "hot") };
         let _worker = self.runs.worker(&self.stack, setup, |_, payload| async move {
             tokio::time::sleep(Duration::from_millis(10)).await;
             Ok(payload)
@@ -73,7 +73,7 @@ impl Ground {
         assert!(counts.values().all(|n| *n == 1), "each once");
     }
 
-    /// Waits until a scheduler keeps one of the last.
+    /// Waits until a scheduler has claimed one of the last jobs.
     async fn somebody_is_kept(&self) {
         until(LONG, "jobs in line that a scheduler keeps", async || {
             let last: Vec<String> = self.ids.borrow().iter().rev().take(40).cloned().collect();
@@ -81,7 +81,7 @@ impl Ground {
                 let entry = entry_of(&self.gateways[0].job(&id).await);
                 let place = self.store.queue_place(&entry).await.ok().flatten();
                 let kept_until = place.and_then(|place| place.claimed_until);
-                // To the millisecond: an answer tells no more.
+                // Compare milliseconds: an answer is no more precise.
                 if kept_until.is_some_and(|at| (at.0 / 1_000).abs_diff((entry.since + KEPT).0 / 1_000) <= 1) {
                     return Some(());
                 }
@@ -91,7 +91,7 @@ impl Ground {
         .await;
     }
 
-    /// How many in line are somebody's.
+    /// The number of claimed jobs in the backlog.
     fn claimed(&self) -> u64 {
         let url = self.stack.state().redis_url;
         let args = ["-u", &url, "ZCOUNT", "muster:queue:default:hot:normal", "-inf", "(0"];

@@ -1,4 +1,4 @@
-//! Who ends while it waits no longer counts as waiting, though nobody releases anything.
+//! A job that ends while it waits no longer counts as waiting, even if no scheduler releases anything.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn what_ends_in_the_backlog_leaves_it_at_once() {
         .await;
     };
     let plain = gateway.submit_many(6, &json!({"topic": "held"})).await;
-    // Time enough to see them wait, and to cancel others.
+    // Enough time to see them wait, and to cancel others.
     gateway.submit_many(2, &json!({"topic": "held", "start_within_ms": 15_000, "priority": "high"})).await;
     let limited = gateway.submit(json!({"topic": "held", "concurrency_key": "k"})).await;
     waiting(9).await;
@@ -31,6 +31,6 @@ async fn what_ends_in_the_backlog_leaves_it_at_once() {
     waiting(6).await;
     // Two could not start in time.
     waiting(4).await;
-    // The pause goes on: nobody has claimed and dropped what was left behind.
+    // The pause goes on: no scheduler has claimed and dropped the entries that were left behind.
     assert_eq!(gateway.job(&plain[1]).await["state"], "queued");
 }

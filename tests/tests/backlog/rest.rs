@@ -1,5 +1,5 @@
-//! What the loops cost a stack that only waits: as much with ten times the jobs, and as much again when all
-//! of them have ended. Counted in commands, by Redis itself, because a count does not depend on the machine.
+//! The cost of the loops for a stack that only waits: the same with ten times as many jobs, and the same again when
+//! all of them have ended. Redis itself counts the commands, because a count does not depend on the machine.
 
 use std::{process::Command, time::Duration};
 
@@ -11,12 +11,12 @@ use serde_json::json;
 const LONG: Duration = Duration::from_secs(300);
 const FEW: usize = 3_000;
 const MANY: usize = 10 * FEW;
-/// All of them have been looked at by then.
+/// By then all jobs have been looked at once.
 const FIRST_LOOKS: Duration = Duration::from_secs(40);
 /// Several ticks of every loop.
 const WATCHED: Duration = Duration::from_secs(12);
 
-/// How many commands Redis has carried out so far.
+/// The number of commands that Redis has executed so far.
 fn commands(stack: &Stack) -> u64 {
     let mut ask = Command::new("redis-cli");
     ask.arg("-u").arg(stack.state().redis_url).args(["INFO", "commandstats"]);
@@ -25,15 +25,15 @@ fn commands(stack: &Stack) -> u64 {
     String::from_utf8_lossy(&said).lines().filter_map(calls).sum()
 }
 
-/// How many it carries out while nobody asks for anything.
+/// The number of commands that Redis executes while there are no requests.
 async fn watched(stack: &Stack) -> u64 {
     let before = commands(stack);
     tokio::time::sleep(WATCHED).await;
     commands(stack) - before
 }
 
-/// The same, watched again while it is no less than this: what comes late on a busy machine, as first looks
-/// do, passes, and what the loops cost each time does not.
+/// The same, measured again while the number is not below `below`. Late work on a busy machine, such as first looks,
+/// passes; the cost of the loops stays.
 async fn settled(stack: &Stack, below: u64) -> u64 {
     let mut least = u64::MAX;
     for _ in 0..5 {
@@ -45,7 +45,7 @@ async fn settled(stack: &Stack, below: u64) -> u64 {
     least
 }
 
-/// Has all that wait run; the workers are gone when they have ended.
+/// Runs all waiting jobs, and stops the workers when they have ended.
 async fn all_end(stack: &Stack, store: &muster_store::Store, topic: &str, n: usize) {
     let runs = Executions::default();
     let crew = ["w1", "w2"].map(|name| {
@@ -66,7 +66,7 @@ async fn ten_times_the_waiting_jobs_cost_the_loops_no_more_nor_do_as_many_that_h
     let stack = Stack::with(Options::two().env("MUSTER_LOOP_SCRUB_INTERVAL", "2s")).await;
     let (gateway, store) = (stack.gateway(1), stack.store().await);
     let (lane, job) = ((Tenant::default(), Topic::parse("rest").unwrap().into()), json!({"topic": "rest"}));
-    // A topic of their own: the window that a fast crew leaves behind would take most of those who are to wait.
+    // Use a separate topic: the window that fast workers leave behind would hold most of the jobs that should wait.
     super::pour(&gateway, FEW, &json!({"topic": "before"})).await;
     all_end(&stack, &store, "before", FEW).await;
     let few_ended = watched(&stack).await;
@@ -75,7 +75,7 @@ async fn ten_times_the_waiting_jobs_cost_the_loops_no_more_nor_do_as_many_that_h
         let missing = all - waiting(&store, &lane).await;
         super::pour(&gateway, missing, &job).await;
         until(LONG, "all of them to wait", async || (waiting(&store, &lane).await + 1_000 > all).then_some(())).await;
-        // Each is looked at once, half a minute after its submit, and then not for a long time.
+        // Each job is looked at once, half a minute after its submit, and then not for a long time.
         tokio::time::sleep(FIRST_LOOKS).await;
         let below = waits.first().map_or(u64::MAX, |few| few * 3);
         waits.push(settled(&stack, below).await);
@@ -86,7 +86,7 @@ async fn ten_times_the_waiting_jobs_cost_the_loops_no_more_nor_do_as_many_that_h
         format!("commands in {WATCHED:?}, {FEW} against {MANY}: waiting {waits:?}, ended {few_ended} {many_ended}");
     eprintln!("{costs}");
     assert!(few_ended > 100, "the loops do turn: {costs}");
-    // Whatever each job costs would be ten times as much.
+    // Any cost per job would be ten times as high.
     assert!(waits[1] < waits[0] * 3, "{costs}");
     assert!(many_ended * 2 < few_ended * 3, "{costs}");
 }

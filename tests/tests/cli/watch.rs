@@ -1,4 +1,4 @@
-//! Watching from the command line: to the job's end, with its exit code, whatever happens to a gateway.
+//! Watching from the command line: until the job ends, with its exit code, whatever happens to a gateway.
 
 use muster_testkit::until;
 use muster_tests::{Options, Stack, WorkerProcess};
@@ -27,12 +27,12 @@ async fn a_job_is_watched_to_its_end_though_the_gateway_dies() {
     let said = said.ends(0);
     let events: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     let mut types: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
-    // That it was submitted and offered is told a moment after its answer: maybe it is watched by then.
+    // The events of the submit and the offer are published a moment after the answer, so the watch may see them.
     types.retain(|kind| !["muster.job.pending", "muster.job.dispatched"].contains(kind));
     assert_eq!(types, ["muster.job.running", "muster.job.succeeded"], "what happened since");
     assert!(events.iter().all(|event| event["subject"] == id.as_str()));
 
-    // One that has ended is not waited for; one that ended badly says so; one that is not there, too.
+    // A watch of an ended job returns at once. It reports a bad end, and a job that does not exist.
     shell.muster(&format!("job watch {id}")).await.ends(0);
     let failed = shell.fed(&["job", "submit", "--topic", "f", "-o", "json"], "").await.ends(0).id();
     let line = format!("job watch {failed}");
@@ -76,7 +76,7 @@ async fn a_gateway_that_has_no_room_or_does_not_answer_is_left_for_the_next() {
     stack.signal("gateway-1", Signal::SIGCONT);
 }
 
-/// Whether somebody watches events at this gateway.
+/// Whether a client watches events at this gateway.
 async fn is_watched(stack: &Stack, name: &str) -> bool {
     let admin = stack.process(name).admin.expect("an admin port");
     let probe = muster_tests::Probe::new(admin, String::new());

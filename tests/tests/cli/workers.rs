@@ -1,10 +1,14 @@
-//! `muster worker run`: a command of one's own per job, or a builtin, over NATS and over HTTP.
+//! `muster worker run`: a custom command per job, or a builtin, over NATS and over HTTP.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 use muster_testkit::until;
-use muster_tests::{Stack, WorkerProcess};
-use nix::sys::signal::Signal;
+use muster_tests::{Executions, Setup, Stack, WorkerProcess};
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 
 use crate::SOON;
@@ -59,7 +63,7 @@ async fn a_command_runs_each_job(speak: &[&str]) {
     assert_eq!((killed["state"].as_str(), killed["attempt"].as_u64()), (Some("failed"), Some(2)));
     assert!(killed["error"]["message"].as_str().is_some_and(|m| m.contains("signal")), "{killed}");
 
-    // Cancelled while it runs: the command gets SIGTERM.
+    // A job is cancelled while it runs: the command gets SIGTERM.
     let lines =
         |kind: &str| fs::read_to_string(format!("{}.{kind}", script.display())).unwrap_or_default().lines().count();
     let id = gateway.submit(json!({"topic": "x", "payload": "long"})).await;
@@ -68,7 +72,7 @@ async fn a_command_runs_each_job(speak: &[&str]) {
     until(SOON, "the command to be told", async || (lines("told") == 1).then_some(())).await;
     assert_eq!(gateway.job(&id).await["state"], "cancelled");
 
-    // Told to leave while one runs: its command ends, the job goes back with its attempt.
+    // The worker is asked to drain while a job runs: its command ends, and the job goes back with its attempt.
     let id = gateway.submit(json!({"topic": "x", "payload": "long", "retry": {"max_attempts": 1}})).await;
     until(SOON, "the command to run", async || (lines("here") == 2).then_some(())).await;
     worker.signal(Signal::SIGTERM);
@@ -80,6 +84,40 @@ async fn a_command_runs_each_job(speak: &[&str]) {
     })
     .await;
     assert_eq!((job["attempt"].as_u64(), job["done"].as_bool()), (Some(0), Some(false)), "{job}");
+}
+
+/// A command that ignores SIGTERM is dead before its job runs elsewhere.
+async fn a_stubborn_command_does_not_outlive_its_attempt(speak: &[&str]) {
+    let stack = Stack::start().await;
+    let gateway = stack.gateway(1);
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    let command = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.05; done", pid_file.display());
+    let args = [&["--topic", "x", "--exec", &command, "--id", "w1", "--drain", "200ms"], speak].concat();
+    let mut worker = WorkerProcess::start(&stack, &args);
+    let id = gateway.submit(json!({"topic": "x", "retry": {"max_attempts": 1}})).await;
+    let pid =
+        until(SOON, "the command to run", async || fs::read_to_string(&pid_file).ok()?.trim().parse::<i32>().ok())
+            .await;
+    worker.signal(Signal::SIGTERM);
+    let runs = Executions::default();
+    let _other = runs.worker(&stack, Setup::new("w2", "x"), move |_, _| async move {
+        Ok(json!(kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)))
+    });
+    let job = gateway.ended(&id, SOON).await;
+    assert_eq!((&job["state"], &job["worker"]), (&json!("succeeded"), &json!("w2")));
+    assert_eq!(job["result"], true, "the command of the first attempt was gone when the second began");
+    assert!(worker.exited(SOON).await.success(), "{}", worker.log());
+}
+
+#[tokio::test]
+async fn a_stubborn_command_does_not_outlive_its_attempt_over_nats() {
+    a_stubborn_command_does_not_outlive_its_attempt(&[]).await;
+}
+
+#[tokio::test]
+async fn a_stubborn_command_does_not_outlive_its_attempt_over_http() {
+    a_stubborn_command_does_not_outlive_its_attempt(&["--http"]).await;
 }
 
 #[tokio::test]
@@ -105,7 +143,7 @@ async fn builtins_run_jobs(speak: &[&str]) {
     let _fail = start("fail", "fail", &[]);
     let counting = |id: &'static str| start("count", "count", &["--id", id, "--count-file", count_path(&count)]);
     let _counters = [counting("c1"), counting("c2")];
-    // As short as it can be said: it counts by itself.
+    // The shortest form: without a count file, the worker counts in memory.
     let _plain = start("plain", "count", &[]);
 
     let ids = gateway.submit_many(40, &json!({"topic": "count"})).await;

@@ -1,5 +1,5 @@
-//! Offers that no worker can read: their jobs end as `undecodable` without a single start, over NATS
-//! and over HTTP, and what stood beside them runs.
+//! Offers that no worker can decode: their jobs end as `undecodable` without a single start, over NATS and over HTTP,
+//! and the other offers in the same messages are run.
 
 use std::collections::HashSet;
 
@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use crate::{SOON, all, ids};
 
-/// Jobs whose offers were taken away and put back otherwise.
+/// Jobs whose offers were taken off the bus and put back changed.
 struct Broken {
-    /// The first is offered under another topic, the second in a message that nobody can read.
+    /// The first is offered under another topic, the second in an undecodable message.
     bad: [String; 2],
-    /// Offered as it should be, in one message with the first and with an offer that names no job.
+    /// Offered correctly, in one message with the first and with an offer without a job id.
     good: String,
 }
 
@@ -45,7 +45,7 @@ async fn broken(stack: &Stack, topic: &str) -> Broken {
     Broken { bad: [astray, garbled], good }
 }
 
-/// What becomes of them, whoever took the good one.
+/// Checks what becomes of these jobs, whichever worker took the good one.
 async fn are_seen_to(gateway: &Probe, jobs: &Broken) {
     for id in &jobs.bad {
         let job = gateway.ended(id, SOON).await;

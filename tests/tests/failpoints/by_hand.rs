@@ -1,5 +1,5 @@
-//! Loads that need a hand: a worker over HTTP, what people do to jobs, keys and workers, messages, homes and
-//! a job that were lost, jobs of long ago.
+//! Loads that need manual steps: an HTTP worker, what people do to jobs, keys and workers, lost messages, lost homes,
+//! a lost job, and jobs that ended long ago.
 
 use std::time::{Duration, Instant};
 
@@ -24,17 +24,17 @@ use crate::{
 
 /// Longer than any ended job is kept.
 const LONG_AGO: Duration = Duration::from_secs(60 * 24 * 3600);
-/// Longer than a message is waited for before it is taken for lost.
+/// Longer than the time after which a message counts as lost.
 const A_WHILE_AGO: Duration = Duration::from_secs(60);
-/// How much later than now a job is to run that loses its home before: sooner than any look at a pending one.
+/// The delay of a job that loses its home before it runs: shorter than the time to any look at a pending job.
 const LATER: Duration = Duration::from_secs(10);
-/// Writes into a packed head, or into one that is whole, when its job entered its state.
+/// Writes the time at which a job entered its state into a head, packed or whole.
 const BACKDATE: &str = "local s, at = redis.call('HGET', KEYS[1], 's'), struct.pack('>I8', ARGV[1])
     if s then return redis.call('HSET', KEYS[1], 's', s:sub(1, 26) .. at .. s:sub(35)) end
     return redis.call('HSET', KEYS[1], 'j', at .. redis.call('HGET', KEYS[1], 'j'):sub(9))";
 
 impl Ground {
-    /// A worker that repeats each of its requests until it is answered.
+    /// An HTTP worker that repeats each of its requests until it gets an answer.
     pub(crate) async fn over_http(&mut self, row: &str, topic: &str) {
         let ids = self.submit_many(3, &once(topic, "succeed")).await;
         let (mut request, mut done, began) = (0, 0, Instant::now());
@@ -44,8 +44,8 @@ impl Ground {
                 "worker_id": topic, "request_id": format!("r{request}"), "topics": [topic], "max": 2, "wait_ms": 5_000,
             });
             let leased = self.insist((Method::POST, "/api/v1/worker/lease", &[], &ask.to_string()), 200).await;
-            // Whatever the answer, it was one: only a request without any is repeated under its id. Of one that
-            // was given offers which had been made anew meanwhile, nothing but an empty answer is left.
+            // Any answer counts: only a request without an answer is repeated under its id. If a request was given
+            // offers that were replaced by new ones meanwhile, its repeat gets an empty answer.
             request += 1;
             let held = leased.body["items"].as_array().expect("items");
             if held.is_empty() {
@@ -63,7 +63,7 @@ impl Ground {
         self.expect(row, ids, "succeeded", 1, 0);
     }
 
-    /// A job that ended badly, tried again by a person who clicks until it is answered.
+    /// A job that ended badly, retried by a client that repeats until it gets an answer.
     pub(crate) async fn retried(&mut self, row: &str) {
         let old = self.submit(&once(WORK, "refuse")).await;
         self.gateways[0].ended(&old, SOON).await;
@@ -74,7 +74,7 @@ impl Ground {
         self.expect(row, vec![new], "succeeded", 1, 1);
     }
 
-    /// A job that ended badly, deleted by a person who clicks until it is gone.
+    /// A job that ended badly, deleted by a client that repeats until the job is gone.
     pub(crate) async fn deleted(&mut self, row: &str) {
         let id = self.submit(&once(WORK, "refuse")).await;
         self.gateways[0].ended(&id, SOON).await;
@@ -89,7 +89,7 @@ impl Ground {
         self.deleted.push(id);
     }
 
-    /// A key that is made, and rotated.
+    /// A key that is created and rotated.
     pub(crate) async fn keys(&mut self, name: &str) {
         let asked = json!({"name": name, "tenant": "default", "scopes": ["read"]}).to_string();
         let made = self.insist((Method::POST, "/api/v1/keys", &[], &asked), 201).await;
@@ -98,7 +98,7 @@ impl Ground {
         self.keys.push((name.to_owned(), rotated.field("key").as_str().expect("a secret").to_owned()));
     }
 
-    /// A worker that is told to leave, and does.
+    /// A worker that is asked to drain, and leaves.
     pub(crate) async fn drained(&mut self, row: &str, name: &str) {
         let mut worker = self.runs.echo(&self.stack, name, name);
         until(SOON, &format!("{row}: {name} to be seen"), async || {
@@ -110,9 +110,9 @@ impl Ground {
         worker.left(SOON).await;
     }
 
-    /// Offers that are taken off the bus without a start, as if it had lost them. Whoever dies of making them
-    /// again leaves some unmade, which are not missed before those beside them have been taken: from then on
-    /// somebody takes them.
+    /// Offers that are taken off the bus without a start, as if the bus had lost them. A scheduler that crashes while
+    /// it offers the jobs again leaves some without an offer, and those are not missed before the offers beside them
+    /// are taken. So from then on a worker takes them.
     pub(crate) async fn lost_offers(&mut self, row: &str, topic: &str, point: &str) {
         let ids = self.submit_many(3, &once(topic, "succeed")).await;
         let thief = HandWorker::on(&self.stack, &format!("thief-{topic}"), topic).await;
@@ -126,7 +126,7 @@ impl Ground {
         self.expect(row, ids, "succeeded", 1, 1);
     }
 
-    /// Its offer is taken off the bus and put back as that of another topic.
+    /// The job's offer is taken off the bus and put back under another topic.
     pub(crate) async fn senseless(&mut self, row: &str, topic: &str) {
         let id = self.submit(&once(topic, "succeed")).await;
         let thief = HandWorker::on(&self.stack, &format!("thief-{topic}"), topic).await;
@@ -140,7 +140,7 @@ impl Ground {
         self.expect(row, vec![id], "failed", 0, 0);
     }
 
-    /// Whoever could not read it says so.
+    /// Reports an undecodable message.
     pub(crate) async fn unreadable(&mut self, name: &str) {
         let bus = bus_of(&self.stack, "reader").await;
         let letter = DeadLetter { subject: "sys.job.submit".into(), reason: name.into(), original: "odd".into() };
@@ -148,23 +148,23 @@ impl Ground {
         self.unreadable.push(name.to_owned());
     }
 
-    /// A job under a key, whose slot has been taken for longer than any dispatch takes.
+    /// A job with a concurrency key, whose slot was taken longer ago than any dispatch takes.
     pub(crate) async fn half_admitted(&mut self, row: &str, name: &str) {
         self.resumed(row, name, |topic| Some(Limit::Key(topic.to_owned()))).await;
     }
 
-    /// One under a limit of its topic, whose place has.
+    /// A job under a limit of its topic, whose place was taken longer ago than any dispatch takes.
     pub(crate) async fn half_placed(&mut self, row: &str, name: &str) {
         self.resumed(row, name, |topic| Some(Limit::Topic(Topic::parse(topic).expect("a topic")))).await;
     }
 
-    /// One that was given another version, while it stands in the backlog under the old one.
+    /// A job that got another version while its entry in the backlog has the old one.
     pub(crate) async fn queued_anew(&mut self, name: &str) {
         self.resumed(name, name, |_| None).await;
     }
 
-    /// Does that to a job that a pause keeps in the backlog, and resumes. A scheduler that has not heard of the
-    /// pause yet offers it at once: then another is tried.
+    /// Prepares a job that a pause keeps in the backlog, and resumes the topic. A scheduler that does not know about
+    /// the pause yet offers the job at once: then another job is tried.
     async fn resumed(&mut self, row: &str, name: &str, limit: impl Fn(&str) -> Option<Limit>) {
         for round in 0.. {
             let topic = format!("{name}-{round}");
@@ -200,8 +200,9 @@ impl Ground {
         }
     }
 
-    /// Takes its slot as a scheduler does, and has whoever needs that look whether it is still held; without one
-    /// gives the job another version. It was looked at since, and is so again as late as any that waits.
+    /// Takes the job's slot as a scheduler does, so long ago that a scheduler that needs the slot checks whether it
+    /// is still held. Without a limit, gives the job another version. The job's next look is as late as that of any
+    /// queued job.
     async fn held_long_ago(&self, job: JobId, limit: Option<&Limit>) {
         let store = self.stack.store().await;
         store.set_homes(&[job], QUEUED_LOOK).await.expect("redis answers");
@@ -222,7 +223,7 @@ impl Ground {
         assert_eq!(self.redis(&["ZADD", &set, "XX", "CH", "1", &format!("{job}:{version}")]), "1", "{set}");
     }
 
-    /// A worker whose only attempt takes longer than it may, and that says so itself: nobody looks at it before.
+    /// The only attempt takes longer than allowed, and the worker reports that itself, before a look finds it.
     pub(crate) async fn took_too_long(&mut self, row: &str, topic: &str) {
         let mut job = once(topic, "succeed");
         job["timeout_ms"] = json!(1_000);
@@ -260,7 +261,7 @@ impl Ground {
         self.expect(row, ids.iter().map(JobId::to_string).collect(), "succeeded", 1, 1);
     }
 
-    /// Has these jobs looked at as if they had stood there for longer than any message takes.
+    /// Backdates these jobs, as if they had waited longer than any message takes, and makes them due for a look.
     async fn look_at(&self, bus: &Bus, ids: &[JobId]) {
         let store = self.stack.store().await;
         let at = store.now().before(A_WHILE_AGO);
@@ -276,14 +277,14 @@ impl Ground {
         assert_eq!(said, "0", "its record is there");
     }
 
-    /// A job that waits for its time, and whose home is gone before that: nobody but the scrub finds it.
+    /// A job that waits for its time, and loses its home before that: only the scrub finds it.
     pub(crate) async fn homeless(&mut self, row: &str) -> String {
         let mut job = once(WORK, "succeed");
         job["delay_ms"] = json!(LATER.as_millis());
         let id = self.submit(&job).await;
         self.gateways[0].reaches(&id, "scheduled", SOON).await;
         let (lost, store) = (id.parse::<JobId>().expect("an id"), self.stack.store().await);
-        // Whoever schedules a job gives it its home for that time afterwards, and would do so again.
+        // The scheduler sets the home after it schedules the job, and would set it again.
         until(SOON, "its home to be due when its time comes", async || {
             let due = store.home_of(lost).await.expect("redis answers").expect("a home");
             (due.remaining(store.now()) <= LATER).then_some(())
@@ -294,15 +295,16 @@ impl Ground {
         id
     }
 
-    /// A job that waits for its time and is gone before that, with its home. Nobody knows what was last seen
-    /// whole, as where Redis came back without its last writes: so all that the bus kept is read again.
+    /// A job that waits for its time and is lost before that, with its home. The mark of the last complete state is
+    /// lost too, as when Redis comes back without its last writes. So the scheduler reads everything again that the
+    /// bus kept.
     pub(crate) async fn forgotten(&mut self, row: &str) {
         let id = self.homeless(row).await;
         self.redis(&["DEL", &format!("muster:job:{id}")]);
         self.redis(&["SET", "muster:scheduler:reread:mark", &format!("lost with {id}")]);
     }
 
-    /// Jobs of a tenant of their own that ended well and badly, longer ago than anything is kept.
+    /// Jobs of a separate tenant that succeeded and failed longer ago than anything is kept.
     pub(crate) async fn long_ago(&mut self, name: &str) {
         let (store, tenant) = (self.stack.store().await, Tenant::parse(name).expect("a tenant"));
         let (at, topic) = (store.now().before(LONG_AGO), Topic::parse("old").expect("a topic"));
@@ -317,11 +319,11 @@ impl Ground {
         };
         let mut jobs: Vec<NewJob> = (0..4).map(new).collect();
         let entries: Vec<_> = jobs.iter().map(|job| (job.id, at)).collect();
-        // With its home, so that it is not yet to be deleted.
+        // They keep their homes, so that they are not deleted yet.
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         store.set_homes(&ids, 2 * LONG_AGO).await.expect("redis answers");
         let places = store.index_jobs(&tenant, &entries).await.expect("redis answers");
-        // Nor looked at: who is met alive is left alone for as long as things are kept.
+        // Keep them from being looked at: the retention loop leaves an active job alone for a whole retention time.
         self.redis(&["SREM", "muster:idx:tenants", name]);
         jobs.iter_mut().zip(places).for_each(|(job, place)| job.place = Some(place));
         assert!(store.submit(&jobs).await.iter().all(Result::is_ok));

@@ -1,4 +1,4 @@
-//! What must hold after all of it.
+//! What must hold after all rows.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -18,9 +18,9 @@ use crate::{
     loads::{WORK, once},
 };
 
-/// How long a slot may be held after everything has ended before somebody wants it.
+/// How long a slot may stay taken after everything has ended before another job needs it.
 const UNWANTED: Duration = Duration::from_secs(10);
-/// Transitions that a loop makes, and must tell.
+/// Transitions that a loop makes, and must write to the audit log.
 const TOLD: [&str; 8] = ["wake", "reoffer", "rescue", "abandon", "poison", "cut_short", "time_out", "expire"];
 
 pub(crate) async fn all(ground: &Ground) {
@@ -47,7 +47,7 @@ pub(crate) async fn all(ground: &Ground) {
     each_unreadable_message_is_kept_once(ground).await;
 }
 
-/// Exactly one end, the right one; returns the ids of what loops did to it.
+/// Checks that the job ended once, in the right state. Returns the ids of the audit entries that loops owe for it.
 async fn one_end(gateway: &Probe, expected: &Expected) -> Vec<String> {
     let Expected { row, id, state, attempts, .. } = expected;
     let job = gateway.ended(id, LONG).await;
@@ -61,7 +61,7 @@ async fn one_end(gateway: &Probe, expected: &Expected) -> Vec<String> {
     let mut acts = Vec::new();
     for (n, pair) in lines.windows(2).enumerate() {
         let event = pair[1]["event"].as_str().unwrap_or_default();
-        // Waking a job that waited for its time is no help to one that went astray.
+        // Waking a job that waited for its time is no repair.
         if TOLD.contains(&event) && (event != "wake" || pair[0]["state"] == "retrying") {
             acts.push(format!("job:{id}:{}", n + 2));
         }
@@ -76,7 +76,7 @@ fn each_ran_as_often_as_it_should(ground: &Ground) {
     }
     let all = ground.runs.all();
     let attempts: HashSet<(&str, u32)> = all.iter().map(|run| (run.job.as_str(), run.attempt)).collect();
-    // Of one job: nodes of a cluster may mint the same for two.
+    // Compare fences per job: two nodes of a cluster may mint the same fence for two jobs.
     let fences: HashSet<(&str, u64)> = all.iter().map(|run| (run.job.as_str(), run.fence)).collect();
     assert_eq!((attempts.len(), fences.len()), (all.len(), all.len()), "no attempt ran twice, each had its own fence");
     // Submits that were not answered and not repeated ran once or not at all.
@@ -118,7 +118,7 @@ async fn bad_ends_are_dead_letters_once(ground: &Ground) {
     let mut wanted: Vec<String> = ground.jobs.iter().filter(bad).map(|job| job.id.clone()).collect();
     wanted.sort();
     assert_eq!(ids(&pages(&ground.gateways[1], "/dlq").await), wanted);
-    // Nor are there any that are only not shown, because their job is gone.
+    // There are also no dead letters that are only hidden because their job is gone.
     let kept = ground.stack.store().await.count_dead_letters(&Tenant::default()).await;
     assert_eq!(kept, Ok(wanted.len() as u64), "dead letters in Redis");
 }
@@ -170,7 +170,7 @@ async fn nothing_is_held(ground: &Ground) {
     .await;
 }
 
-/// A slot that a death has left behind is found by whoever needs it; so somebody does.
+/// A job that needs a slot finds one that a crash left behind; so submit such a job.
 async fn want(ground: &Ground, limit: &Limit) {
     let job = match limit {
         Limit::Topic(topic) => once(topic.as_str(), "succeed"),
@@ -191,7 +191,7 @@ async fn each_act_is_told_once(ground: &Ground, owed: BTreeSet<String>) {
     let distinct: BTreeSet<String> = all.iter().cloned().collect();
     assert_eq!(distinct.len(), all.len(), "each id once");
     let known: HashSet<&str> = ground.jobs.iter().map(|job| job.id.as_str()).collect();
-    // `job:<id>:<version>` is a transition; with one more word it is help that moved nothing.
+    // `job:<id>:<version>` is a transition; an id with one more part is a repair that changed no state.
     let moved =
         |id: &&String| id.split(':').count() == 3 && id.split(':').nth(1).is_some_and(|job| known.contains(job));
     let told: BTreeSet<String> = distinct.iter().filter(moved).cloned().collect();
@@ -253,7 +253,7 @@ async fn what_was_deleted_is_gone(ground: &Ground) {
     }
 }
 
-/// Whoever died between telling and making left nothing, and what was answered works.
+/// A crash between the audit entry and the creation left no key, and every key that was answered works.
 async fn each_key_was_made_once(ground: &Ground) {
     let all = ground.gateways[0].get("/keys").await;
     for (name, secret) in &ground.keys {
@@ -301,7 +301,7 @@ async fn every_entry_is_exported(ground: &Ground) {
     until(SOON, "all to be confirmed", async || left().starts_with('0').then_some(())).await;
 }
 
-/// Not before each was acked: until then it comes again.
+/// Waits until each message is acked: until then it is delivered again.
 async fn each_unreadable_message_is_kept_once(ground: &Ground) {
     let (bus, keepers) = (bus_of(&ground.stack, "undertaker").await, ConsumerSpec::gateway(subjects::dlq()));
     until(LONG, "every unreadable message to be kept", async || {

@@ -1,5 +1,5 @@
-//! What brings somebody to a failpoint. Each load notes what must become of its jobs; most are not
-//! waited for.
+//! The loads that bring a process to a failpoint. Each load records the expected results of its jobs; most loads do
+//! not wait for them.
 
 use futures_util::{StreamExt, future::join_all};
 use muster_domain::{Topic, slot::Limit};
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use crate::{Ground, SOON};
 
-/// The topic of everything that just runs.
+/// The topic of all plain jobs.
 pub(crate) const WORK: &str = "work";
 /// Longer than this program runs.
 const LATER_MS: u64 = 3_600_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Submits of which most are repeated until they are answered.
+    /// Submits, most of which are repeated until they are answered.
     Submits,
     /// Jobs that succeed, fail for good and fail twice.
     Jobs,
@@ -26,23 +26,23 @@ pub(crate) enum Load {
     Crowd,
     /// Jobs under a concurrency key, under a topic's limit, and under both.
     Slots,
-    /// A job whose slot was taken long ago by somebody who died before dispatching it.
+    /// A job whose slot was taken long ago by a scheduler that died before it dispatched the job.
     HalfAdmitted,
     /// The same with a place of its topic.
     HalfPlaced,
-    /// Offers that a pause meets on the bus.
+    /// Offers that are on the bus when their topic is paused.
     Recall,
-    /// Jobs that somebody outside has a say in.
+    /// Jobs that a policy hook is asked about.
     Asked,
-    /// Jobs whose time runs out, and one whose worker falls silent; each with somebody behind it who wants its slot.
+    /// Jobs whose time runs out, and one whose worker falls silent, each with another job that waits for its slot.
     OutOfTime,
-    /// A job whose worker says that it took too long before anybody else does.
+    /// A job whose worker reports that it took too long, before any scheduler notices.
     TookTooLong,
-    /// Cancels, of a job that waits, of one that runs and of one that was retried.
+    /// Cancels of a job that waits, of one that runs and of one that was retried.
     Cancels,
-    /// A cancel of a job that holds a slot and was not started, with another behind it.
+    /// A cancel of a job that holds a slot and was not started, with another job waiting for the slot.
     CancelledOffer,
-    /// A cancel of many.
+    /// A bulk cancel.
     Bulk,
     /// A worker that speaks HTTP.
     OverHttp,
@@ -50,13 +50,13 @@ pub(crate) enum Load {
     Retried,
     /// A delete by hand.
     Deleted,
-    /// A key that is made and gets a new secret.
+    /// A key that is created and gets a new secret.
     Keys,
-    /// A worker that is told to leave.
+    /// A worker that is asked to drain.
     Drained,
     /// A job whose home is lost.
     Homeless,
-    /// A job of which Redis has nothing any more.
+    /// A job that Redis has lost completely.
     Forgotten,
     /// Jobs that ended long ago.
     LongAgo,
@@ -66,11 +66,11 @@ pub(crate) enum Load {
     Export,
     /// Offers that vanish from the bus.
     LostOffers,
-    /// An offer that its worker cannot make sense of.
+    /// An offer that its worker cannot understand.
     Senseless,
-    /// A message that nobody could read.
+    /// An undecodable message.
     Unreadable,
-    /// Jobs whose submit nobody published.
+    /// Jobs whose submit was never published.
     LostSubmits,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn once(topic: &str, what: &str) -> Value {
 }
 
 impl Ground {
-    /// Who works, and who has a say.
+    /// Starts the workers and the policy hook.
     pub(crate) async fn begin(&mut self) {
         for name in ["w1", "w2"] {
             let worker = self.worker(name, WORK);
@@ -128,7 +128,7 @@ impl Ground {
         self.answer().await;
     }
 
-    /// Does as the payload says.
+    /// A worker that does what the payload says.
     pub(crate) fn worker(&self, name: &str, topic: &str) -> TestWorker {
         self.runs.worker(
             &self.stack,
@@ -189,7 +189,7 @@ impl Ground {
         let (good, bad) = (once(WORK, "succeed"), once(WORK, "refuse"));
         let (good, bad, twice) =
             tokio::join!(self.submit_many(4, &good), self.submit_many(1, &bad), self.submit_many(2, &twice));
-        // Nobody's death but the worker's own costs an attempt.
+        // Only the death of the worker itself costs an attempt.
         self.expect(row, good, "succeeded", 1, 1);
         self.expect(row, bad, "failed", 1, 1);
         self.expect(row, twice, "failed", 2, 2);
@@ -203,7 +203,7 @@ impl Ground {
         self.expect(row, ids, "succeeded", 1, 1);
     }
 
-    /// Under a key on one topic, under the topic's own limit on another, and under both there.
+    /// Jobs with a key on one topic, under the limit of another topic, and under both.
     async fn slots(&mut self, row: &str, name: &str) {
         let worker = self.worker(&format!("w-{name}"), name);
         self.workers.push(worker);
@@ -222,8 +222,8 @@ impl Ground {
         self.expect(row, [keyed, placed, both].concat(), "succeeded", 1, 1);
     }
 
-    /// Each under a key of its own, so that it holds a slot. A scheduler that has not heard of the pause yet lets
-    /// them start: then others are tried.
+    /// Each job has a key of its own, so that it holds a slot. A scheduler that does not know about the pause yet
+    /// lets them start: then others are tried.
     async fn recall(&mut self, row: &str, name: &str, point: &str) {
         for round in 0.. {
             let topic = format!("{name}-{round}");
@@ -256,7 +256,7 @@ impl Ground {
         }
     }
 
-    /// Answers for those who have a say: no where the label says so.
+    /// Answers as the policy hook: no if the label says so.
     #[expect(clippy::disallowed_methods, reason = "a test's own answerer")]
     async fn answer(&self) {
         let urls = self.stack.state().nats_url;
@@ -289,7 +289,7 @@ impl Ground {
         let mut mute = json!({"topic": topic("mute"), "retry": {"max_attempts": 2, "backoff": backoff}});
         let mut slow = HandWorker::on(&self.stack, &topic("slow"), &topic("long")).await;
         let mut silent = HandWorker::on(&self.stack, &topic("silent"), &topic("mute")).await;
-        // Who is only too slow keeps its slot until its lease has ended.
+        // A job that only exceeds its time limit keeps its slot until its lease has ended.
         (slow.lease_ms, silent.lease_ms) = (8_000, 4_000);
         let mut heirs = [once(&topic("long"), "succeed"), once(&topic("mute"), "succeed")];
         for (job, what) in
@@ -305,7 +305,7 @@ impl Ground {
             self.workers.push(worker);
             self.limits.push(Limit::Key(topic(what)));
         }
-        // Last, because whoever ends them first may die of it.
+        // Last, because the first process that ends them may crash while doing so.
         let expired = self.submit_many(2, &late).await;
         self.expect(row, expired, "expired", 0, 0);
         self.expect(row, vec![timed_out], "timed_out", 1, 0);

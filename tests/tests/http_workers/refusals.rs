@@ -1,4 +1,4 @@
-//! What a worker's calls must not say: every wrong field is named.
+//! Invalid calls of workers: every wrong field is named.
 
 use muster_tests::Stack;
 use reqwest::Method;

@@ -1,5 +1,5 @@
-//! Traces as an operator's collector has them: a job is one trace from its caller to its worker, and a
-//! collector that is away costs spans and nothing else.
+//! Traces as an operator's collector gets them: a job is one trace from its caller to its worker, and a collector
+//! that is away costs only spans.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(60);
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const KEY: &str = "hunter2";
 
-/// A span, and who made it.
+/// A span, and the process that made it.
 #[derive(Clone, Debug)]
 struct Span {
     service: String,
@@ -50,12 +50,12 @@ fn words(attributes: &[KeyValue]) -> BTreeMap<String, String> {
     attributes.iter().map(|kv| (kv.key.clone(), word(&kv.value))).collect()
 }
 
-/// A collector of one's own.
+/// A collector that runs in the test.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Span>>>);
 
 impl Collector {
-    /// Starts it; its address comes with it.
+    /// Starts the collector; also returns its address.
     #[expect(clippy::disallowed_methods, reason = "a test's own server")]
     async fn start() -> (Collector, String) {
         let collector = Collector::default();
@@ -77,7 +77,7 @@ impl Collector {
             let who = words(&group.resource.expect("a resource").attributes);
             assert_eq!(who["service.version"], env!("CARGO_PKG_VERSION"));
             for span in group.scope_spans.into_iter().flat_map(|scope| scope.spans) {
-                // The worker is started without headers.
+                // The worker is started without these headers.
                 assert_eq!(keyed, who["service.name"] != "muster-worker", "{span:?}");
                 self.0.lock().expect("no panic").push(Span {
                     service: who["service.name"].clone(),
@@ -98,7 +98,7 @@ impl Collector {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// The one span of this name about this job; waits for it.
+    /// Waits for the one span with this name about this job.
     async fn about(&self, job: &str, name: &str) -> Span {
         let wanted = |span: &Span| span.name == name && span.said.get("job_id").is_some_and(|id| id == job);
         let found = until(SOON, &format!("the span {name} of {job}"), async || {
@@ -122,12 +122,12 @@ async fn submit(gateway: &Probe, topic: &str, caller: Option<&str>) -> String {
 #[tokio::test]
 async fn a_job_is_one_trace_from_its_caller_to_its_worker() {
     let (collector, url) = Collector::start().await;
-    // Nothing leaves by itself: what comes was flushed at the end of its process.
+    // No span is exported by schedule: those that arrive were flushed at the end of their process.
     let options = Options::default()
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", &url)
         .env("OTEL_EXPORTER_OTLP_HEADERS", format!("x-api-key={KEY}"))
         .env("OTEL_BSP_SCHEDULE_DELAY", "3600000")
-        // What others of the same environment may want changes nothing here.
+        // Settings for other programs in the same environment change nothing here.
         .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
         .env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
     let stack = Stack::with(options).await;
@@ -146,7 +146,7 @@ async fn a_job_is_one_trace_from_its_caller_to_its_worker() {
     stack.signal("scheduler-1", Signal::SIGTERM);
     stack.signal("gateway-1", Signal::SIGTERM);
 
-    // Under its caller: the request, and under that whatever became of the job.
+    // Below the caller is the request, and below that everything about the job.
     let job = collector.about(&called, "job").await;
     let (dispatch, attempt) = (collector.about(&called, "dispatch").await, collector.about(&called, "attempt").await);
     let request = until(SOON, "the request's span", async || {
@@ -171,7 +171,7 @@ async fn a_job_is_one_trace_from_its_caller_to_its_worker() {
     );
     assert!(job.took > Duration::ZERO && job.took < SOON, "{job:?}");
 
-    // Without a caller the request begins a trace, and the job goes on in it; over HTTP too.
+    // Without a caller the request begins a trace, which the job continues; over HTTP too.
     for (id, names) in [(&alone, &["dispatch", "attempt", "job"][..]), (&plain, &["dispatch", "job"])] {
         for name in names {
             let span = collector.about(id, name).await;
@@ -181,7 +181,7 @@ async fn a_job_is_one_trace_from_its_caller_to_its_worker() {
         }
     }
 
-    // Nobody records what its caller does not.
+    // A trace that its caller does not record is not recorded here either.
     let all = collector.spans();
     assert!(all.iter().all(|s| !s.trace.starts_with("5bf9") && s.said.get("job_id") != Some(&quiet)), "{all:?}");
     for name in ["gateway-1", "scheduler-1"] {
@@ -206,7 +206,7 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
         .await;
         let log = stack.log(name);
         let lines: Vec<_> = log.lines().filter(|line| line.contains("spans_lost")).collect();
-        // Said once a minute: never again and again, and twice only on a machine that took so long.
+        // Logged once a minute: never in a row, and twice only on a machine that took that long.
         assert!((1..=2).contains(&lines.len()), "{name}: {lines:?}");
         assert!(lines.iter().all(|line| line.contains(&nobody) && line.contains("refused")), "{name}: {lines:?}");
     }

@@ -1,6 +1,6 @@
-//! One replica's clock is five minutes ahead, the other's five minutes behind: nothing is sooner or
-//! later for it. A Redis node whose clock is a minute off becomes a primary: no live worker's job is
-//! taken away for it. Needs libfaketime.
+//! The clock of one replica is five minutes ahead, that of the other five minutes behind: nothing happens sooner or
+//! later because of that. A Redis node whose clock is a minute off becomes a primary: no live worker loses a job
+//! because of that. Needs libfaketime.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::SOON;
 
-/// A gateway and a scheduler that believe it is `offset` from now.
+/// Starts a gateway and a scheduler whose clocks differ from now by `offset`.
 fn replica(name: &str, offset: &str, wait: &str, stores: [&str; 2], folder: &Path) -> (Probe, Vec<Program>) {
     let (http, admin, other) = (free_port(), free_port(), free_port());
     let (http, admin, other) =
@@ -55,7 +55,8 @@ async fn are_ready(gateways: [&Probe; 2]) {
     }
 }
 
-/// How far a program's own clock is off, in seconds: by the last line of its log, and when that was written.
+/// How far a program's own clock is off, in seconds: the last line of its log compared with the time when it was
+/// written.
 fn off_by(log: &Path) -> f64 {
     let (text, written) = (fs::read_to_string(log).expect("a log"), fs::metadata(log).expect("a log").modified());
     let written = written.expect("a moment").duration_since(UNIX_EPOCH).expect("after 1970");
@@ -123,15 +124,16 @@ async fn replicas_whose_clocks_are_ten_minutes_apart_change_nothing() {
         let gateway = if n % 2 == 0 { &ahead } else { &behind };
         jobs.push(gateway.submit(job(json!({}))).await);
     }
-    // Longer than its lease, twice over: never stolen.
+    // Twice as long as the lease: never taken from its worker.
     let long = [ahead.submit(job(json!({"ms": 15_000}))).await, behind.submit(job(json!({"ms": 15_000}))).await];
-    // Delays and back-offs last as long as asked, by Redis time; by a clock of these replicas they would be minutes off.
+    // Delays and back-offs last as long as requested by Redis time; by the clocks of these replicas they would be
+    // minutes off.
     let later = json!({"topic": "time", "delay_ms": 4_000});
     let delayed = [ahead.submit(later.clone()).await, behind.submit(later).await];
     let backoff = json!({"initial_ms": 2_000, "jitter": 0});
     let failing = json!({"topic": "time", "payload": {"fail": true}, "retry": {"max_attempts": 2, "backoff": backoff}});
     let failing = [ahead.submit(failing.clone()).await, behind.submit(failing).await];
-    // Deadlines as well: of a job that nobody runs, and of one that has an hour left.
+    // Deadlines too: of a job that no worker runs, and of one that has an hour left.
     let expiring =
         [&ahead, &behind].map(|g| async { g.submit(json!({"topic": "nobody", "expire_in_ms": 3_000})).await });
     let expiring = futures_util::future::join_all(expiring).await;
@@ -167,12 +169,12 @@ async fn replicas_whose_clocks_are_ten_minutes_apart_change_nothing() {
         assert_eq!(behind.job(id).await["done"], json!(false), "four minutes have not passed");
     }
 
-    // A worker that dies is missed after its lease, whichever clock the leader has: each leads once.
+    // A dead worker is detected after its lease, whichever clock the leader has: each replica leads once.
     for round in 0..2 {
         let doomed = worker(&format!("doomed-{round}"), 3);
         running_until_started(&ahead, &runs, doomed, &format!("doomed-{round}")).await;
         if round == 0 {
-            // The other one leads from here, once the lock of the dead one has run out.
+            // The other replica leads from here on, once the lock of the dead one has expired.
             let (dead, heir) =
                 if leads(&redis, "ahead").await { (fast.remove(0), "behind") } else { (slow.remove(0), "ahead") };
             drop(dead);
@@ -186,8 +188,8 @@ async fn leads(redis: &RedisServer, name: &str) -> bool {
     redis.cli(&["GET", "muster:reconciler:default"]).await.starts_with(&format!("scheduler-{name}~"))
 }
 
-/// Runs a worker until it has begun a job that nobody else was free for, kills it, and sees the job
-/// begin again on another soon after its lease.
+/// Runs a worker until it has begun a job that no other worker was free for, kills it, and checks that the job begins
+/// again on another worker soon after the lease.
 async fn running_until_started(gateway: &Probe, runs: &Executions, doomed: Worker, name: &str) {
     #[expect(clippy::disallowed_methods, reason = "a test's own worker")]
     let life = tokio::spawn(async move { doomed.run().await });
@@ -208,7 +210,7 @@ async fn running_until_started(gateway: &Probe, runs: &Executions, doomed: Worke
     })
     .await;
     let took = again.at - died;
-    // By either replica's own clock it were missed at once, or in minutes.
+    // By either replica's own clock the death would be detected at once, or after minutes.
     assert!(took < Duration::from_secs(40), "begun again {took:?} after the death");
     for id in ids {
         assert_eq!(gateway.ended(&id, SOON).await["state"], "succeeded");
@@ -225,7 +227,7 @@ async fn a_failover_to_a_node_a_minute_behind_rescues_no_live_workers_job() {
     failover_to_a_clock_that_is_off("-60s", -60).await;
 }
 
-/// What a line of `INFO replication` says.
+/// A value of `INFO replication`.
 async fn replication(cluster: &RedisCluster, node: usize, name: &str) -> String {
     let info = cluster.cli(node, &["INFO", "replication"]).await;
     let line = info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':').map(str::to_owned));
@@ -235,7 +237,7 @@ async fn replication(cluster: &RedisCluster, node: usize, name: &str) -> String 
 async fn failover_to_a_clock_that_is_off(offset: &'static str, off: i64) {
     let (cluster, nats) = tokio::join!(RedisCluster::start_with_a_replica_at(offset), NatsServer::start());
     let (redis_url, nats_url, folder) = (cluster.url(), nats.url(), tempfile::tempdir().unwrap());
-    // Their own clocks are right, and they wait for a whole lease after a gap, as they do by themselves.
+    // The clocks of these replicas are right, and they wait for a whole lease after a gap, as by default.
     let (one, _first) = replica("one", "+0s", "30s", [&redis_url, &nats_url], folder.path());
     let (two, _second) = replica("two", "+0s", "30s", [&redis_url, &nats_url], folder.path());
     are_ready([&one, &two]).await;
@@ -264,7 +266,7 @@ async fn failover_to_a_clock_that_is_off(offset: &'static str, off: i64) {
     let port = replication(&cluster, liar, "master_port").await;
     let primary = cluster.nodes.iter().position(|node| node.port().to_string() == port).expect("its primary");
     until(SOON, "the replica to have every start", async || {
-        // Everything that was written before this was asked: extensions go on all the time.
+        // Everything that was written before this question: extensions go on all the time.
         let there = replication(&cluster, primary, "master_repl_offset").await.parse::<u64>().ok()?;
         (replication(&cluster, liar, "slave_repl_offset").await.parse::<u64>().ok()? >= there).then_some(())
     })
@@ -288,7 +290,7 @@ async fn failover_to_a_clock_that_is_off(offset: &'static str, off: i64) {
     assert!(there > 0, "some of the jobs are on that node");
     assert_eq!(runs.all().len(), ids.len(), "all of them still run");
 
-    // Once it has taken over it serves as any other.
+    // After the failover the node serves as any other.
     ids.extend(one.submit_many(40, &job(0)).await);
     for id in &ids {
         let job = two.ended(id, SOON).await;

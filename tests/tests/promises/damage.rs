@@ -1,4 +1,4 @@
-//! A record that somebody damaged in Redis is that job's trouble and nobody else's.
+//! A damaged record in Redis affects only its own job.
 
 use std::{process::Command, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{LONG, SOON, all_ran_once, redis};
 
 const EVERYBODY: [&str; 4] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"];
 
-/// Names that a list shows, and those that it cannot read.
+/// The ids that a list shows, and those that it cannot read.
 async fn listed(gateway: &Probe) -> (Vec<String>, Vec<String>) {
     let page = gateway.get("/jobs?limit=500").await;
     assert_eq!(page.status, 200, "{}", page.text);
@@ -40,7 +40,7 @@ async fn three_damaged_records_of_fifty_harm_nobody_and_an_operator_removes_them
     let stack = Stack::with(Options::two()).await;
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     let mut sound = one.submit_many(50, &json!({"topic": "work"})).await;
-    // All are decided: offered, or in the backlog.
+    // All jobs are decided: offered, or in the backlog.
     until(SOON, "every job to be decided", async || {
         let page = two.get("/jobs?state=pending&limit=1").await;
         (page.body["items"] == json!([])).then_some(())
@@ -54,7 +54,7 @@ async fn three_damaged_records_of_fifty_harm_nobody_and_an_operator_removes_them
     redis(&stack, &["SET", &key(&damaged[2]), "noise"]);
     damaged.sort();
 
-    // Somebody looks at them now, and puts them off.
+    // Make them due: a scheduler looks at them, and postpones the next look.
     let store = stack.store().await;
     let ids: Vec<JobId> = damaged.iter().map(|id| id.parse().unwrap()).collect();
     store.forward_homes(&ids.iter().map(|id| (*id, Duration::ZERO)).collect::<Vec<_>>()).await.unwrap();
@@ -76,7 +76,7 @@ async fn three_damaged_records_of_fifty_harm_nobody_and_an_operator_removes_them
         assert_eq!((shown.len(), &unreadable), (47, &damaged), "each once");
         assert!(shown.iter().all(|id| sound.contains(id)));
     }
-    // An act for many passes them over.
+    // A bulk operation skips them.
     let asked = two.post("/jobs/bulk", &json!({"action": "delete", "filter": {"state": ["succeeded"]}})).await;
     assert_eq!(asked.status, 202, "{}", asked.text);
     let operation = until(LONG, "the operation to end", async || {
@@ -87,7 +87,7 @@ async fn three_damaged_records_of_fifty_harm_nobody_and_an_operator_removes_them
     assert_eq!(operation["counts"], json!({"matched": 47, "done": 47, "skipped": 0, "failed": 0}));
     all_are_ready(&stack).await;
 
-    // One tenant's key may not, and does not even hear of it: it may be another's job.
+    // A key of one tenant may not delete such a job, and does not learn about it: it may belong to another tenant.
     let key = json!({"name": "theirs", "tenant": "default", "scopes": ["control", "read", "admin"]});
     let made = one.post("/keys", &key).await;
     assert_eq!(made.status, 201, "{}", made.text);

@@ -1,5 +1,5 @@
-//! Somebody outside has a say, and takes 35 s for it. What it is asked about is asked once, under a lock that is
-//! renewed; and runs once also where that lock is deleted again and again.
+//! A policy hook takes 35 s to answer. It is asked about a job once, under a lock that is renewed; and the job runs
+//! once even if that lock is deleted again and again.
 
 use std::{
     collections::BTreeMap,
@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::{SOON, all_ran_once, redis};
 
-/// Longer than a lock lives without being renewed.
+/// Longer than a lock lives without a renewal.
 const STALL: Duration = Duration::from_secs(35);
-/// Who holds the first lock, and for how long still; nobody holds the second any more.
+/// Returns the holder of the first lock and its remaining time; deletes the second lock.
 const GLANCE: &str = "redis.call('DEL', KEYS[2])
     return {redis.call('GET', KEYS[1]) or '-', redis.call('PTTL', KEYS[1])}";
 

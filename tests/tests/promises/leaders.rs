@@ -1,5 +1,5 @@
-//! Who leads: one replica per loop, another soon after it stops or dies, nobody against Redis; and
-//! what a paused leader, a lost lock, a panic or an overrun costs.
+//! Leaders: one replica per loop, another soon after it stops or dies, none without Redis; and the cost of a paused
+//! leader, a lost lock, a panic or an overrun.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::{SOON, redis};
 
-/// Of every leader's lock.
+/// The time to live of every leader's lock.
 const TTL: Duration = Duration::from_secs(15);
-/// How often a leader is stopped at most, until one of its heirs is in time.
+/// How often a leader is stopped at most, until a successor is in time.
 const STOPS: usize = 5;
 const LOCKS: [&str; 6] = [
     "muster:reconciler:default",
@@ -37,7 +37,8 @@ async fn led_by(stack: &Stack, name: &str) -> BTreeSet<String> {
     rows.into_iter().filter(|(_, row)| row["state"] == "leading").map(|(name, _)| name).collect()
 }
 
-/// Waits until every leader's loop of a service is led by exactly one of its two replicas; who leads what.
+/// Waits until exactly one of the two replicas of a service leads each leader loop. Returns the loops of each
+/// replica.
 async fn all_led(stack: &Stack, service: &str) -> BTreeMap<String, BTreeSet<String>> {
     let names = [format!("{service}-1"), format!("{service}-2")];
     until(SOON, "one leader of each loop", async || {
@@ -62,7 +63,7 @@ async fn taken_over(stack: &Stack, heir: &str, loops: &BTreeSet<String>, since: 
             let row = stack.loops(heir).await.remove(name)?;
             let now = since.elapsed();
             let (held, ticked) = (ms(&row, "held_for_ms")?, ms(&row["last"], "ago_ms")?);
-            // A tick of this reign, whose age tells when it began however late we ask.
+            // A tick since it leads; its age shows when it began, however late the test asks.
             (row["state"] == "leading" && ticked <= held).then(|| now.saturating_sub(ticked))
         })
         .await;
@@ -71,7 +72,7 @@ async fn taken_over(stack: &Stack, heir: &str, loops: &BTreeSet<String>, since: 
     longest
 }
 
-/// The replica of this service that leads something, what it leads, and the other one.
+/// The replica of this service that leads most loops, these loops, and the other replica.
 async fn leader_and_heir(stack: &Stack, service: &str) -> (String, BTreeSet<String>, String) {
     let led = all_led(stack, service).await;
     let (leader, loops) = led.into_iter().max_by_key(|(_, loops)| loops.len()).expect("two replicas");
@@ -87,8 +88,8 @@ async fn every_loop_ticks_elsewhere_within_a_second_of_a_stop_and_within_the_ttl
         for (name, row) in stack.loops(&heir).await.iter().filter(|(_, row)| row["class"] == "leader") {
             assert!(row["state"] == "leading" || row["ticks"] == 0, "{heir} ticks {name} without leading: {row}");
         }
-        // A busy machine may be late now and then. Who is not told asks within six seconds: all of them within one
-        // is no accident.
+        // A busy machine may be late now and then. A replica that is not notified asks within six seconds: if all
+        // loops are taken within one second, that is no accident.
         let mut took: Vec<Duration> = Vec::new();
         while took.len() < STOPS && took.iter().all(|took| *took >= Duration::from_secs(1)) {
             let (leader, loops, heir) = leader_and_heir(&stack, service).await;
@@ -102,7 +103,7 @@ async fn every_loop_ticks_elsewhere_within_a_second_of_a_stop_and_within_the_ttl
 
         let (leader, loops, heir) = leader_and_heir(&stack, service).await;
         let (died, pid) = (Instant::now(), stack.kill9(&leader));
-        // Whoever asks first when the lock has run out: the other, or the same in another life.
+        // The first replica that asks after the lock has expired: the other one, or the same one after its restart.
         stack.replaced(&leader, pid).await;
         let mut open = loops.clone();
         let mut last = Duration::ZERO;
@@ -119,7 +120,8 @@ async fn every_loop_ticks_elsewhere_within_a_second_of_a_stop_and_within_the_ttl
             open.is_empty().then_some(())
         })
         .await;
-        // Redis expires by the millisecond; the rest is one call. Who asks as ever comes up to six seconds later.
+        // Redis expires keys to the millisecond; the rest is one call. A replica that asks at its usual interval is
+        // up to six seconds later.
         assert!(last < TTL + Duration::from_secs(3), "{loops:?} were led again {last:?} after the death");
         all_led(&stack, service).await;
     }
@@ -139,10 +141,10 @@ async fn a_leader_paused_in_its_tick_wakes_up_and_changes_nothing() {
     };
     let fence = |value: String| value.rsplit(':').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or_default();
     let before = fence(redis(&stack, &["GET", LOCKS[0]]));
-    // Whoever first looks at due jobs stays between reading and acting: for longer than it takes to be stopped
-    // there, and not for as long as it is.
+    // The scheduler that first looks at due jobs stays between reading and acting: longer than it takes to stop it
+    // there, and shorter than it stays stopped.
     points.arm("look.after_read", "delay:10000");
-    // Time enough for their submits to be read before they are due.
+    // Enough time for their submits to be read before they are due.
     let job = json!({"topic": "later", "delay_ms": 5_000, "retry": {"max_attempts": 1}});
     let ids = gateway.submit_many(20, &job).await;
     points.has_acted("look.after_read").await;
@@ -158,13 +160,13 @@ async fn a_leader_paused_in_its_tick_wakes_up_and_changes_nothing() {
     until(SOON, "twice the TTL to pass", async || (paused.elapsed() >= 2 * TTL).then_some(())).await;
     stack.signal(leader, Signal::SIGCONT);
 
-    // It stops at its next check, and stands by.
+    // The old leader stops at its next check, and is on standby.
     let row = until(SOON, "the old leader to notice", async || {
         let row = stack.loops(leader).await.remove("reconciler")?;
         (row["state"] == "standby" && row["running_for_ms"].is_null()).then_some(row)
     })
     .await;
-    // Said by whoever notices first: the loop that was cut off, or the write that asked its lease.
+    // The message comes from the first one to notice: the loop that was cut off, or the write that checked its lease.
     let lost = |said: &str| said.contains("lease is lost") || said.contains("is not held");
     assert!(row["last"]["error"].as_str().is_some_and(lost), "{row}");
     assert_eq!(row["last"]["counts"], json!({}), "it acted on nothing");
@@ -188,8 +190,8 @@ async fn a_lost_renewal_changes_nothing_and_a_lock_deleted_by_hand_ends_at_the_n
     let before = values();
     assert!(before.iter().all(|value| value.contains('~')), "{before:?}");
 
-    // Renewed every five seconds, trusted for thirteen and a half. Just before the first one is to be renewed, so that
-    // this is lost for certain, and the others have seconds left, whenever they were renewed.
+    // Locks are renewed every five seconds, and trusted for thirteen and a half. Delete the locks just before the
+    // first one is renewed: its loss is certain, and the others have seconds left, whenever they were renewed.
     until(SOON, "a renewal to be near", async || {
         let left: u64 = redis(&stack, &["PTTL", LOCKS[0]]).parse().ok()?;
         (10_000..12_000).contains(&left).then_some(())
@@ -206,7 +208,7 @@ async fn a_lost_renewal_changes_nothing_and_a_lock_deleted_by_hand_ends_at_the_n
     let lost = async || stack.metric("scheduler", "muster_lease_lost_total").await;
     assert_eq!(lost().await, 0.0);
 
-    // One renewal, not three: within a third of the TTL and, on a busy machine, the time of a call.
+    // One renewal, not three: within a third of the time to live plus, on a busy machine, the time of a call.
     let owner = before[0].split('~').next().unwrap().to_owned();
     redis(&stack, &["DEL", LOCKS[0]]);
     let deleted = Instant::now();
@@ -244,7 +246,7 @@ async fn a_tick_that_panics_or_overruns_is_recorded_and_its_neighbours_live_on()
     points.has_acted("scrub.begin").await;
     let hung = Instant::now();
     points.arm("reconciler.begin", "panic");
-    // A job for a moment ahead wakes the reconciler, which breaks at it, and at the next go does it.
+    // A job for a moment later wakes the reconciler, which panics on it, and handles it at its next tick.
     let later = gateway.submit(json!({"topic": "on", "delay_ms": 500, "retry": {"max_attempts": 1}})).await;
     points.has_acted("reconciler.begin").await;
     assert_eq!(gateway.ended(&later, SOON).await["state"], "succeeded");
@@ -280,9 +282,9 @@ async fn a_stop_under_load_is_in_order_in_time_and_leaves_no_lock() {
         let held = LOCKS.map(|lock| redis(&stack, &["GET", lock]));
         let said = stack.log(name).len();
         let (stopped, pid) = (Instant::now(), stack.signal(name, Signal::SIGTERM));
-        until(SOON, "its end", async || stack.log(name)[said..].contains("\"stopped\"").then_some(())).await;
+        until(SOON, "its end", async || stack.log(name)[said..].contains("\"event\":\"stopped\"").then_some(())).await;
         assert!(stopped.elapsed() < Duration::from_secs(25), "{name} took {:?}", stopped.elapsed());
-        // Nothing that was this replica's is locked any more.
+        // No lock belongs to this replica any more.
         for (lock, before) in LOCKS.iter().zip(&held).filter(|(_, value)| value.starts_with(&format!("{name}~"))) {
             assert_ne!(&redis(&stack, &["GET", lock]), before, "{lock}");
         }

@@ -1,4 +1,4 @@
-//! What an operator relies on: any stuck job can be got rid of, and all gateways tell the same.
+//! What an operator relies on: every stuck job can be removed, and all gateways report the same.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ async fn every_stuck_job_can_be_got_rid_of() {
     let _broken = runs.worker(&stack, Setup::new("w1", "broken"), |_, _| async {
         Err::<Value, _>(muster_sdk::HandlerError::retryable("not yet"))
     });
-    // A worker that hangs with all it has: its process is stopped, not dead.
+    // A worker that hangs with all its jobs: its process is stopped, not dead.
     let args = ["--topic", "hung", "--builtin", "sleep", "--concurrency", "4", "--lease", "5m", "--id", "hanging"];
     let hanging = WorkerProcess::start(&stack, &args);
     let running = one.submit(json!({"topic": "hung", "payload": {"ms": 600_000}})).await;
@@ -38,7 +38,7 @@ async fn every_stuck_job_can_be_got_rid_of() {
         });
         stuck.push((found.await, state));
     }
-    // Nobody decides while the schedulers hang: pending.
+    // The schedulers hang, so no job is decided: pending.
     let schedulers = ["scheduler-1", "scheduler-2"];
     for name in &schedulers {
         stack.signal(name, Signal::SIGSTOP);
@@ -64,7 +64,7 @@ async fn every_stuck_job_can_be_got_rid_of() {
         .await;
         assert_eq!(two.get(&format!("/jobs/{id}")).await.status, 404, "{state}");
     }
-    // And all of a crowd at once.
+    // And all jobs of a topic at once.
     let asked = two.post("/jobs/bulk", &json!({"action": "cancel", "filter": {"topic": "nobody"}})).await;
     assert_eq!(asked.status, 202, "{}", asked.text);
     for id in crowd.iter().filter(|id| !stuck.iter().any(|(gone, _)| gone == *id)) {
@@ -106,7 +106,7 @@ async fn what_one_gateway_is_told_the_other_knows_also_when_the_snapshots_writer
     };
     let both = ["w-a".to_owned(), "w-b".to_owned()];
     until(SOON, "both workers", async || shown().await.filter(|names| *names == both)).await;
-    // The writer dies, one worker leaves and another comes meanwhile.
+    // The writer of the snapshot dies, one worker leaves and another comes meanwhile.
     let leads = async |name: &str| stack.loops(name).await["snapshot"]["state"] == "leading";
     let writer = if leads("scheduler-1").await { "scheduler-1" } else { "scheduler-2" };
     stack.kill9(writer);

@@ -1,5 +1,5 @@
-//! What was lost or spoilt outside Muster is put right from the records: streams deleted under load,
-//! homes, queues and listings removed or doubled by hand.
+//! Data that was lost or damaged outside Muster is restored from the records: streams deleted under load, homes,
+//! queues and listings removed or duplicated by hand.
 
 use std::{
     collections::BTreeSet,
@@ -59,7 +59,7 @@ async fn streams_deleted_under_load_lose_no_job_and_repeat_none() {
     until(SOON, "every home to be gone", async || (store.count_homes().await == Ok(0)).then_some(())).await;
 }
 
-/// Of a listing two jobs are left, each twice, at the places of others.
+/// Leaves two jobs of a listing, each twice, at the places of others.
 const DOUBLED: &str = "local ids = redis.call('LRANGE', KEYS[1], 0, 3)
     redis.call('DEL', KEYS[1])
     return redis.call('RPUSH', KEYS[1], ids[3], ids[3], ids[4], ids[4])";
@@ -88,14 +88,14 @@ async fn homes_queues_and_listings_spoilt_by_hand_are_repaired() {
         let spoil = if n % 2 == 0 { vec!["DEL", home] } else { vec!["ZREMRANGEBYRANK", home, "0", "3"] };
         redis(&stack, &spoil);
     }
-    // What is left of the listing is doubled, and stands where others stood.
+    // The rest of the listing is duplicated, at the places of other jobs.
     assert_eq!(redis(&stack, &["EVAL", DOUBLED, "1", &lists[0]]), "4");
     let queues: Vec<&String> = queues.iter().filter(|queue| redis(&stack, &["TYPE", queue]) == "zset").collect();
     for queue in &queues {
         redis(&stack, &["ZREMRANGEBYRANK", queue, "0", "199"]);
     }
-    // Entries of an old version and of nobody, before all others; a home of nobody, and one in a shard that is
-    // not its own.
+    // Entries of an old version and of a job that does not exist, before all others; a home of a job that does not
+    // exist, and a home in the wrong shard.
     let (store, ghost) = (stack.store().await, JobId::mint(5));
     let member = redis(&stack, &["ZRANGE", queues[0], "-1", "-1"]);
     let (queued, version) = member.split_once(':').expect("a job and its version");
@@ -140,7 +140,7 @@ async fn a_reader_that_was_paused_does_not_put_off_a_nearer_look() {
     let gateway = stack.gateway(1);
     let id = gateway.submit(json!({"topic": "slow-reader", "retry": {"max_attempts": 2}})).await;
     gateway.reaches(&id, "dispatched", SOON).await;
-    // The look at an offer that stands for 30 s; its reader stops just before it re-scores.
+    // The look at an offer after 30 s; its reader stops just before it re-scores.
     points.arm("look.before_rescore", "delay:4000");
     points.has_acted("look.before_rescore").await;
     let mut worker = HandWorker::on(&stack, "w1", "slow-reader").await;
@@ -148,7 +148,7 @@ async fn a_reader_that_was_paused_does_not_put_off_a_nearer_look() {
     let attempt = worker.start_next().await;
     let started = Instant::now();
     assert_eq!(attempt.number, 1);
-    // Silent from now on. Had the reader's old plan stood, the next look were 30 s away.
+    // The worker is silent from now on. If the reader's old plan were applied, the next look would be 30 s away.
     gateway.reaches(&id, "dispatched", SOON).await;
     assert!(started.elapsed() < Duration::from_secs(25), "rescued after {:?}", started.elapsed());
     let again = worker.start_next().await;

@@ -1,4 +1,4 @@
-//! Everything is restarted under load, one after the other, and nobody outside notices.
+//! Every process is restarted under load, one after the other, and no client notices.
 
 use std::{
     collections::HashMap,
@@ -17,28 +17,28 @@ use serde_json::{Value, json};
 
 use crate::{LONG, SOON, one_end};
 
-/// Run by workers over NATS, by workers over HTTP, and by nobody.
+/// The topics: for workers over NATS, for workers over HTTP, and without workers.
 const TOPIC: &str = "rolling";
 const OVER_HTTP: &str = "rolling.http";
 const IDLE: &str = "rolling.idle";
-/// Jobs that a worker runs at once, and may have to give back.
+/// How many jobs a worker runs at once, and may have to give back.
 const SLOTS: usize = 16;
 
-/// From one submit of a caller to the next.
+/// The time between two submits of a caller.
 const PACE: Duration = Duration::from_millis(40);
 
-/// Somebody outside: whatever a gateway does, each of its requests succeeds.
+/// A client: whatever a gateway does, each of its requests succeeds.
 struct Caller<'a> {
     client: Client,
     enough: &'a AtomicBool,
 }
 
-/// What came of a caller's requests.
+/// The results of a caller's requests.
 #[derive(Default)]
 struct Asked {
     ran: Vec<String>,
     cancelled: Vec<String>,
-    /// Long polls, pages of lists.
+    /// The number of long polls, and of pages of lists.
     waits: usize,
     pages: usize,
 }
@@ -57,7 +57,8 @@ impl Caller<'_> {
         fine("a submit", self.client.submit(request).await).job.id
     }
 
-    /// Short jobs, and some that outlast the stop of any service; now and then one is read, listed or called off.
+    /// Submits short jobs, and some that outlast the stop of any service; now and then it reads, lists or cancels
+    /// one.
     async fn submits(&self) -> Asked {
         let (mut asked, mut pace) = (Asked::default(), tokio::time::interval(PACE));
         while self.goes_on() {
@@ -77,7 +78,7 @@ impl Caller<'_> {
         asked
     }
 
-    /// The first pages of the newest jobs; this one is among them.
+    /// Reads the first pages of the newest jobs; this job is among them.
     async fn lists(&self, newest: JobId) -> usize {
         let mut pages = self.client.list(JobFilter::new().limit(50));
         let mut found: Vec<JobId> = Vec::new();
@@ -89,7 +90,7 @@ impl Caller<'_> {
         2
     }
 
-    /// Cancels a job that would else go on for long.
+    /// Cancels a job that would otherwise run for long.
     async fn calls_off(&self, topic: &str) -> String {
         let id = self.submit(topic, 120_000).await;
         let job = fine("a cancel", self.client.cancel(id, Some("no longer wanted")).await);
@@ -97,7 +98,7 @@ impl Caller<'_> {
         id.to_string()
     }
 
-    /// One long poll after the other: when a gateway stops somebody waits there.
+    /// Sends one long poll after the other: when a gateway stops, a client waits there.
     async fn waits(&self) -> Asked {
         let mut asked = Asked::default();
         while self.goes_on() {
@@ -113,7 +114,7 @@ impl Caller<'_> {
     }
 }
 
-/// How often each job was begun by workers that share this file.
+/// How often the workers that share this file began each job.
 fn counted(file: &Path) -> HashMap<String, usize> {
     let lines = fs::read_to_string(file).unwrap_or_default();
     lines.lines().filter_map(|line| line.split(' ').next()).fold(HashMap::new(), |mut counts, job| {
@@ -147,7 +148,7 @@ async fn a_rolling_restart_under_load_costs_no_attempt_and_fails_no_request() {
     let mut over_http = [http_worker("h1"), http_worker("h2")];
 
     let enough = AtomicBool::new(false);
-    // Some begin with the one gateway, some with the other.
+    // Half of the callers start with one gateway, half with the other.
     let caller = |n: usize| {
         let mut urls = gateways.clone();
         urls.rotate_left(n % 2);
@@ -169,7 +170,7 @@ async fn a_rolling_restart_under_load_costs_no_attempt_and_fails_no_request() {
             until(SOON, "it to be ready again", async || stack.ready(name).await.then_some(())).await;
         }
         loaded().await;
-        // Workers as well: what they cannot end within their drain they give back.
+        // Workers are restarted too: jobs that they cannot finish during their drain they give back.
         std::mem::replace(&mut first, worker("w3")).drain().await;
         std::mem::replace(&mut second, worker("w4")).drain().await;
         for (worker, id) in over_http.iter_mut().zip(["h3", "h4"]) {
@@ -198,7 +199,7 @@ async fn a_rolling_restart_under_load_costs_no_attempt_and_fails_no_request() {
     let load = (ran.len(), cancelled.len(), waits, pages);
     assert!(load.0 > 200 && load.1 > 10 && load.2 > 5 && load.3 > 20, "{load:?} is no load");
 
-    // Each ends at its first attempt; only what a worker gave back was begun again.
+    // Each job ends at its first attempt; only jobs that a worker gave back were begun again.
     let gateway = stack.gateway(2);
     for id in &ran {
         let job = one_end(&gateway, id).await;
@@ -214,7 +215,7 @@ async fn a_rolling_restart_under_load_costs_no_attempt_and_fails_no_request() {
     let again = ran.iter().filter(|id| counts.get(*id) != Some(&1)).count();
     assert!(again <= 4 * SLOTS, "{again} given back by four workers of {SLOTS} slots");
 
-    // And every job is in the list, once.
+    // The list has every job once.
     let mut listed = gateway.listed("").await;
     let mut known: Vec<String> = ran.into_iter().chain(cancelled).collect();
     listed.sort_unstable();
@@ -222,7 +223,7 @@ async fn a_rolling_restart_under_load_costs_no_attempt_and_fails_no_request() {
     assert_eq!(listed, known);
 }
 
-/// It tells of every call that failed though it was repeated.
+/// The worker logs every call that failed even after repeats.
 fn no_call_failed(worker: &WorkerProcess) {
     let log = worker.log();
     for complaint in ["no lease", "leases not extended", "results not reported yet"] {

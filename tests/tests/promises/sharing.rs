@@ -1,5 +1,5 @@
-//! A topic becomes shared, and is shared no longer, while its jobs run: none is lost, none runs twice, and
-//! whoever is no longer to take a job leaves it alone.
+//! A topic becomes shared, and stops being shared, while its jobs run: no job is lost, none runs twice, and a worker
+//! that may no longer take a job leaves it alone.
 
 use std::{
     collections::HashMap,
@@ -17,10 +17,11 @@ fn crew(name: &str) -> Setup {
     Setup { slots: 8, all_tenants: true, ..Setup::new(name, "t") }
 }
 
-/// Long enough that whoever pulls from a line has asked for what stands there many times.
+/// Long enough that a worker that pulls from a line has asked many times.
 const UNTOUCHED: Duration = Duration::from_secs(5);
 
-/// A job that nobody takes: offered, and so it stays for a while. None if somebody did.
+/// Submits a job. Returns its id if no worker takes it: it is offered, and stays so for a while. `None` if a worker
+/// took it.
 async fn left_alone(tenant: &Probe, job: &Value) -> Option<String> {
     let id = tenant.submit(job.clone()).await;
     let since = Instant::now();
@@ -42,7 +43,7 @@ async fn a_topic_that_is_shared_and_no_longer_shared_under_load_loses_no_job_and
         tokio::time::sleep(Duration::from_millis(10)).await;
         Ok(payload)
     };
-    // One tenant has a worker of its own, one has none, and what it requires only one of the crew provides.
+    // One tenant has a worker of its own, one has none, and only one shared worker provides what the latter requires.
     let able = Setup { provides: vec![("gpu".into(), "a100".into())], ..crew("crew-2") };
     let own = Setup { tenant: "acme".into(), ..Setup::new("own", "t") };
     let _workers = [crew("crew-1"), able, own].map(|setup| runs.worker(&stack, setup, work));
@@ -68,14 +69,15 @@ async fn a_topic_that_is_shared_and_no_longer_shared_under_load_loses_no_job_and
             ids.extend(tenant.submit_many(80, &plain).await.into_iter().map(|id| (n, id)));
         }
         ids.extend(tenants[2].submit_many(20, &gpu).await.into_iter().map(|id| (2, id)));
-        // In the middle of it, now this way and now the other.
+        // Change the setting in the middle of it, back and forth.
         share(round % 2 == 0).await;
         if round == 3 {
             stack.kill9("scheduler-1");
         }
         runs.reach(begun + 30, SOON).await;
         if round % 2 == 0 {
-            // One more that nobody else can take: a crew that still held the line may have emptied it.
+            // One more job that no other worker can take: a shared worker that still had the line may have emptied
+            // it.
             let of_others = of_the_crew(&ids);
             ids.push((2, tenants[2].submit(plain.clone()).await));
             until(SOON, "the crew to take the jobs of others", async || (of_the_crew(&ids) > of_others).then_some(()))
@@ -83,18 +85,18 @@ async fn a_topic_that_is_shared_and_no_longer_shared_under_load_loses_no_job_and
         }
     }
 
-    // Nobody's backlog is left, so what is submitted from here on is offered at once.
+    // No tenant has a backlog left, so jobs from here on are offered at once.
     share(true).await;
     for (tenant, id) in &ids {
         tenants[*tenant].ended(id, SOON).await;
     }
     share(false).await;
 
-    // No longer shared: the crew lets go of a line of which it hears no more, and the job waits.
+    // No longer shared: a shared worker drops a line that it gets no more notices of, and the job waits.
     let waits =
         until(SOON, "the crew to leave another tenant's job alone", async || left_alone(&tenants[2], &plain).await)
             .await;
-    // It lets go of one line after the other, so of this one perhaps a moment later.
+    // The worker drops one line after the other, so perhaps this one a moment later.
     until(SOON, "a tenant's own worker to go on", async || {
         let id = tenants[1].submit(plain.clone()).await;
         let by = tenants[1].ended(&id, SOON).await["worker"].clone();
@@ -108,7 +110,7 @@ async fn a_topic_that_is_shared_and_no_longer_shared_under_load_loses_no_job_and
     let why = tenants[2].get(&format!("/jobs/{waits}/explain")).await;
     assert_eq!((&why.body["state"], &why.body["workers"]["live"]), (&json!("dispatched"), &json!(0)), "{}", why.text);
 
-    // Shared again: it is taken at once.
+    // Shared again: the job is taken at once.
     let shared = Instant::now();
     share(true).await;
     let job = tenants[2].ended(&waits, SOON).await;

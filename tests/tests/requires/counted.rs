@@ -1,5 +1,5 @@
-//! Jobs that require something stand in lines of their own, and count as jobs of their topic all the same:
-//! against its bound, in its numbers and in its gauges.
+//! Jobs with requirements have lines of their own, but still count as jobs of their topic: against its bound, in its
+//! numbers and in its gauges.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ async fn tell(gateway: &Probe, topic: &str, body: Value) {
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
-/// Waits until this gateway says so of the topic: backlog, queued and offered together, runnable.
+/// Waits until this gateway reports these numbers of the topic: queued and offered together, and runnable.
 async fn shows(gateway: &Probe, topic: &str, backlog: u64, runnable: u64) -> Value {
     until(SOON, &format!("backlog {backlog} and runnable {runnable}"), async || {
         let shown = gateway.get(&format!("/topics/{topic}")).await.body;
@@ -58,7 +58,7 @@ async fn jobs_that_require_something_fill_their_topics_backlog() {
     let outcomes = answer["items"].as_array().expect("items");
     let accepted = outcomes.iter().filter(|outcome| outcome["job"]["id"].is_string()).count();
     assert_eq!(accepted, 3, "{answer:#}");
-    // What one has let in the other counts, whatever the newcomer requires.
+    // Each gateway counts what the other has admitted, whatever the new job requires.
     shows(&two, "render", 3, 3).await;
     for gateway in [&one, &two] {
         for newcomer in [job(0), job(9), json!({"topic": "render"})] {
@@ -74,7 +74,7 @@ async fn jobs_that_require_something_fill_their_topics_backlog() {
 async fn what_waits_for_some_workers_only_is_shown_and_told_by_the_gauges() {
     let stack = Stack::with(Options::two()).await;
     let (one, two) = (stack.gateway(1), stack.gateway(2));
-    // More than a window takes: some are offered, the others wait in the backlogs of their lines.
+    // More than a window holds: some are offered, the others wait in the backlogs of their lines.
     let picky = json!({"topic": "render", "payload": 1, "requires": {"gpu": "a100"}});
     let other = json!({"topic": "render", "payload": 1, "requires": {"gpu": "h100"}});
     one.submit_many(200, &picky).await;
@@ -90,7 +90,7 @@ async fn what_waits_for_some_workers_only_is_shown_and_told_by_the_gauges() {
     }
     gauge_becomes(&stack, "muster_queue_oldest_age_seconds", "render", |age| age > 0.0).await;
 
-    // A worker that runs some of it: what no live one fits is not worth more of the same.
+    // A worker runs some of the jobs. Jobs that no live worker fits do not call for more workers of the same kind.
     let runs = Executions::default();
     let _gpu = runs.worker(&stack, Setup { slots: 4, ..gpu("gpu1") }, |_, payload| async { Ok(payload) });
     runs.reach(202, SOON).await;
@@ -100,7 +100,7 @@ async fn what_waits_for_some_workers_only_is_shown_and_told_by_the_gauges() {
     gauge_becomes(&stack, "muster_queue_depth", "render", |sum| sum == 3.0).await;
     gauge_becomes(&stack, "muster_queue_runnable", "render", |sum| sum == 0.0).await;
 
-    // A name that nobody has used for long goes if its line is empty, and stays if it is not.
+    // The name of a line that has not been used for long is removed if the line is empty, and stays otherwise.
     let store = stack.store().await;
     for requires in ["{\"gpu\":\"gone\"}", "{\"gpu\":\"h100\"}"] {
         let add = ["ZADD", "muster:lines:default:render", "1", requires];

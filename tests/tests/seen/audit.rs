@@ -1,6 +1,6 @@
-//! The audit log as people and auditors have it: each retry once, whoever dies and however many
-//! sweep; every administrative act; a tenant's own only; a chain that names where it was changed;
-//! an export that loses nothing.
+//! The audit log as people and auditors see it: each retry once, whichever process dies and however many schedulers
+//! act; every administrative act; only a tenant's own entries; a chain that shows where it was changed; an export
+//! that loses nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ async fn redis(stack: &Stack, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Every entry that a query gives, newest first.
+/// Every entry that a query returns, newest first.
 async fn audit(gateway: &Probe, query: &str) -> Vec<Value> {
     let (mut entries, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -62,7 +62,7 @@ async fn each_retry_is_one_entry_though_three_sweep_and_some_die() {
     let retry = json!({"max_attempts": 3, "backoff": {"initial_ms": 200, "jitter": 0}});
     let job = json!({"topic": "flaky", "retry": retry});
     let jobs = gateway.submit_many(30, &job).await;
-    // Whoever leads loses the lock again and again, and goes on for a while: the others lead too.
+    // The leader loses its lock again and again, and continues for a while: the others lead too.
     let robbed = async {
         loop {
             redis(&stack, &["DEL", "muster:reconciler:default"]).await;
@@ -91,7 +91,7 @@ async fn each_retry_is_one_entry_though_three_sweep_and_some_die() {
         let told = of.get(id.as_str()).map(Vec::as_slice).unwrap_or_default();
         let attempts: Vec<u64> = told.iter().rev().map(|entry| entry["attempt"].as_u64().unwrap()).collect();
         assert_eq!(attempts, [1, 2], "{id}: {told:?}");
-        // Each under the version that the retry led to, as the job's own story tells.
+        // Each entry has the version that the retry led to, as in the job's history.
         let story = gateway.history(id).await;
         let lines = story["transitions"].as_array().unwrap();
         let at = |entry: &Value| entry["id"].as_str().unwrap().rsplit(':').next().unwrap().parse::<usize>().unwrap();
@@ -123,7 +123,7 @@ async fn healthy_jobs_leave_no_trace_and_people_do() {
     }
     assert_eq!(audit(&one, "").await, Vec::<Value>::new(), "a healthy job costs the log nothing");
 
-    // Keys, and jobs called off, tried again and deleted; alone and in bulk.
+    // Keys, and jobs that are cancelled, retried and deleted; alone and in bulk.
     let made = one
         .post("/keys", &json!({"name": "ops", "tenant": "acme", "scopes": ["submit", "read", "control", "admin"]}))
         .await;
@@ -168,7 +168,7 @@ async fn healthy_jobs_leave_no_trace_and_people_do() {
     assert_eq!(told(&audit(&acme, &format!("job_id={job}")).await), expected[1..4]);
     assert_eq!(told(&audit(&acme, "actor=bootstrap").await), expected[..1]);
 
-    // What is about the whole fleet is not a tenant's; nor is another tenant's log.
+    // A tenant's key may not read entries about the whole fleet, or of another tenant.
     for path in ["/audit/verify", "/replicas", "/loops", "/locks"] {
         let refused = acme.get(path).await;
         assert_eq!(refused.status, 403, "{path}");
@@ -189,7 +189,7 @@ async fn healthy_jobs_leave_no_trace_and_people_do() {
     tampered(&stack, &one).await;
 }
 
-/// A relay died after it had published and before it could say so; exporters miss nothing.
+/// A gateway died after it had published an entry and before it could confirm it; exporters miss nothing.
 async fn exported_whoever_died(stack: &Stack, gateway: &Probe, died: &std::path::Path) {
     std::fs::remove_file(died).unwrap();
     let made = gateway.post("/keys", &json!({"name": "y", "tenant": "other", "scopes": ["read"]})).await;
@@ -224,7 +224,7 @@ async fn exported_whoever_died(stack: &Stack, gateway: &Probe, died: &std::path:
     until(SOON, "all to be confirmed", async || groups().await.starts_with('0').then_some(())).await;
 }
 
-/// Somebody rewrites history: one word of the fourth entry.
+/// Changes history: one word of the fourth entry.
 async fn tampered(stack: &Stack, gateway: &Probe) {
     let cli = async |args: &[&str]| {
         let stack = stack.folder().join("stack.json");
@@ -248,7 +248,7 @@ async fn tampered(stack: &Stack, gateway: &Probe) {
     assert!(said.contains("number 4") && said.contains(verdict["broken"]["id"].as_str().unwrap()), "{said}");
 }
 
-/// Routes that change something and leave no entry, and why.
+/// Routes that change something and write no entry, and why.
 const UNTOLD: [(&str, &str); 7] = [
     ("post /api/v1/jobs", "a job's own record says who submitted it and when"),
     ("post /api/v1/jobs/batch", "the same"),
@@ -274,7 +274,7 @@ async fn every_route_that_changes_something_leaves_an_entry() {
     until(SOON, "the worker to be seen", async || gateway.get("/workers").await.text.contains("\"w1\"").then_some(()))
         .await;
 
-    // Something for each of them to act on.
+    // Objects for each of the routes to act on.
     let later = json!({"topic": "told", "delay_ms": 3_600_000});
     let over = async || {
         let id = gateway.submit(json!({"topic": "told", "payload": 1})).await;
@@ -318,7 +318,7 @@ async fn every_route_that_changes_something_leaves_an_entry() {
         };
         let (way, path) = route.split_once(' ').unwrap();
         let path = path.replace("{id}", &id).replace("{topic}", &id);
-        // Of this one: the slow operation leaves entries of its own all the time.
+        // Only entries about this object: the slow operation keeps writing entries of its own.
         let told = async || {
             let mut entries = audit(&gateway, &format!("action={action}")).await;
             entries.retain(|entry| {
@@ -342,7 +342,7 @@ async fn every_route_that_changes_something_leaves_an_entry() {
     })
     .await;
 
-    // What is refused was not done, and is not told.
+    // A refused act was not carried out, and has no entry.
     let all = audit(&gateway, "").await.len();
     let made = gateway.post("/keys", &json!({"scopes": ["submit", "read", "control"], "topics": ["told"]})).await;
     let narrow = gateway.with_key(made.body["key"].as_str());

@@ -1,5 +1,5 @@
-//! `muster doctor`: what is set so that jobs could be lost is found, told with what mends it, and ends
-//! the command with 1; and a gateway says it when it starts.
+//! `muster doctor` finds settings with which jobs could be lost, shows the remedy, and exits with 1; and a gateway
+//! logs the findings when it starts.
 
 use std::{process::Command, time::Duration};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Exit code, and what was found of each kind: check and level, the good ones apart.
+/// The exit code, the faults (check and level), and the whole answer.
 fn doctor(stack: &Stack) -> (i32, Vec<(String, String)>, Value) {
     let said = Command::new(bin("muster"))
         .args(["doctor", "-o", "json"])
@@ -23,7 +23,8 @@ fn doctor(stack: &Stack) -> (i32, Vec<(String, String)>, Value) {
     let mut faults = Vec::new();
     for item in found["items"].as_array().expect("items") {
         assert_eq!(item["level"] == "ok", item["mend"].is_null(), "a fault comes with what mends it: {item}");
-        if item["level"] != "ok" {
+        // A test cannot promise how fast a store answers on a busy machine.
+        if item["level"] != "ok" && item["check"] != "latency" {
             faults.push((word(item, "check"), word(item, "level")));
         }
     }
@@ -44,12 +45,13 @@ fn redis(stack: &Stack, args: &[&str]) {
 #[tokio::test]
 async fn what_could_lose_jobs_is_found_and_told_with_what_mends_it() {
     let stack = Stack::start().await;
-    // One of everything is no fault, and less than could be promised.
+    // One of everything is no error, but promises less than possible.
     let (code, faults, found) = doctor(&stack);
     assert_eq!((code, &found["level"]), (0, &Value::from("warn")), "{found:#}");
     assert_eq!(faults, of(&[("replicas", "warn"), ("copies", "warn")]), "{found:#}");
     let checks: Vec<&str> = found["items"].as_array().unwrap().iter().filter_map(|it| it["check"].as_str()).collect();
-    for check in ["version", "role", "log", "eviction", "clock", "memory", "max_payload"] {
+    let all = ["version", "role", "log", "eviction", "clock", "memory", "max_payload"];
+    for check in all.into_iter().chain(["latency", "storage", "sync", "drift", "settings", "emptied"]) {
         assert!(checks.contains(&check), "{check} was not looked at: {checks:?}");
     }
     until(SOON, "the gateway to say so in its log", async || {
@@ -65,7 +67,7 @@ async fn what_could_lose_jobs_is_found_and_told_with_what_mends_it() {
     assert_eq!((code, &found["level"]), (1, &Value::from("error")), "{found:#}");
     let wanted = [("log", "error"), ("eviction", "error"), ("replicas", "warn"), ("copies", "warn")];
     assert_eq!(faults, of(&wanted), "the worst first: {found:#}");
-    // Whoever starts on such a Redis says it loudly.
+    // A gateway that starts on such a Redis logs it as an error.
     let old = stack.kill9("gateway-1");
     stack.replaced("gateway-1", old).await;
     until(SOON, "the next gateway to say so", async || {
@@ -77,7 +79,23 @@ async fn what_could_lose_jobs_is_found_and_told_with_what_mends_it() {
     redis(&stack, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     redis(&stack, &["CONFIG", "SET", "appendonly", "yes"]);
 
-    // A store that is away is a finding, not a failure to look.
+    // A gateway with another setting than the others.
+    let differs = stack.store().await;
+    let mut replicas = differs.replicas().await.expect("replicas");
+    let mut odd = replicas.remove(0);
+    odd.instance = "gateway-9".to_owned();
+    for setting in &mut odd.settings {
+        if setting["name"] == "nats_replicas" {
+            setting["value"] = "3".into();
+        }
+    }
+    differs.put_replica(&odd).await.expect("announced");
+    let (_, faults, found) = doctor(&stack);
+    assert!(faults.contains(&of(&[("settings", "warn")])[0]), "{found:#}");
+    assert!(found.to_string().contains("3 on gateway-9"), "{found:#}");
+    differs.drop_replica(&odd.service, &odd.instance).await.expect("taken back");
+
+    // A store that is away is a finding; the check itself does not fail.
     let away = stack.take_down("nats-1");
     until(SOON, "the bus to be missed", async || {
         let (code, faults, _) = doctor(&stack);
@@ -91,7 +109,7 @@ async fn what_could_lose_jobs_is_found_and_told_with_what_mends_it() {
 #[tokio::test]
 async fn a_cluster_as_it_should_be_has_nothing_to_mend() {
     let stack = Stack::with(Options { cluster: true, ..Options::default() }).await;
-    // A new stream's copies need a moment to be in step.
+    // The copies of a new stream need a moment to be in step.
     let found = until(SOON, "nothing to be left to mend", async || {
         let (code, faults, found) = doctor(&stack);
         (code == 0 && faults.is_empty() && found["level"] == "ok").then_some(found)

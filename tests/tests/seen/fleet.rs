@@ -1,5 +1,5 @@
-//! Workers and replicas as the cluster sees them: the same on every gateway, one leader of each
-//! leader's loop, and how soon a death or a stop is seen.
+//! Workers and replicas as the cluster sees them: the same on every gateway, one leader of each leader loop, and how
+//! soon a death or a stop is visible.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ async fn workers(gateway: &Probe) -> Vec<String> {
     items(gateway, "/workers").await.iter().map(|w| w["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Who leads each leader's loop, by what the replicas say; more than one name if they disagree.
+/// The leaders of each leader loop, as the replicas report them; more than one name if they disagree.
 async fn leaders(gateway: &Probe) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for row in items(gateway, "/loops").await.iter().filter(|row| row["class"] == "leader") {
@@ -58,13 +58,13 @@ fn redis(stack: &Stack, args: &[&str]) -> String {
     String::from_utf8(said.stdout).expect("text").trim().to_owned()
 }
 
-/// What Redis answers to `TIME`, in microseconds: a fence is the time of its grant.
+/// The answer of Redis to `TIME`, in microseconds: a fence is the time of its grant.
 fn micros(time: &str) -> u64 {
     let parts: Vec<u64> = time.lines().map(|part| part.trim().parse().expect("a number")).collect();
     parts[0] * 1_000_000 + parts[1]
 }
 
-/// The same as the API writes moments.
+/// The same time as the API writes it.
 fn moment(micros: u64) -> String {
     muster_domain::Time(micros).rfc3339()
 }
@@ -84,7 +84,7 @@ async fn every_gateway_shows_the_same_workers_and_sees_them_leave() {
     let mut killed = WorkerProcess::start(&stack, &["--topic", "other", "--builtin", "echo", "--id", "w2"]);
 
     until(SOON, "three workers", async || (workers(&one).await == ["w1", "w2", "w3"]).then_some(())).await;
-    // Between two ticks both read the same string; a tick in between may make them differ once.
+    // Between two ticks both read the same value; a tick in between may make them differ once.
     let same = until(SOON, "both to show the same", async || {
         let (a, b) = (one.get("/workers").await.body, two.get("/workers").await.body);
         (a == b).then_some(a)
@@ -95,24 +95,24 @@ async fn every_gateway_shows_the_same_workers_and_sees_them_leave() {
     assert_eq!((&seen["topics"], &seen["healthy"]), (&json!(["mail"]), &json!(true)));
     assert!(seen["last_seen"].is_string() && seen["version"].is_string() && same["as_of"].is_string(), "{same}");
 
-    // One tenant's workers are no other tenant's business.
+    // A tenant does not see the workers of another tenant.
     let key = one.post("/keys", &json!({"tenant": "acme", "scopes": ["read"]})).await.body["key"].clone();
     for theirs in [two.with_key(key.as_str()), one.for_tenant("acme")] {
-        // It may have come after the others.
+        // This worker may have come after the others.
         let shown = until(SOON, "another tenant's worker", async || {
             Some(workers(&theirs).await).filter(|shown| !shown.is_empty())
         });
         assert_eq!(shown.await, ["w9"]);
     }
 
-    // Counted once over all replicas.
+    // The workers are counted once over all replicas.
     until(SOON, "the gauge", async || (stack.metric("scheduler", "muster_workers").await == 4.0).then_some(())).await;
     let table = muster(&stack, &["worker", "list"]);
     assert!(table.contains("w1") && table.contains("mail") && !table.contains("w9"), "{table}");
     let listed: Value = serde_json::from_str(&muster(&stack, &["worker", "list", "-o", "json"])).unwrap();
     assert_eq!(listed["items"].as_array().unwrap().len(), 3);
 
-    // Who leaves in order is gone at once, who is killed when its silence has lasted.
+    // A worker that leaves in order is gone at once, a killed one after a time of silence.
     killed.kill9();
     let died = Instant::now();
     last.drain().await;
@@ -125,17 +125,17 @@ async fn every_gateway_shows_the_same_workers_and_sees_them_leave() {
     assert!(workers(&one).await.contains(&"w2".to_owned()), "the silent one is still believed to live");
     until(SOON, "the killed worker to be gone", async || (workers(&one).await == ["w1"]).then_some(())).await;
     let took = died.elapsed();
-    // Its last word came some seconds before it died, and the snapshot comes some seconds later.
+    // Its last heartbeat came some seconds before it died, and the snapshot comes some seconds later.
     assert!((Duration::from_secs(20)..Duration::from_secs(50)).contains(&took), "it took {took:?}");
 }
 
-/// A moment of a row.
+/// A time in a row.
 fn at(row: &Value, name: &str) -> u64 {
     let text = row[name].as_str().unwrap_or_else(|| panic!("no {name}: {row}"));
     muster_domain::Time::parse_rfc3339(text).unwrap_or_else(|| panic!("no moment in {name}: {row}")).0
 }
 
-/// Last tick, outcome, counts and next tick of whoever ticks; nothing of those of who stands by.
+/// Checks the last tick, outcome, counts and next tick of a loop that ticks; a loop on standby has none of these.
 async fn every_loop_tells_of_its_ticks(gateway: &Probe, stack: &Stack) {
     let rows = until(SOON, "every loop to have ticked, and to rest", async || {
         let rows = items(gateway, "/loops").await;
@@ -150,7 +150,7 @@ async fn every_loop_tells_of_its_ticks(gateway: &Probe, stack: &Stack) {
         }
         let (last, said, next) = (at(row, "last_tick_at"), at(row, "said_at"), at(row, "next_tick_at"));
         assert!(last <= said && said <= next, "{row}");
-        // Give or take a tenth, and a rounding.
+        // Allow for a tenth, and for rounding.
         let (interval, ticks) = (row["interval_ms"].as_u64().unwrap() * 1_000, row["ticks"].as_u64());
         assert!(next - said <= interval + interval / 9, "{row}");
         assert!(row["counts"].is_object() && row["last_took_ms"].is_u64() && ticks > Some(0), "{row}");
@@ -164,7 +164,7 @@ async fn every_loop_tells_of_its_ticks(gateway: &Probe, stack: &Stack) {
         rows.iter().filter(|row| row["loop"] == "config watch").map(|row| &row["interval_ms"]).collect();
     assert_eq!(watches, [&json!(30_000); 4], "how often each replica polls unless it is told otherwise");
 
-    // It goes on, and the command line says the same in columns.
+    // The loop goes on, and the command line shows the same in columns.
     let before = row(&rows, "reconciler");
     until(SOON, "another tick", async || {
         let now = row(&items(gateway, "/loops").await, "reconciler");
@@ -173,26 +173,26 @@ async fn every_loop_tells_of_its_ticks(gateway: &Probe, stack: &Stack) {
             .then_some(())
     })
     .await;
-    // One that ticks once an hour, so that nothing changes between two looks.
+    // A loop that ticks once an hour, so that nothing changes between two reads.
     let seldom = row(&rows, "retention");
     let table = muster(stack, &["loops", "retention"]);
     let heading = table.lines().next().expect("a heading");
     let line = table.lines().find(|line| line.contains("leading")).expect("a leader");
-    let cell = |name: &str, next: Option<&str>| {
+    let cell = |name: &str, next: &str| {
         let begin = heading.find(name).unwrap_or_else(|| panic!("no {name} in {heading}"));
-        let end = next.map_or(line.len(), |next| heading.find(next).expect("a heading").min(line.len()));
+        let end = heading.find(next).expect("a heading").min(line.len());
         line[begin..end].trim().to_owned()
     };
-    let shown = json!({"last_tick_at": cell("LAST TICK", Some("OUTCOME")), "next_tick_at": cell("NEXT TICK", None)});
+    let shown = json!({"last_tick_at": cell("LAST TICK", "COUNTS"), "next_tick_at": cell("NEXT TICK", "INTERVAL")});
     for name in ["last_tick_at", "next_tick_at"] {
-        // Replicas tell ages, so a moment differs a little from one telling to the next.
+        // Replicas report ages, so a time differs a little from one report to the next.
         assert!(at(&shown, name).abs_diff(at(&seldom, name)) < 10_000_000, "{name}: {line}\n{seldom}");
     }
-    assert_eq!(cell("OUTCOME", Some("COUNTS")), "ok", "{table}");
+    assert_eq!(cell("OUTCOME", "LAST TICK"), "ok", "{table}");
     let counts = seldom["counts"].as_object().expect("counts");
     assert!(!counts.is_empty() && counts.contains_key("looked"), "{seldom}");
     for (what, n) in counts {
-        assert!(cell("COUNTS", Some("NEXT TICK")).contains(&format!("{what}={n}")), "{what}: {table}");
+        assert!(cell("COUNTS", "HOLDER").contains(&format!("{what}={n}")), "{what}: {table}");
     }
 }
 
@@ -220,7 +220,7 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
     };
     let led = until(SOON, "one leader of each loop", one_each).await;
     assert!(["reconciler", "snapshot", "streams"].iter().all(|name| led.contains_key(*name)), "{led:?}");
-    // Who stands by knows the holder once it has asked for the lock.
+    // A replica on standby knows the holder once it has asked for the lock.
     let rows = until(SOON, "everybody to know who leads", async || {
         let rows = items(&gateway, "/loops").await;
         rows.iter().all(|row| row["class"] != "leader" || row["holder"].is_string()).then_some(rows)
@@ -237,7 +237,7 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
         let told = page.lines().any(|line| words.iter().all(|word| line.contains(&format!("| {word} |"))));
         assert!(told, "docs/reference/loops.md tells it: {row}");
         assert!(row["interval_ms"].is_u64() && row["said_at"].is_string(), "{row}");
-        // Every row of a leader's loop names the holder, whoever that is.
+        // Every row of a leader loop names the holder, whichever replica that is.
         let leader = row["class"] == "leader";
         assert_eq!((row["holder"].is_string(), row["fence"].is_u64()), (leader, leader), "{row}");
         assert!(row["since"].is_string() || !leader, "{row}");
@@ -250,7 +250,7 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
     assert_eq!(text, format!("{}:{}", seen["owner"].as_str().unwrap(), seen["fence"]));
     assert_eq!(seen["holder"].as_str(), Some(led["reconciler"][0].as_str()));
     assert!(seen["ttl_ms"].as_u64().is_some_and(|ttl| (1..=15_000).contains(&ttl)), "{seen}");
-    // A fence is the moment of its grant by Redis' clock, and everybody says the same of it.
+    // A fence is the time of its grant by the clock of Redis, and all replicas report the same.
     let since = moment(seen["fence"].as_u64().unwrap());
     assert_eq!(seen["since"], since.as_str());
     let held_by = |replica: &Value| {
@@ -299,8 +299,8 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
         assert!(shown["items"].is_array());
     }
 
-    // Killed: nobody leads until the lock has run out. Its successor may be the other or, after a
-    // restart, the same replica in another life: then with another owner.
+    // Killed: there is no leader until the lock has expired. The successor is the other replica or, after a restart,
+    // the same replica as a new process: then with another owner.
     let leader = led["reconciler"][0].clone();
     let death = micros(&redis(&stack, &["TIME"]));
     stack.kill9(&leader);
@@ -309,7 +309,7 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
         (now["held"] == true && now["owner"] != seen["owner"]).then_some(now)
     })
     .await;
-    // By the time at which Redis granted it, however late we heard of it.
+    // Use the time at which Redis granted the lock, however late the test learned of it.
     let granted = after["fence"].as_u64().unwrap().saturating_sub(death);
     assert!(granted < 18_000_000, "it took {granted} us");
     assert!(after["fence"].as_u64() > seen["fence"].as_u64(), "{after}");
@@ -320,7 +320,7 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
     })
     .await;
 
-    // Stopped: it lets go, and the other leads at once.
+    // Stopped: the leader releases the lock, and the other replica leads at once.
     let led = until(SOON, "one leader of each loop", one_each).await;
     let leader = led["reconciler"][0].clone();
     let before = lock(&gateway, key).await;
@@ -332,7 +332,7 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
     })
     .await;
     let took = after["fence"].as_u64().unwrap().saturating_sub(stop);
-    // Within a second as a rule: `promises/leaders.rs`.
+    // Usually within a second: `promises/leaders.rs`.
     assert!(took < 4_000_000, "it took {took} us");
     stack.replaced(&leader, pid).await;
     until(SOON, "one leader of each loop", one_each).await;

@@ -1,5 +1,5 @@
-//! Metrics as an operator's Prometheus has them: clean text on every replica, told apart by `pod`,
-//! and sums over replicas that are right.
+//! Metrics as an operator's Prometheus gets them: clean text on every replica, distinguished by `pod`, and correct
+//! sums over replicas.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const SOON: Duration = Duration::from_secs(60);
 const JOBS: usize = 120;
 
-/// Runs jobs of every kind of end, over both gateways; how many ended.
+/// Runs jobs with every kind of end, over both gateways. Returns how many ended.
 async fn some_jobs(stack: &Stack, runs: &Executions) -> usize {
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     let _worker = runs.worker(stack, Setup::new("w1", "counted"), |ctx, payload| async move {
@@ -40,7 +40,7 @@ async fn some_jobs(stack: &Stack, runs: &Executions) -> usize {
     JOBS + 10 + 10 + 1
 }
 
-/// GET from any HTTP server; none if it does not answer.
+/// Sends a GET to any HTTP server; `None` if it does not answer.
 async fn fetch(base: &str, path: &str) -> Option<Answer> {
     let anybody = Probe::new(base.to_owned(), String::new()).with_key(None);
     anybody.send(Method::GET, path, &[], None).await.ok()
@@ -85,7 +85,7 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
     let stack = Stack::with(Options::two()).await;
     let runs = Executions::default();
     let ended = some_jobs(&stack, &runs).await;
-    // An end is counted when its effects are done, so after it can be read.
+    // An end is counted when its effects are done, which is after it can be read.
     let all = until(SOON, "every end to be counted", async || {
         let all = scrapes(&stack).await;
         let joined: String = all.values().cloned().collect();
@@ -117,7 +117,7 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
         "muster_leader",
         "muster_bus_consumer_pending",
     ];
-    // What only shows on whichever replica did the work.
+    // Series that only the replica that did the work has.
     let somewhere =
         ["muster_jobs_total", "muster_job_attempts_total", "muster_job_wait_seconds", "muster_job_duration_seconds"];
     for (name, scrape) in &all {
@@ -131,7 +131,7 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
         assert!(names(&joined).contains(metric), "nobody shows {metric}");
     }
 
-    // Ends, attempts and starts, counted once over all replicas.
+    // Ends, attempts and starts are counted once over all replicas.
     assert_eq!(metric_sum(&joined, "muster_jobs_total"), ended as f64);
     let of = |state: &str| -> f64 {
         let label = format!("state=\"{state}\"");
@@ -154,7 +154,7 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
     for metric in ["muster_task_panics_total", "muster_lease_lost_total"] {
         assert_eq!(metric_sum(&joined, metric), 0.0, "{metric}");
     }
-    // On a busy machine one or the other call runs out of time.
+    // On a busy machine a few calls run out of time.
     let faults = metric_sum(&joined, "muster_store_faults_total");
     assert!(faults < 10.0, "{faults} calls to Redis failed");
 
@@ -168,7 +168,7 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
     assert!(leaders.values().all(|n| *n == 1.0), "{leaders:?}");
 }
 
-/// A Prometheus of this test's own.
+/// A Prometheus that runs for this test.
 struct Prometheus {
     child: Child,
     url: String,
@@ -185,7 +185,7 @@ impl Prometheus {
             "scrape_configs": [{"job_name": "muster", "honor_labels": true, "static_configs": [{"targets": targets}]}],
         });
         let file = folder.path().join("prometheus.yml");
-        // JSON is YAML.
+        // JSON is valid YAML.
         fs::write(&file, config.to_string()).expect("a file");
         let port = free_port();
         let log = fs::File::create(folder.path().join("log")).expect("a log file");
@@ -201,7 +201,7 @@ impl Prometheus {
         Prometheus { child, url: format!("http://127.0.0.1:{port}"), _folder: folder }
     }
 
-    /// What a query gives now: labels and values. None while Prometheus is not up yet.
+    /// The current result of a query: labels and values. `None` while Prometheus is not up yet.
     async fn query(&self, query: &str) -> Option<Vec<(Value, f64)>> {
         let plain = |b: u8| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") };
         let query: String = query.bytes().map(plain).collect();
@@ -240,7 +240,7 @@ async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
     prometheus.becomes("count(count by (pod) (muster_build_info))", 4.0).await;
     prometheus.becomes("sum(muster_build_info)", 4.0).await;
     prometheus.becomes("sum(muster_leader{loop=\"reconciler\"})", 1.0).await;
-    // Of the whole fleet, told by the snapshot's leader alone.
+    // Only the leader of the snapshot reports numbers of the whole fleet.
     prometheus.becomes("sum(muster_workers{topic=\"idle\"})", 2.0).await;
     let rows = prometheus.query("sum by (pod) (muster_http_request_duration_seconds_count)").await.unwrap();
     let pods: BTreeSet<&str> = rows.iter().map(|(labels, _)| labels["pod"].as_str().unwrap()).collect();
@@ -252,14 +252,14 @@ async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
 
 #[tokio::test]
 async fn one_replica_tells_of_the_fleet_and_the_next_one_when_it_is_gone() {
-    // Between two walks of the scrub there is time to see what the last one found.
+    // The interval of the scrub leaves time to see what the last one found.
     let stack = Stack::with(Options::two().env("MUSTER_LOOP_SCRUB_INTERVAL", "10s")).await;
     let (gateway, prometheus, runs) = (stack.gateway(1), Prometheus::start(&stack), Executions::default());
     let _worker = runs.worker(&stack, Setup::new("w1", "long"), |ctx, payload: Value| async move {
         ctx.cancelled().await;
         Ok(payload)
     });
-    // Nobody takes these: some are offered, the others wait in the backlog.
+    // No worker takes these: some are offered, the others wait in the backlog.
     for tenant in ["one", "two"] {
         gateway.for_tenant(tenant).submit_many(60, &json!({"topic": "held"})).await;
     }
@@ -286,13 +286,14 @@ async fn one_replica_tells_of_the_fleet_and_the_next_one_when_it_is_gone() {
         }
     };
     told().await;
-    // A job that nobody would ever look at again is a gap, until the scrub has put it back.
-    let (store, lost) = (stack.store().await, later[0].parse().unwrap());
+    // A job that no scheduler would ever look at again is a gap, until the scrub has put its home back.
+    let (store, lost) = (stack.store().await, later[0].parse::<muster_domain::JobId>().unwrap());
     store.drop_homes(&[lost]).await.unwrap();
     prometheus.becomes("sum(muster_consistency_gap)", 1.0).await;
     assert!(store.home_of(lost).await.unwrap().is_some(), "it is looked after again");
     prometheus.becomes("sum(muster_consistency_gap)", 0.0).await;
-    // The leader is robbed of its lock, and later dies: whoever it is then, one tells, and tells the same.
+    // The leader loses its lock, and later dies: whichever replica leads then, exactly one reports, and it reports
+    // the same.
     let leader = async || {
         let locks = gateway.get("/locks").await;
         let all = locks.body["items"].as_array().cloned().unwrap_or_default();
@@ -312,13 +313,13 @@ async fn one_replica_tells_of_the_fleet_and_the_next_one_when_it_is_gone() {
     told().await;
     assert!([first.as_str(), other].contains(&until(SOON, "a leader at last", leader).await.as_str()));
 
-    // What a pause holds back is not worth a worker.
+    // Jobs that a pause holds back do not call for a worker.
     assert_eq!(gateway.for_tenant("two").post("/topics/held/pause", &json!({})).await.status, 200);
     prometheus.becomes("sum(muster_queue_runnable{topic=\"held\"})", 60.0).await;
     let told = gateway.get("/audit?action=topic_pause").await;
     assert_eq!(told.body["items"][0]["target"], "topic/held", "{}", told.text);
 
-    // And what ends is no longer told of.
+    // Ended jobs are no longer reported.
     let cancelled = gateway
         .for_tenant("one")
         .post("/jobs/bulk", &json!({"action": "cancel", "filter": {"topic": "held"}, "rate_per_s": 1000}))

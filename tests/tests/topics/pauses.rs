@@ -1,4 +1,4 @@
-//! A paused topic: nothing of it starts, nothing is lost, and what was held leaves in order.
+//! A paused topic: none of its jobs starts, none is lost, and the held jobs leave in order.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn nothing_starts_while_paused_and_nothing_is_lost() {
     for round in 0..3 {
         assert_eq!(two.post("/topics/busy/pause", &json!({})).await.status, 200);
         stack.settings_are_known().await;
-        // Jobs that come from now on are held by whoever decides them; then what ran has ended.
+        // Every scheduler holds jobs that come from now on; then the running ones end.
         let held = one.submit_many(20, &json!({"topic": "busy", "priority": "critical"})).await;
         all_in(&one, &held, "queued").await;
         ids.extend(held);
@@ -35,7 +35,7 @@ async fn nothing_starts_while_paused_and_nothing_is_lost() {
         .await;
         let before = runs.all().len();
         assert!(before < ids.len(), "round {round}: something must be left to hold");
-        // Offers that still stood on the bus are asked for by idle workers, and taken back.
+        // Idle workers ask for the offers that are still on the bus, and these are taken back.
         until(LONG, "every offer to be taken back", async || {
             let shown = two.get("/topics/busy").await;
             (shown.body["counts"]["dispatched"] == 0 && shown.body["runnable"] == 0).then_some(())
@@ -57,7 +57,7 @@ async fn offers_that_a_pause_meets_on_the_bus_are_taken_back() {
     let stack = Stack::with(Options::two()).await;
     let (one, two) = (stack.gateway(1), stack.gateway(2));
     let runs = Executions::default();
-    // One slot and slow work: what stands on the bus would take seconds to run.
+    // One slot and slow work: running the jobs on the bus would take seconds.
     let work = |_, payload: Value| async move {
         tokio::time::sleep(Duration::from_millis(400)).await;
         Ok(payload)
@@ -74,7 +74,7 @@ async fn offers_that_a_pause_meets_on_the_bus_are_taken_back() {
     })
     .await;
     let during = (runs.all().len() - before) as u64;
-    // One may have been on its way, and some more until a busy scheduler has heard of the pause.
+    // One may have been on its way, and some more until a busy scheduler knows about the pause.
     assert!(during * 2 <= standing, "{during} of {standing} jobs started while paused");
     assert_eq!(one.post("/topics/slow.work/resume", &json!({})).await.status, 200);
     all_in(&two, &ids, "succeeded").await;

@@ -1,11 +1,11 @@
-//! Puts a script's constants where they are used. A local of a script is set on every call, and one
-//! that a function refers to costs an allocation each time; a number in its place costs nothing.
+//! Replaces a script's constants by their values. A local of a script is set on every call, and a local that a
+//! function refers to costs an allocation each time; a number in its place costs nothing.
 //!
-//! A constant is a local in capitals that is set to a number or a text, once.
+//! A constant is a local in capitals that is set once, to a number or a string.
 
 use std::collections::BTreeMap;
 
-/// The script with every constant in place, and their definitions gone.
+/// The script with every constant replaced, and without their definitions.
 pub(crate) fn in_place(body: &str) -> String {
     let mut known = BTreeMap::new();
     let mut rest = String::with_capacity(body.len());
@@ -21,7 +21,7 @@ pub(crate) fn in_place(body: &str) -> String {
     replaced(&rest, &known)
 }
 
-/// What a line defines, if it defines constants and nothing else.
+/// The constants of a line, if it defines constants and nothing else.
 fn definitions(line: &str) -> Option<Vec<(String, String)>> {
     let (names, values) = line.strip_prefix("local ")?.split_once(" = ")?;
     let names: Vec<&str> = names.split(", ").collect();
@@ -35,7 +35,7 @@ fn definitions(line: &str) -> Option<Vec<(String, String)>> {
     all.then(|| names.iter().zip(&values).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
 }
 
-/// Replaces whole words outside of texts.
+/// Replaces whole words outside of strings.
 fn replaced(body: &str, known: &BTreeMap<String, String>) -> String {
     let mut out = String::with_capacity(body.len());
     let mut rest = body;
@@ -54,7 +54,7 @@ fn replaced(body: &str, known: &BTreeMap<String, String>) -> String {
     out
 }
 
-/// Where the text that begins here ends.
+/// The end of the string that begins here.
 fn text_end(rest: &str) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {

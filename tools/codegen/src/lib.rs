@@ -1,11 +1,14 @@
-//! State table and script headers → Lua, Rust and docs.
+//! State table, script headers, metric names and the operator's keys → Lua, Rust and docs.
 //!
-//! Knows: `domain::job::TABLE`, the header format of `lua/`, and the files made from them.
+//! Knows: `domain::job::TABLE`, the header format of `lua/`, the catalogue of metrics, one block of the store's
+//! `keys.rs`, and the files made from them.
 //! Promises: the same input gives the same bytes; check mode writes nothing.
 
 mod constants;
 mod docs;
 mod lua_table;
+mod metrics;
+mod operator_keys;
 mod rust_calls;
 mod script;
 
@@ -16,12 +19,18 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// The folder with the workspace's `Cargo.toml`.
-pub fn workspace_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+/// The workspace that contains the current folder, found at run time: several clones may share a target folder, and
+/// the program in it was built from one of them.
+pub fn workspace_root() -> Result<PathBuf> {
+    let here = std::env::current_dir().context("where are we?")?;
+    let holds = |folder: &&Path| {
+        fs::read_to_string(folder.join("Cargo.toml")).is_ok_and(|text| text.lines().any(|line| line == "[workspace]"))
+    };
+    let root = here.ancestors().find(holds);
+    root.map(Path::to_owned).with_context(|| format!("no workspace holds {}", here.display()))
 }
 
-/// Writes every generated file that differs, or only names them; returns those that did.
+/// Writes every generated file that differs, or with `check` writes none; returns those that differ.
 pub fn run(root: &Path, check: bool) -> Result<Vec<PathBuf>> {
     let mut stale = Vec::new();
     let mut put = |path: &str, text: String| -> Result<()> {
@@ -41,6 +50,9 @@ pub fn run(root: &Path, check: bool) -> Result<Vec<PathBuf>> {
     put("crates/store/src/scripts.rs", rust_calls::render(&scripts))?;
     put("docs/reference/job-states.md", docs::states())?;
     put("docs/reference/scripts.md", docs::scripts(&scripts))?;
+    put("docs/reference/metrics.md", metrics::page())?;
+    let keys = fs::read_to_string(root.join("crates/store/src/keys.rs"))?;
+    put("tools/muster/src/redis/keys.rs", operator_keys::render(&keys)?)?;
     Ok(stale)
 }
 
@@ -50,7 +62,14 @@ mod tests {
 
     #[test]
     fn what_is_generated_is_committed_and_current() {
-        let stale = run(&workspace_root(), true).unwrap();
+        let stale = run(&workspace_root().unwrap(), true).unwrap();
         assert!(stale.is_empty(), "run `cargo run -p muster-codegen`: {stale:?}");
+    }
+
+    #[test]
+    fn the_workspace_is_the_one_that_holds_the_current_folder() {
+        let root = workspace_root().unwrap();
+        assert!(std::env::current_dir().unwrap().starts_with(&root));
+        assert!(root.join("lua").is_dir(), "{}", root.display());
     }
 }

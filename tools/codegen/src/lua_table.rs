@@ -1,5 +1,5 @@
-//! The state table as Lua: string constants indexed by byte, because a table literal is built anew
-//! on every call and costs more than the rest of the script.
+//! The state table as Lua: string constants indexed by byte, because a table literal is built on every call and costs
+//! more than the rest of the script.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ fn escaped(bytes: impl Iterator<Item = u8>) -> String {
     })
 }
 
-/// Constants come by name only where a script uses them: each is a local, and Lua has room for 200.
+/// A script gets only the constants that it names: each is a local, and Lua has room for 200.
 pub(crate) fn render() -> String {
     let mut out = String::from(
         "-- @generated from crates/domain/src/job/state.rs by muster-codegen. Do not edit.\n\

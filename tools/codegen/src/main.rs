@@ -1,4 +1,4 @@
-//! `muster-codegen [--check]`: writes what is generated, or says what is stale.
+//! `muster-codegen [--check]`: writes the generated files, or lists those that are stale.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ fn main() -> anyhow::Result<ExitCode> {
         [flag] if flag == "--check" => true,
         _ => anyhow::bail!("usage: muster-codegen [--check]"),
     };
-    let stale = muster_codegen::run(&muster_codegen::workspace_root(), check)?;
+    let stale = muster_codegen::run(&muster_codegen::workspace_root()?, check)?;
     for path in &stale {
         eprintln!("{} {}", if check { "stale:" } else { "wrote:" }, path.display());
     }

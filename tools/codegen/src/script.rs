@@ -1,4 +1,4 @@
-//! The headers of `lua/`: what a script's caller must know, read so that the call can be generated.
+//! The headers of `lua/`: what a caller of a script must know, parsed so that the call can be generated.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     U64,
     I64,
     Bytes,
-    /// An argument that is left out where it and all behind it are empty; the script reads `ARGV[n] or ''`.
+    /// An argument that is left out if it and all following ones are empty; the script reads `ARGV[n] or ''`.
     Optional,
     /// The rest of the arguments, or a nested array of the reply.
     List,
@@ -36,7 +36,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// As `struct.unpack` reads it, behind a `>`.
+    /// The format that `struct.unpack` reads, after a `>`.
     fn letter(self) -> &'static str {
         match self {
             Part::U8 => "B",
@@ -48,7 +48,7 @@ impl Part {
         }
     }
 
-    /// As Rust has it.
+    /// The Rust type.
     pub(crate) fn rust_type(self) -> &'static str {
         match self {
             Part::U8 => "u8",
@@ -73,21 +73,21 @@ pub(crate) struct Field {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) doc: String,
-    /// What is in it, if it is packed.
+    /// The values in the argument, if it is packed.
     pub(crate) parts: Vec<Packed>,
 }
 
 /// One script, ready to be embedded.
 pub(crate) struct Script {
-    /// Its folder: what it acts on.
+    /// Its folder: the object that it acts on.
     pub(crate) noun: String,
-    /// Its file: what it does.
+    /// Its file: the action.
     pub(crate) verb: String,
     pub(crate) doc: Vec<String>,
     pub(crate) key: String,
     pub(crate) args: Vec<Field>,
     pub(crate) rets: Vec<Field>,
-    /// Includes expanded, constants in place, comments gone.
+    /// With includes expanded, constants replaced and comments removed.
     pub(crate) body: String,
 }
 
@@ -160,7 +160,7 @@ fn parse(name: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Scr
     Ok(script)
 }
 
-/// `name: type  what it is`.
+/// Parses `name: type  what it is`.
 fn named(text: &str) -> Result<(String, &str, String)> {
     let (name, rest) = text.split_once(':').context("expected `name: type`")?;
     let (kind, doc) = rest.trim().split_once(char::is_whitespace).unwrap_or((rest.trim(), ""));
@@ -195,7 +195,8 @@ fn field(text: &str) -> Result<Field> {
     Ok(Field { name, kind, doc, parts: vec![] })
 }
 
-/// The text with what it includes below its header, where that is: what only some calls need is made only by them.
+/// The text without its header, with each include expanded in place: code that only some calls need is executed only
+/// by them.
 fn with_includes(text: &str, files: &BTreeMap<String, String>) -> Result<String> {
     let mut out = String::new();
     for line in text.lines().skip_while(|l| l.starts_with("--")) {

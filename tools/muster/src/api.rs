@@ -1,9 +1,9 @@
-//! Calls to the gateways' HTTP API. Knows addresses, the key, and how a problem becomes words for
-//! a person; leaves to the commands what they ask and show. Bodies travel as text, so that a
-//! payload arrives and comes back exactly as written.
+//! Calls to the HTTP API of the gateways. Knows the addresses, the key, and how to turn a problem into a message for
+//! a person. Leaves to the commands what they ask and show. Bodies are sent as text, so that a payload arrives and
+//! comes back exactly as written.
 //!
-//! A gateway that refuses the connection is skipped for the next one: nothing was sent, so this
-//! is always safe. Everything else is repeated only where the call says that it may be.
+//! If a gateway refuses the connection, the call goes to the next one: nothing was sent, so this is always safe. Any
+//! other failure is repeated only if the call allows it.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -21,12 +21,12 @@ use crate::{
 
 /// How long a call may be repeated in all.
 const PERSEVERANCE: Duration = Duration::from_secs(30);
-/// How long one call may take beyond what the server was asked to wait.
+/// How long one call may take beyond the time that the server was asked to wait.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How long an answer that goes on for ever may take to begin.
+/// How long an endless answer may take to begin.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// What can be asked for by name and missing: each has a `list` of its own.
+/// The objects that can be asked for by name and missing: each has a `list` command.
 pub(crate) const NOUNS: [&str; 5] = ["job", "key", "operation", "topic", "worker"];
 
 /// One request.
@@ -37,33 +37,33 @@ pub(crate) struct Call {
     query: Vec<(String, String)>,
     body: Option<String>,
     idempotency_key: Option<String>,
-    /// The version that must still stand.
+    /// The version that must still be current.
     seen: Option<u64>,
     waits: Duration,
     repeatable: bool,
-    /// Its answer goes on for as long as it is read.
+    /// Whether the answer goes on for as long as it is read.
     endless: bool,
-    /// The event after which it goes on.
+    /// The id of the event after which the answer continues.
     after: Option<String>,
 }
 
 impl Call {
-    /// Reads something.
+    /// A call that reads something.
     pub(crate) fn get(path: impl Into<String>) -> Call {
         Call::new(Method::GET, path, None, true)
     }
 
-    /// Changes something. Repeated only if [`Call::repeatable`] says so.
+    /// A call that changes something. It is repeated only if [`Call::repeatable`] says so.
     pub(crate) fn post(path: impl Into<String>, body: impl Into<String>) -> Call {
         Call::new(Method::POST, path, Some(body.into()), false)
     }
 
-    /// Replaces something.
+    /// A call that replaces something.
     pub(crate) fn put(path: impl Into<String>, body: impl Into<String>) -> Call {
         Call::new(Method::PUT, path, Some(body.into()), false)
     }
 
-    /// Removes something.
+    /// A call that removes something.
     pub(crate) fn delete(path: impl Into<String>) -> Call {
         Call::new(Method::DELETE, path, None, false)
     }
@@ -75,12 +75,12 @@ impl Call {
         Call { method, path, query, body, idempotency_key, seen, waits, repeatable, endless, after }
     }
 
-    /// Follows something, after the event with this id if there is one.
+    /// A call with an endless answer, which begins after the event with this id if there is one.
     pub(crate) fn follow(path: impl Into<String>, after: Option<&str>) -> Call {
         Call { endless: true, after: after.map(str::to_owned), ..Call::get(path) }
     }
 
-    /// Only if this version still stands.
+    /// Makes the call fail unless this version is still current.
     pub(crate) fn if_match(mut self, version: u64) -> Call {
         self.seen = Some(version);
         self
@@ -92,26 +92,26 @@ impl Call {
         self
     }
 
-    /// The server is asked to wait this long before it answers.
+    /// Says that the server is asked to wait this long before it answers.
     pub(crate) fn waits(mut self, wait: Duration) -> Call {
         self.waits = wait;
         self
     }
 
-    /// Doing it twice does no harm.
+    /// Says that repeating the call is harmless.
     pub(crate) fn repeatable(mut self) -> Call {
         self.repeatable = true;
         self
     }
 
-    /// Doing it twice is the same as once, by this key.
+    /// Says that a repeat has no further effect, because of this key.
     pub(crate) fn idempotency_key(mut self, key: impl Into<String>) -> Call {
         self.idempotency_key = Some(key.into());
         self.repeatable()
     }
 }
 
-/// What the server said, as it said it and as it reads.
+/// The answer of the server, as text and parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) text: String,
@@ -129,12 +129,12 @@ pub(crate) enum CallError {
     Refused(Box<Problem>),
 }
 
-/// A refusal, as the gateway put it.
+/// A refusal, as the gateway sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) status: u16,
     pub(crate) code: String,
-    /// What was asked for.
+    /// The kind of object that was asked for.
     noun: &'static str,
     detail: String,
     errors: Vec<String>,
@@ -157,18 +157,18 @@ impl Problem {
         }
     }
 
-    /// What a person needs to read.
+    /// The message for a person.
     pub(crate) fn words(&self) -> String {
         let code = if self.code.is_empty() { String::new() } else { format!(", {}", self.code) };
         let mut words = format!("{} ({}{code})", self.detail, self.status);
-        // One that is all there is to say was just said.
+        // If the detail is the only error, it is not repeated.
         for error in self.errors.iter().filter(|error| **error != self.detail) {
             words += &format!("\n  {error}");
         }
         words
     }
 
-    /// What to do about it, where that is known.
+    /// What the user can do about it, if known.
     fn hint(&self) -> Option<String> {
         Some(match (self.status, self.code.as_str()) {
             (401, _) => "give a valid key by --api-key or MUSTER_API_KEY".to_owned(),
@@ -199,7 +199,7 @@ impl From<CallError> for Failure {
     }
 }
 
-/// The API as one caller sees it.
+/// The API for one caller.
 pub(crate) struct Api {
     http: reqwest::Client,
     door: Door,
@@ -207,9 +207,9 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// A caller that has not called yet.
+    /// Creates a caller; it connects with its first call.
     pub(crate) fn new(door: Door) -> anyhow::Result<Api> {
-        // Whoever comes second finds it installed already, which is as good.
+        // This fails if it is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(2))
@@ -229,12 +229,12 @@ impl Api {
         self.door.urls.iter().map(alone).collect()
     }
 
-    /// The address that calls go to at the moment.
+    /// The address of the current gateway.
     pub(crate) fn url(&self) -> &str {
         &self.door.urls[self.current.load(Ordering::Relaxed) % self.door.urls.len()]
     }
 
-    /// Makes the call, again and elsewhere as far as it allows.
+    /// Makes the call, repeated and at other gateways as far as it allows.
     pub(crate) async fn call(&self, call: &Call) -> Result<Answer, CallError> {
         self.persist(call, async || {
             let response = self.once(call).await?;
@@ -245,7 +245,7 @@ impl Api {
         .await
     }
 
-    /// Makes the call, and leaves the answer to be read as it comes.
+    /// Makes the call, and returns the answer to be read as a stream.
     pub(crate) async fn open(&self, call: &Call) -> Result<reqwest::Response, CallError> {
         self.persist(call, async || {
             let begun = timeout(BEGIN, self.once(call)).await;
@@ -254,7 +254,7 @@ impl Api {
         .await
     }
 
-    /// Calls go to another gateway from now on.
+    /// Sends further calls to the next gateway.
     pub(crate) fn turn_away(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
@@ -272,13 +272,13 @@ impl Api {
             };
             if matches!(error, CallError::Unreachable { .. }) {
                 refusals += 1;
-                // With nobody there at all, an operator wants to know soon.
+                // If no gateway can be reached at all, an operator wants to know soon.
                 if refusals > 2 * self.door.urls.len() + 3 {
                     return Err(error);
                 }
                 self.turn_away();
             }
-            // Whoever has no room for one more that stays has none in a second either; another may.
+            // A gateway without room for one more endless call has none in a second either; another gateway may have.
             if matches!(&error, CallError::Refused(problem) if call.endless && problem.status == 503) {
                 self.turn_away();
             }
@@ -295,7 +295,7 @@ impl Api {
         (CallError::Unreachable { url: self.url().to_owned(), why }, wait)
     }
 
-    /// One try, up to the head of an answer that is no refusal.
+    /// Makes one try, up to the head of an answer that is not a refusal.
     async fn once(&self, call: &Call) -> Result<reqwest::Response, Tried> {
         let url = self.url();
         let mut request = self
@@ -333,7 +333,7 @@ impl Api {
     }
 }
 
-/// Why a try failed, and how long to wait before the next, if there may be one.
+/// Why a try failed, and how long to wait before the next one, if another is allowed.
 type Tried = (CallError, Option<Duration>);
 
 fn retry_after(response: &reqwest::Response) -> Duration {

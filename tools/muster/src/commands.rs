@@ -1,17 +1,20 @@
-//! The command line: one subcommand a file, and the few lines that turn arguments into a run.
-//! Everything runs on one thread; `dev` relies on that for the lives of its children.
+//! The command line: one file per subcommand, and the few lines that turn arguments into a run. Everything runs on
+//! one thread; `dev` relies on that, because its child processes are bound to the thread that started them.
 
 mod audit;
+mod backup;
 mod bench;
 mod cluster;
 mod config;
-mod dev;
+pub(crate) mod dev;
 mod dlq;
 mod doctor;
 mod drill;
 mod job;
 mod key;
+mod label;
 mod operation;
+mod stack;
 mod status;
 mod topic;
 mod whoami;
@@ -21,7 +24,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{api::Api, outcome, output::Format, target::Target};
+use crate::{
+    api::Api,
+    outcome,
+    output::{Asked, Format},
+    target::Target,
+};
 
 /// Muster: a distributed job coordinator
 #[derive(Parser, Debug)]
@@ -30,9 +38,9 @@ struct Cli {
     #[command(flatten)]
     target: Target,
 
-    /// Tables for people or JSON for programs
+    /// Tables for people, with every column if wide, or JSON for programs
     #[arg(short, long, global = true, value_enum, default_value_t)]
-    output: Format,
+    output: Asked,
 
     #[command(subcommand)]
     command: Command,
@@ -67,22 +75,28 @@ enum Command {
     Key(key::Key),
     #[command(name = "whoami")]
     WhoAmI(whoami::WhoAmI),
+    /// Describe a running stack, so that the other commands find it
+    #[command(subcommand)]
+    Stack(stack::StackCommand),
     Status(status::Status),
     Replicas(cluster::Replicas),
     Loops(cluster::Loops),
     Locks(cluster::Locks),
     Doctor(doctor::Doctor),
+    /// Back up what Redis holds, try a backup, and restore one
+    #[command(subcommand)]
+    Backup(backup::Backup),
     Bench(bench::Bench),
     Drill(drill::Drill),
 }
 
-/// Where a command talks to and how it prints.
+/// The API that a command calls, and its output format.
 pub(crate) struct Caller {
     pub(crate) api: Api,
     pub(crate) format: Format,
 }
 
-/// Reads the arguments and runs what they ask for.
+/// Parses the arguments and runs the command.
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -94,7 +108,8 @@ pub(crate) fn run() -> ExitCode {
 
 impl Cli {
     async fn run(self) -> anyhow::Result<()> {
-        let Cli { target, output: format, command } = self;
+        let Cli { target, output, command } = self;
+        let format = output.settle();
         let caller = || anyhow::Ok(Caller { api: Api::new(target.door()?)?, format });
         match command {
             Command::Dev(dev) => dev.run(target.state_file.as_deref()).await,
@@ -111,9 +126,11 @@ impl Cli {
             Command::Loops(loops) => loops.run(&caller()?).await,
             Command::Locks(locks) => locks.run(&caller()?).await,
             Command::Doctor(doctor) => doctor.run(&caller()?).await,
+            Command::Stack(stack) => stack.run(&target, format).await,
+            Command::Backup(backup) => backup.run(&target, format).await,
             Command::Status(status) => status.run(&caller()?, target.stack()?).await,
             Command::Bench(bench) => bench.run(&target, format).await,
-            Command::Drill(drill) => drill.run(format).await,
+            Command::Drill(drill) => drill.run(&target, format).await,
         }
     }
 }
@@ -149,7 +166,7 @@ mod tests {
     fn global_flags_stand_before_and_after_the_command() {
         for line in ["muster --tenant a job get x -o json", "muster job get x --tenant a --output json"] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-            assert_eq!((cli.target.tenant.as_deref(), cli.output), (Some("a"), Format::Json));
+            assert_eq!((cli.target.tenant.as_deref(), cli.output), (Some("a"), Asked::Json));
         }
         assert!(Cli::try_parse_from(["muster", "job", "submit"]).is_err(), "neither topic nor file");
     }

@@ -1,18 +1,20 @@
-//! `muster`: the operator's commands, shell workers, and the local stack. Reads its arguments and
-//! hands them to `commands`; what a command's end means for a shell is said in `outcome`.
+//! `muster`: the operator's commands, shell workers, and the local stack. Passes its arguments to `commands`;
+//! `outcome` maps the end of a command to an exit code.
 
 mod api;
 mod commands;
 mod outcome;
 mod output;
+mod programs;
 mod record;
+mod redis;
 mod signals;
 mod spans;
 mod sse;
 mod stack;
 mod target;
 
-/// Workers run in this program too, and a job is a few dozen small allocations.
+/// Workers run in this program too, and each job makes a few dozen small allocations.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

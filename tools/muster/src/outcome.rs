@@ -1,22 +1,22 @@
-//! How a command ends: what it says to a person, and the exit code a script reads.
-//! Knows the contract's codes; leaves to others what went wrong.
+//! How a command ends: its message for a person, and the exit code for a script. Knows the contract's codes; leaves
+//! to others what went wrong.
 
 use std::process::ExitCode;
 
 /// The exit codes of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Something went wrong.
+    /// A general error.
     Error = 1,
-    /// The command was not understood.
+    /// The arguments are invalid.
     Usage = 2,
     /// No such job or key.
     NotFound = 3,
-    /// The command worked, the job did not.
+    /// The command succeeded, but the job did not.
     JobFailed = 4,
 }
 
-/// Why a command did not end well, with what to do about it.
+/// Why a command failed, and what the user can do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
@@ -26,12 +26,12 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// An error that the user may do something about, once told.
+    /// An error with this message, with exit code 1.
     pub(crate) fn new(message: impl Into<String>) -> Failure {
         Failure { message: message.into(), hint: None, code: Code::Error }
     }
 
-    /// The arguments make no sense together.
+    /// An error in the arguments.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
         Failure::new(message).with_code(Code::Usage)
     }
@@ -42,14 +42,14 @@ impl Failure {
         self
     }
 
-    /// Ends the process with another code.
+    /// Sets another exit code.
     pub(crate) fn with_code(mut self, code: Code) -> Failure {
         self.code = code;
         self
     }
 }
 
-/// Says on standard error how it ended, and gives the code for the shell.
+/// Prints an error to standard error, and returns the exit code.
 pub(crate) fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;

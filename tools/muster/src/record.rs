@@ -1,8 +1,7 @@
-//! A record of executions that costs next to nothing: which job, and when, by the machine's
-//! monotonic clock, which all of its processes share. Written by the worker of a bench, read by the
-//! bench. Entries are collected and written a few milliseconds later, each write whole entries only,
-//! so that several workers may share a file; a worker that is killed loses its last few, one that
-//! leaves in order none.
+//! A cheap record of executions: the job and the time, by the machine's monotonic clock, which all processes share.
+//! The worker of a bench writes it, and the bench reads it. Entries are collected and written a few milliseconds
+//! later. Each write has whole entries only, so that several workers may share a file. A killed worker loses its last
+//! few entries, a worker that leaves in order none.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,19 +14,19 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Bytes of an entry: the job's id as text, then the time.
+/// The size of an entry in bytes: the job's id as text, then the time.
 pub(crate) const ENTRY: usize = ID + 8;
 const ID: usize = 36;
 /// How long entries are collected before they are written.
 const COLLECT: Duration = Duration::from_millis(5);
 
-/// Microseconds by the clock that every process of this machine shares.
+/// Microseconds by the clock that all processes of this machine share.
 pub(crate) fn now_us() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|_| nix::sys::time::TimeSpec::new(0, 0));
     now.tv_sec().unsigned_abs() * 1_000_000 + now.tv_nsec().unsigned_abs() / 1_000
 }
 
-/// Writes executions down.
+/// Records executions.
 pub(crate) struct Recorder {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
@@ -61,7 +60,7 @@ impl Recorder {
         Ok(Recorder { shared, writer: Some(writer) })
     }
 
-    /// This job begins now.
+    /// Records that this job begins now.
     pub(crate) fn note(&self, job: &str) {
         let at = now_us().to_le_bytes();
         let mut noted = self.shared.lock();
@@ -110,7 +109,7 @@ fn keep_writing(mut file: File, shared: &Shared) {
     }
 }
 
-/// The entries of a file, each with its time in microseconds; bytes that are none are left out.
+/// The entries of a file, each with its time in microseconds; invalid bytes are left out.
 pub(crate) fn entries(bytes: &[u8]) -> impl Iterator<Item = (&str, u64)> {
     bytes.chunks_exact(ENTRY).filter_map(|entry| {
         let (id, at) = entry.split_at(ID);

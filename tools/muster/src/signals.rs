@@ -1,8 +1,8 @@
-//! The signals that ask us to stop.
+//! The signals that ask this program to stop.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Hears SIGINT, SIGTERM and SIGHUP, as often as they come.
+/// Receives SIGINT, SIGTERM and SIGHUP, any number of times.
 pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -19,7 +19,7 @@ impl StopSignals {
         })
     }
 
-    /// Waits for the next one. Cancel-safe.
+    /// Waits for the next signal. Cancel-safe.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => (),

@@ -1,5 +1,4 @@
-//! Durations as people write them: `250ms`, `30s`, `5m`, `2h`. A bare number is refused, because
-//! nobody can tell which unit was meant.
+//! Durations as people write them: `250ms`, `30s`, `5m`, `2h`. A bare number is refused, because its unit is unknown.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A duration as a person reads it.
+/// A duration for people.
 pub(crate) fn show(span: Duration) -> String {
     match span.as_millis() {
         ms if ms < 1_000 => format!("{ms}ms"),

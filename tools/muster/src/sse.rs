@@ -1,30 +1,30 @@
-//! Server-sent events, taken apart as they come. Knows the format; leaves to others what they say.
+//! Parses server-sent events from a stream. Knows the format; leaves to others the meaning of the events.
 
-/// Reads one connection after the other, and remembers where it has come to.
+/// Reads one connection after the other, and remembers its position.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// The line that is not whole yet.
+    /// The incomplete line.
     rest: Vec<u8>,
     /// The last line ended with CR: an LF that follows is part of its end.
     after_cr: bool,
     data: String,
     id: Option<String>,
-    /// The last id whose event was whole.
+    /// The id of the last complete event.
     seen: Option<String>,
 }
 
 impl Reader {
-    /// Where to go on.
+    /// The id after which to continue.
     pub(crate) fn last_id(&self) -> Option<&str> {
         self.seen.as_deref()
     }
 
-    /// A new connection begins: what was half read comes again.
+    /// Begins a new connection: an event that was half read comes again.
     pub(crate) fn begin(&mut self) {
         *self = Reader { seen: self.seen.take(), ..Reader::default() };
     }
 
-    /// Takes what has come; the data of the events that are whole now.
+    /// Adds received bytes, and returns the data of the events that are complete now.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut whole = Vec::new();
         for &byte in bytes {

@@ -1,6 +1,6 @@
-//! The state file of a local stack: written by `muster dev`, read by every other command, by
-//! tests and by chaos tools. It holds the API key, so only its owner may read it. A reader never
-//! sees half of it: it is replaced by a rename.
+//! The state file of a stack: written by `muster dev` and by `muster stack from-compose`, read by every
+//! other command, by tests and by chaos tools. It holds the API key and the passwords of the stores, so
+//! only its owner may read it. A reader never sees half of it: it is replaced by a rename.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,9 +12,15 @@ use std::{
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// What runs, and where.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The processes of a stack, and their addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stack {
+    /// What runs the processes, if it is not `muster dev`: `compose`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
+    /// The name of the compose project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) project: Option<String>,
     pub(crate) api_key: String,
     pub(crate) redis_url: String,
     pub(crate) nats_url: String,
@@ -33,21 +39,24 @@ pub(crate) struct Process {
     pub(crate) grpc: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) admin: Option<String>,
-    /// Where a Redis or NATS node listens for its clients.
+    /// The client address of a Redis or NATS node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) addr: Option<String>,
-    /// Where a NATS node tells what it counts.
+    /// The monitoring address of a NATS node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) monitor: Option<String>,
+    /// The container that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<String>,
 }
 
 impl Stack {
-    /// Where it is unless somebody says otherwise.
+    /// The default path.
     pub(crate) fn default_path() -> PathBuf {
         PathBuf::from(".muster/stack.json")
     }
 
-    /// Reads it; `None` when there is no such file.
+    /// Reads the state file; `None` when there is no such file.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Option<Stack>> {
         let text = match fs::read(path) {
             Ok(text) => text,
@@ -58,7 +67,7 @@ impl Stack {
         Ok(Some(stack))
     }
 
-    /// Replaces it in one step.
+    /// Replaces the state file in one step.
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
@@ -71,7 +80,7 @@ impl Stack {
     }
 }
 
-/// Writes a file that only its owner may read, so that others see the old one or the new one.
+/// Writes a file that only its owner may read. Other processes see either the old file or the new one.
 pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -103,6 +112,7 @@ mod tests {
             redis_url: "redis://127.0.0.1:1".into(),
             nats_url: "nats://127.0.0.1:2".into(),
             processes: vec![gateway, redis],
+            ..Stack::default()
         }
     }
 

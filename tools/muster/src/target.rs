@@ -1,4 +1,5 @@
-//! Which stack a command talks to: flags before environment before the state file of a local one.
+//! Which stack a command uses: flags take precedence over the environment, and that over the state file of a local
+//! stack.
 
 use std::path::PathBuf;
 
@@ -29,7 +30,7 @@ pub(crate) struct Target {
     pub(crate) state_file: Option<PathBuf>,
 }
 
-/// Where the API is and how to get in.
+/// The addresses of the API, and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Door {
     pub(crate) urls: Vec<String>,
@@ -38,14 +39,14 @@ pub(crate) struct Door {
 }
 
 impl Target {
-    /// The local stack, if there is one. A state file that was asked for by name must exist.
+    /// The local stack, if there is one. A state file that is named explicitly must exist.
     pub(crate) fn stack(&self) -> anyhow::Result<Option<Stack>> {
         let path = self.state_file.clone().unwrap_or_else(Stack::default_path);
         let stack = Stack::read(&path)?;
         if stack.is_none() && self.state_file.is_some() {
             let failure = Failure::new(format!("there is no state file {}", path.display()));
             return Err(failure
-                .hint("`muster dev` writes it once the stack is up, and removes it when it stops")
+                .hint("`muster dev` writes it once the stack is up; `muster stack from-compose` writes it for a compose stack")
                 .into());
         }
         Ok(stack)
@@ -68,7 +69,11 @@ impl Target {
         };
         if urls.is_empty() {
             let failure = Failure::new("no stack found").with_code(Code::Error);
-            return Err(failure.hint("start one with `muster dev`, or give --url (MUSTER_URL)").into());
+            return Err(failure
+                .hint(
+                    "start one with `muster dev`, read one by `muster stack from-compose`, or give --url (MUSTER_URL)",
+                )
+                .into());
         }
         if let Some(bad) = urls.iter().find(|u| !u.starts_with("http://") && !u.starts_with("https://")) {
             return Err(Failure::usage(format!("{bad:?} is no URL")).hint("like http://127.0.0.1:8081").into());
@@ -98,6 +103,7 @@ mod tests {
             redis_url: String::new(),
             nats_url: String::new(),
             processes: vec![gateway(1), gateway(2)],
+            ..Stack::default()
         }
     }
 

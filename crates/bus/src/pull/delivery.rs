@@ -1,4 +1,4 @@
-//! One message taken from a consumer, and the ways to answer for it.
+//! One message taken from a consumer, and the ways to acknowledge it.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ use crate::{
     subjects::{self, short_hash},
 };
 
-/// How long a dead letter may take to its stream.
+/// How long writing a dead letter to its stream may take.
 const LETTER_LIMIT: Duration = Duration::from_secs(10);
-/// When an unreadable message comes again whose dead letter could not be written, or whose jobs nobody rejected.
+/// When an unreadable message is redelivered whose dead letter could not be written, or whose jobs were not rejected.
 const LETTER_AGAIN: Duration = Duration::from_secs(5);
 
-/// A message, read.
+/// A message after decoding.
 pub struct Delivery {
-    /// Where it was published.
+    /// The subject that it was published on.
     pub subject: String,
-    /// Who sent it, when; its body is in `body`.
+    /// The sender and the time; the content is in `body`.
     pub envelope: Envelope,
-    /// What it says.
+    /// The content of the message.
     pub body: Body,
-    /// How often it has been delivered, this time included.
+    /// How often the message has been delivered, including this time.
     pub delivered: u64,
-    /// Its sequence on the stream.
+    /// The message's sequence on the stream.
     pub sequence: u64,
-    /// When the stream took it, in nanoseconds by the server's clock: the same however often it is delivered.
+    /// When the stream stored the message, in nanoseconds by the server's clock: the same for every delivery.
     pub stored_at: u64,
-    /// Answers for it; may be kept when the rest is taken apart.
+    /// Acknowledges the message; may be kept when the rest is taken apart.
     pub receipt: Receipt,
 }
 
@@ -52,8 +52,8 @@ impl Delivery {
         self.receipt.in_progress().await;
     }
 
-    /// Reads a message of this subject, if it has to be of one, and how many more stand behind it. `None` for
-    /// one that no consumer delivered: nobody can answer for it.
+    /// Reads a message, which must have this subject if one is given, and how many more messages wait behind it. `None`
+    /// for a message that no consumer delivered: it cannot be acknowledged.
     pub(super) fn read(bus: &Bus, filter: Option<&Subject>, message: Message) -> Option<(Read, u64)> {
         let reply = message.reply?;
         let Place { delivered, sequence, stored_at, pending, .. } = Place::parse(&reply)?;
@@ -78,9 +78,9 @@ impl Delivery {
         })
     }
 
-    /// Sees to offers that were taken out of it: their jobs are rejected, and for those that name none it is
-    /// kept as a dead letter. Gives back what is left to be handled; if none of that could be done it comes
-    /// again as a whole.
+    /// Handles the invalid offers that were removed from the message: rejects their jobs and, for offers that name no
+    /// job, writes a dead letter. Returns the rest to be handled. If any of that fails, the whole message is
+    /// redelivered.
     pub(super) async fn without(self, bad: Bad) -> Option<Delivery> {
         for fault in &bad.senseless {
             tracing::warn!(subject = %self.subject, "rejects a job whose offer makes no sense: {fault}");
@@ -98,20 +98,20 @@ impl Delivery {
     }
 }
 
-/// What a message turned out to be.
+/// The result of reading a message.
 pub(super) enum Read {
-    /// All of it makes sense.
+    /// The whole message makes sense.
     Whole(Delivery),
-    /// Some of its offers do not, and were taken out.
+    /// Some of its offers make no sense, and were removed.
     Partly(Delivery, Bad),
-    /// Nobody knows what it says, and why.
+    /// The message cannot be read, with the reason.
     Unreadable(Receipt, String),
-    /// Its consumer does not carry it.
+    /// The consumer does not carry this subject.
     Astray(Receipt),
 }
 
-/// The way to answer for a delivery. None of the answers is confirmed: when one is lost, or
-/// NATS is away, the message comes again after its ack wait.
+/// Acknowledges a delivery. No acknowledgement is confirmed: if one is lost, or NATS is away, the message is
+/// redelivered after its ack wait.
 #[derive(Clone)]
 pub struct Receipt {
     bus: Bus,
@@ -123,12 +123,12 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Handled: it does not come again.
+    /// Handled: the message is not redelivered.
     pub async fn ack(&self) {
         self.say(Bytes::from_static(b"+ACK")).await;
     }
 
-    /// Not now: it comes again, to whoever asks, after `delay`.
+    /// Not now: the message is redelivered, to any process that asks, after `delay`.
     pub async fn nak(&self, delay: Duration) {
         let word = match delay.as_nanos() {
             0 => Bytes::from_static(b"-NAK"),
@@ -137,14 +137,14 @@ impl Receipt {
         self.say(word).await;
     }
 
-    /// Still at it: its ack wait begins anew.
+    /// Still working: the ack wait begins anew.
     pub async fn in_progress(&self) {
         self.say(Bytes::from_static(b"+WPI")).await;
     }
 
-    /// Nobody can handle it: the jobs that it offers by its header are rejected, it is kept as a dead
-    /// letter with the reason, and does not come again. If one of that cannot be done it does come
-    /// again. Also for a caller who finds that a message carries something else than its subject should.
+    /// The message cannot be handled: rejects the jobs that its header names, writes a dead letter with the reason, and
+    /// stops redelivery. If any of that fails, the message is redelivered. Also for a caller that finds a body which
+    /// does not belong on the subject.
     pub async fn reject(&self, reason: &str) {
         let jobs = offers::jobs_of(self.headers.as_ref());
         match self.bus.reject_jobs(&self.subject, &jobs).await && self.bury(reason).await {
@@ -153,7 +153,7 @@ impl Receipt {
         }
     }
 
-    /// Keeps it as a dead letter; false if that cannot be written.
+    /// Writes a dead letter; false if that fails.
     async fn bury(&self, reason: &str) -> bool {
         Undecodable { subject: &self.subject, detail: reason }.emit();
         let letter = DeadLetter {
@@ -166,8 +166,8 @@ impl Receipt {
         self.bus.publish_within(&subjects::dlq(), Some(&id), None, body, LETTER_LIMIT).await.is_ok()
     }
 
-    /// Not for this consumer, though the server delivered it here: the one that carries it gets it all the same. It
-    /// does not come here again, unless the stream would forget it for that one, too.
+    /// The server delivered a message that this consumer does not carry; the consumer that carries it gets it as well.
+    /// Stops redelivery here, unless the stream would then delete it for that consumer, too.
     pub(super) async fn pass_on(&self, stream: Stream) {
         tracing::warn!(event = "astray", subject = %self.subject, "nats delivered what this consumer does not carry");
         if stream != Stream::Jobs {
@@ -175,31 +175,31 @@ impl Receipt {
         }
     }
 
-    /// It does not come again, whoever might want it.
+    /// Stops redelivery to any process.
     async fn terminate(&self) {
         self.say(Bytes::from_static(b"+TERM")).await;
     }
 
     async fn say(&self, word: Bytes) {
-        // Away: it will be delivered again, which every handler must bear anyway.
+        // If NATS is away, the message is redelivered, which every handler must tolerate anyway.
         let _ = self.bus.tell(self.reply.clone(), word).await;
     }
 }
 
-/// What the subject of an ack says about its delivery.
+/// What the reply subject of a message says about its delivery.
 #[derive(Debug, PartialEq)]
 pub(super) struct Place {
     delivered: u64,
     pub(super) sequence: u64,
-    /// The how-manieth delivery of its consumer this is.
+    /// The number of this delivery among all deliveries of its consumer.
     pub(super) nth: u64,
     stored_at: u64,
     pending: u64,
 }
 
 impl Place {
-    /// `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`,
-    /// on newer servers with domain and account before the stream.
+    /// Parses `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`; newer servers put
+    /// domain and account before the stream.
     pub(super) fn parse(reply: &str) -> Option<Place> {
         let parts: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
         let at = match parts.len() {

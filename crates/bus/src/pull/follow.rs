@@ -1,11 +1,11 @@
 //! Following the stream of events, from now on.
 //!
-//! Promises: every message after the first [`Told::From`] is told once and in order, with its place,
-//! through breaks of the connection, a consumer that is gone and one that never delivers. After each of
-//! these `From` says where it goes on: that is where it was, unless the stream was made anew or has
-//! forgotten something meanwhile. It never gives up. The consumer is nobody else's, is acked by nobody,
-//! and the server removes it soon after its follower has died. Leaves to others: what was before, and
-//! what it means that something is missing.
+//! The follower delivers every message after the first [`Told::From`] once and in order, with its position, through
+//! breaks of the connection, a consumer that is gone and one that never delivers. After each of these, `From` gives the
+//! position where it continues: the same as before, unless the stream was recreated or has lost messages in the
+//! meantime. It never gives up. The consumer belongs to this follower alone, messages are not acked, and the server
+//! removes the consumer soon after its follower has died. The caller reads what came before, and decides what to do
+//! about missing messages.
 
 use std::time::Duration;
 
@@ -28,24 +28,24 @@ use crate::{
     subjects,
 };
 
-/// Messages that may be under way.
+/// How many messages may be requested ahead.
 const AHEAD: usize = 256;
-/// How long the server keeps the consumer when nobody asks.
+/// How long the server keeps the consumer when no requests come.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What a follower hears.
+/// What a follower delivers.
 #[derive(Debug)]
 pub enum Told {
-    /// What follows comes after this place.
+    /// The following messages come after this position.
     From(Mark),
     /// The next message.
     Events(Events),
 }
 
-/// Somebody who follows.
+/// A follower of the stream of events.
 pub struct Follower {
     bus: Bus,
-    /// How far it has come.
+    /// The position that the follower has reached.
     at: Option<Mark>,
     open: Option<Open>,
     tries: u32,
@@ -55,7 +55,7 @@ struct Open {
     inbox: Inbox,
     /// The consumer: stream and name.
     place: String,
-    /// None once it has delivered something.
+    /// None once the consumer has delivered something.
     proof: Option<Proof>,
     delivered: u64,
 }
@@ -67,15 +67,15 @@ struct Made {
 }
 
 impl Bus {
-    /// Follows the stream of events from now on: from when [`Follower::next`] first answers.
+    /// Follows the stream of events from the moment when [`Follower::next`] first answers.
     pub fn follow_events(&self) -> Follower {
         Follower { bus: self.clone(), at: None, open: None, tries: 0 }
     }
 }
 
 impl Follower {
-    /// What comes next, however long it takes. Nothing is lost when the future is dropped, but an attempt
-    /// to connect begins anew.
+    /// Waits for the next item, however long it takes. Nothing is lost when the future is dropped, but an attempt to
+    /// connect begins anew.
     pub async fn next(&mut self) -> Told {
         loop {
             match self.turn().await {
@@ -90,14 +90,14 @@ impl Follower {
         }
     }
 
-    /// Ends it, so that the server need not wait to see that nobody is there.
+    /// Ends the follower and deletes its consumer, so that the server does not keep the consumer until it is idle.
     pub async fn close(mut self) {
         self.leave().await;
     }
 
     async fn leave(&mut self) {
         if let Some(Open { place, .. }) = self.open.take() {
-            // Unheard, it goes by itself.
+            // If this message is lost, the server removes the consumer by itself.
             let _ = self.bus.tell(format!("$JS.API.CONSUMER.DELETE.{place}").into(), Default::default()).await;
         }
     }
@@ -123,7 +123,7 @@ impl Follower {
         }
     }
 
-    /// A consumer of its own that begins where this one has come to.
+    /// Creates a consumer that begins at this follower's position.
     async fn open(&mut self) -> Result<Mark, BusError> {
         let (bus, stream) = (&self.bus, Stream::Events);
         bus.connected().await;
@@ -144,7 +144,8 @@ impl Follower {
         let asked = json!({ "stream_name": stream.name(), "config": config });
         let made: Made = bus.api(&format!("CONSUMER.CREATE.{}", stream.name()), &asked).await?;
         compare("the consumer of events", &config, &made.config)?;
-        // One that was made on another stream would give its messages for those of this one.
+        // A consumer that was created on another stream would deliver that stream's messages as if they were of this
+        // one.
         if bus.events_span().await?.epoch != span.epoch {
             return Err(BusError::away("the stream of events was made anew"));
         }
@@ -156,7 +157,7 @@ impl Follower {
 }
 
 impl Open {
-    /// The next message, if that is what came. An error means that there must be another consumer.
+    /// The next message, if one arrived. An error means that the follower needs another consumer.
     async fn heard(&mut self, bus: &Bus) -> Result<Option<(Place, bytes::Bytes)>, BusError> {
         let silent_at = self.inbox.heard + self.inbox.patience();
         let look_at = self.proof.as_ref().map_or(silent_at, Proof::due_at);

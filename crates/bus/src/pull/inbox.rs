@@ -1,4 +1,4 @@
-//! One subscription to which the server delivers, and the account of what it still owes.
+//! One subscription to which the server delivers, and the count of messages that the server still owes.
 
 use std::time::Duration;
 
@@ -9,43 +9,49 @@ use tokio::time::Instant;
 
 use crate::{Bus, BusError, jetstream::nanos};
 
-/// How often the server says that a request still stands.
+/// How often the server confirms that a request is still open.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Silence after which it does not.
+/// After this much silence, a request counts as lost.
 const SILENCE: Duration = Duration::from_millis(2_500);
-/// How long a standing request stands before it is made again.
-const STANDING: Duration = Duration::from_secs(30);
+/// How long a standing request stays open before it is made again. Short: while it is open, the server may send
+/// messages to a frozen process.
+const STANDING: Duration = Duration::from_secs(1);
+/// How late the server may end a standing request before the request counts as lost.
+const STANDING_GRACE: Duration = Duration::from_millis(750);
 
-/// What can be asked of the server.
+/// No limit on silence.
+const UNLIMITED: Duration = Duration::from_secs(3_600);
+
+/// The kinds of requests to the server.
 pub(super) enum Ask {
-    /// So many, as they come.
+    /// This many messages, as they come.
     Standing(usize),
-    /// At most so many, of what is there.
+    /// At most this many of the messages that are there now.
     AtOnce(usize),
-    /// The next one, within a time.
+    /// The next message, within this time.
     One(Duration),
 }
 
-/// What a message turned out to be.
+/// The kind of an arrived message.
 pub(super) enum Arrived {
     Message,
     Heartbeat,
-    /// A request has ended with part of it unserved.
+    /// A request has ended before it was fully served.
     Ended,
 }
 
 pub(super) struct Inbox {
     pub(super) source: Subscriber,
-    /// How often the connection had broken when it was opened: what was asked before the
-    /// next break is lost.
+    /// How often the connection had broken when the inbox was opened: requests are lost at the next break.
     pub(super) breaks: u64,
-    /// Messages that the server still owes us.
+    /// The number of messages that the server still owes.
     pub(super) left: usize,
-    /// When the server last said anything, or was last asked.
+    /// When the server last sent anything, or was last asked.
     pub(super) heard: Instant,
     prefix: String,
     asked: u64,
-    heartbeats: bool,
+    /// How long the server may be silent while it owes messages.
+    patience: Duration,
     at_once: bool,
 }
 
@@ -56,7 +62,7 @@ impl Inbox {
         let opened = client.subscribe(format!("{prefix}.*")).await;
         let source = opened.map_err(|e| BusError::away(e.to_string()))?;
         let heard = Instant::now();
-        Ok(Inbox { source, breaks, left: 0, heard, prefix, asked: 0, heartbeats: false, at_once: false })
+        Ok(Inbox { source, breaks, left: 0, heard, prefix, asked: 0, patience: UNLIMITED, at_once: false })
     }
 
     /// Whether the server answers the request at once, in full or with its end.
@@ -66,32 +72,30 @@ impl Inbox {
 
     /// How long the server may be silent.
     pub(super) fn patience(&self) -> Duration {
-        match (self.left, self.heartbeats || self.at_once) {
-            (1.., true) => SILENCE,
-            // Nothing is owed, or the request ends by itself before silence would tell.
-            _ => Duration::from_secs(3_600),
-        }
+        if self.left > 0 { self.patience } else { UNLIMITED }
     }
 
-    /// Asks the consumer at this place: its stream and its name.
+    /// Sends a request to the consumer at this place: its stream and its name.
     pub(super) async fn ask(&mut self, bus: &Bus, place: &str, ask: Ask) -> Result<(), BusError> {
-        let (batch, expires) = match ask {
-            Ask::Standing(n) => (n, Some(STANDING)),
-            Ask::AtOnce(n) => (n, None),
-            Ask::One(within) => (1, Some(within)),
+        let (batch, expires, patience) = match ask {
+            Ask::Standing(n) => (n, Some(STANDING), STANDING + STANDING_GRACE),
+            Ask::AtOnce(n) => (n, None, SILENCE),
+            // A short request ends by itself before the silence limit.
+            Ask::One(within) => (1, Some(within), if within < SILENCE { UNLIMITED } else { SILENCE }),
         };
         self.at_once = expires.is_none();
-        self.heartbeats = expires.is_some_and(|within| within >= SILENCE);
+        self.patience = patience;
+        let heartbeats = expires.is_some_and(|within| within >= SILENCE);
         let mut request = json!({ "batch": batch });
         match expires {
             Some(within) => request["expires"] = nanos(within).into(),
             None => request["no_wait"] = true.into(),
         }
-        if self.heartbeats {
+        if heartbeats {
             request["idle_heartbeat"] = nanos(HEARTBEAT).into();
         }
         self.asked += 1;
-        // The end of a request comes to its own subject, which also says how large it was.
+        // The end of a request arrives on the request's own subject, which also contains its size.
         let reply = format!("{}.{}-{batch}", self.prefix, self.asked);
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{place}");
         let body = Bytes::from(request.to_string());
@@ -107,7 +111,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Keeps the account. An error means that this inbox is of no more use.
+    /// Updates the count. An error means that this inbox can no longer be used.
     pub(super) fn arrived(&mut self, message: &Message) -> Result<Arrived, BusError> {
         self.heard = Instant::now();
         let said = || message.description.clone().unwrap_or_default();
@@ -131,7 +135,7 @@ impl Inbox {
     }
 }
 
-/// How many messages of an ended request will not come: as the server says, else all of it.
+/// How many messages of an ended request will not come: the number from the server, else all of them.
 fn unserved(message: &Message) -> usize {
     let told = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
     let told = told.and_then(|value| value.as_str().parse().ok());

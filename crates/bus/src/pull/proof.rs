@@ -1,11 +1,11 @@
-//! Whether a consumer that was just made delivers at all.
+//! Checks whether a newly created consumer delivers at all.
 //!
-//! nats-server 2.9 sometimes makes a consumer that never does, when its stream is made again at the
-//! same moment by somebody else: requests stand, messages stand, heartbeats come, and nothing moves.
-//! So until the first message has come the server is asked, at growing intervals, whether it owes us
-//! one. A consumer that has never delivered anything while messages stand there, at two looks a
-//! second and a half apart, is deleted, and whoever pulls next makes it again. Nothing is lost by that: nothing
-//! had been delivered. Once it has delivered, it is never asked again.
+//! nats-server 2.9 sometimes creates a consumer that never delivers, when another process recreates its stream at the
+//! same moment: requests are open, messages wait, heartbeats come, and nothing moves. So until the first message has
+//! come, the server is asked at growing intervals whether messages are pending. If a consumer has never delivered
+//! anything while messages wait, at two checks a second and a half apart, it is deleted, and the next pull creates it
+//! again. Nothing is lost by that: nothing had been delivered. Once a consumer has delivered, it is never checked
+//! again.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use tokio::time::Instant;
 
 use crate::{Bus, BusError};
 
-/// Between a doubt and the look that settles it, and before the first look.
+/// The time between a first suspicion and the check that confirms it, and before the first check.
 const SOON: Duration = Duration::from_millis(1_500);
-/// Longest pause between two looks at a consumer that has had nothing to deliver yet.
+/// The longest pause between two checks of a consumer that has had nothing to deliver yet.
 const LATEST: Duration = Duration::from_secs(30);
 
 pub(super) struct Proof {
     due: Instant,
     pause: Duration,
-    /// When the consumer was made that owed us messages at the last look.
+    /// The creation time of the consumer that had pending messages at the last check.
     doubted: Option<String>,
 }
 
@@ -54,14 +54,14 @@ impl Proof {
         Instant::now() >= self.due
     }
 
-    /// True if it has delivered, to whomever. An error if it never did and never will: it has been
-    /// deleted, and must be made again.
+    /// Returns true if the consumer has delivered, to any process. Returns an error if it never did and never will: it
+    /// has been deleted, and must be created again.
     pub(super) async fn look(&mut self, bus: &Bus, place: &str) -> Result<bool, BusError> {
         let info = bus.api::<Info>(&format!("CONSUMER.INFO.{place}"), &Value::Null).await;
         let owed = match &info {
             Ok(info) if info.delivered.consumer_seq > 0 => return Ok(true),
             Ok(info) if info.num_pending > 0 => Some(info.created.clone()),
-            // Gone or away: the request that stands there will tell.
+            // The consumer is gone or NATS is away: the open request will show it.
             Ok(_) | Err(_) => None,
         };
         if owed.is_some() && owed == self.doubted {

@@ -1,9 +1,9 @@
-//! What the stream keeps of a subject, read again from a moment on.
+//! Reads again, from a moment on, the messages of a subject that the stream has kept.
 //!
-//! Promises: a reader of its own, of which the server forgets everything half a minute after the last
-//! question; what the schedulers share, and how far it has come, is not touched. In order, each message
-//! once, up to where the stream ended when the reader was told to begin. What cannot be read is passed over:
-//! it is a dead letter by now. Leaves to others: going on after a fault, from the sequence after the last.
+//! The reader has its own consumer, which the server removes half a minute after the last request. The consumer that
+//! the schedulers share, and its progress, are not touched. The reader delivers each message once and in order, up to
+//! the end that the stream had when the reader was created. Messages that cannot be read are skipped: they are dead
+//! letters by now. After a fault the caller continues with the sequence after the last one.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{Bus, BusError, Stream, Subject, jetstream::nanos};
 
-/// A reader that asks for nothing this long is forgotten.
+/// The server removes a reader that sends no request for this long.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Where a reader begins.
@@ -28,13 +28,13 @@ const IDLE: Duration = Duration::from_secs(30);
 pub enum RereadFrom {
     /// With the first message that is kept.
     Start,
-    /// With the first that was stored at this moment of the server's clock, or later.
+    /// With the first message that was stored at this moment of the server's clock, or later.
     Time(Time),
-    /// With this sequence, or the next of the subject.
+    /// With this sequence, or the next one of the subject.
     Sequence(u64),
 }
 
-/// A reader of what [`Stream::Sys`] keeps of one subject.
+/// A reader of the messages of one subject that [`Stream::Sys`] has kept.
 pub struct Reread {
     bus: Bus,
     name: String,
@@ -49,7 +49,7 @@ struct Made {
 }
 
 impl Bus {
-    /// A reader of what [`Stream::Sys`] keeps of a subject, up to the sequence `until`.
+    /// A reader of the messages of a subject that [`Stream::Sys`] has kept, up to the sequence `until`.
     pub async fn reread(&self, subject: &Subject, from: RereadFrom, until: u64) -> Result<Reread, BusError> {
         let stream = Stream::Sys.name();
         let mut config = json!({
@@ -79,8 +79,8 @@ impl Bus {
 }
 
 impl Reread {
-    /// The next messages with their sequences, `max` at most; none at the end. After an error this reader is
-    /// of no more use.
+    /// The next messages with their sequences, at most `max`; none at the end. After an error this reader can no longer
+    /// be used.
     pub async fn next(&mut self, max: usize) -> Result<Vec<(u64, Body)>, BusError> {
         let mut kept = Vec::new();
         while kept.is_empty() && !self.over {
@@ -98,10 +98,10 @@ impl Reread {
                             kept.push((delivery.sequence, delivery.body));
                             self.over = pending == 0;
                         }
-                        // Whoever it was for has made a dead letter of it.
+                        // The consumer that the message was meant for has made a dead letter of it.
                         Some((Read::Partly(..) | Read::Unreadable(..) | Read::Astray(..), _)) | None => {}
                     },
-                    // It had no more than this.
+                    // The stream held no more than this.
                     Arrived::Ended => self.over = true,
                     Arrived::Heartbeat => {}
                 }
@@ -110,7 +110,7 @@ impl Reread {
         Ok(kept)
     }
 
-    /// Says that no more is wanted. One that cannot be told forgets by itself.
+    /// Deletes the reader's consumer. If that fails, the server removes it by itself.
     pub async fn close(self) {
         let verb = format!("CONSUMER.DELETE.{}.{}", Stream::Sys.name(), self.name);
         let _ = self.bus.api::<Value>(&verb, &Value::Null).await;

@@ -1,4 +1,4 @@
-//! Servers that ask who we are. The client library leaves credentials in an address unused.
+//! Servers that require credentials. The client library ignores credentials in an address.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -10,14 +10,14 @@ use muster_testkit::{free_port, until};
 
 use crate::fixture::{SOON, loose_bus};
 
-/// A server that lets in only who knows its secret; without JetStream.
-struct Guarded {
+/// A server that requires a secret; without JetStream unless its configuration enables it.
+pub(crate) struct Guarded {
     port: u16,
     process: Child,
 }
 
 impl Guarded {
-    fn start(secret: &[&str]) -> Guarded {
+    pub(crate) fn start(secret: &[&str]) -> Guarded {
         let port = free_port();
         let process = Command::new("nats-server")
             .args(["-a", "127.0.0.1", "-p", &port.to_string()])
@@ -29,7 +29,7 @@ impl Guarded {
         Guarded { port, process }
     }
 
-    async fn lets_in(&self, who: &str) -> Bus {
+    pub(crate) async fn lets_in(&self, who: &str) -> Bus {
         let bus = loose_bus(&format!("nats://{who}127.0.0.1:{}", self.port)).await;
         until(SOON, "a connection", async || bus.is_connected().then_some(())).await;
         bus

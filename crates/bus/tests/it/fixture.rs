@@ -1,5 +1,5 @@
-//! A bus on a server of the test's own, messages to send over it, and a plain client to look
-//! behind its back.
+//! A bus on the test's own server, messages to send over it, and a plain client to inspect and alter the server
+//! independently of the bus.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -25,13 +25,13 @@ pub(crate) async fn bus(server: &NatsServer) -> Bus {
     bus
 }
 
-/// A bus that may or may not find its server.
+/// A bus that may or may not reach its server.
 pub(crate) async fn loose_bus(url: &str) -> Bus {
     let settings = BusSettings { request_timeout: Duration::from_secs(5), ..BusSettings::new(url, "test") };
     Bus::connect(settings).await.expect("the address can be read")
 }
 
-/// A client that knows nothing of ours.
+/// A client without any Muster code.
 pub(crate) async fn plain(server: &NatsServer) -> Client {
     async_nats::connect(server.url()).await.expect("the server answers")
 }
@@ -47,7 +47,7 @@ pub(crate) async fn stream_messages(client: &Client, stream: &str) -> u64 {
     js(client, &format!("STREAM.INFO.{stream}"), Value::Null).await["state"]["messages"].as_u64().expect("a count")
 }
 
-/// Waits until somebody waits for a message of this consumer.
+/// Waits until a pull request on this consumer is open.
 pub(crate) async fn is_waited_for(client: &Client, spec: &ConsumerSpec) {
     let verb = format!("CONSUMER.INFO.{}.{}", spec.stream.name(), spec.name);
     until(SOON, "a standing request", async || {
@@ -65,7 +65,7 @@ pub(crate) fn names(topic: &str) -> (Tenant, Topic) {
     (Tenant::parse("acme").expect("a good tenant"), Topic::parse(topic).expect("a good topic"))
 }
 
-/// A message whose number can be read back.
+/// A message with a number that can be read back.
 pub(crate) fn numbered(n: u64) -> Body {
     Body::Wake(v1::Wake { r#loop: "test".into(), in_us: n })
 }
@@ -101,7 +101,7 @@ pub(crate) async fn take(consumer: &Consumer, n: usize) -> Vec<u64> {
     numbers
 }
 
-/// So many messages. A fetch waits only a moment for the rest of what it was asked for.
+/// Collects this many messages. One fetch is not enough: it waits only a moment for the rest of its batch.
 pub(crate) async fn gathered(consumer: &Consumer, n: usize) -> Vec<Delivery> {
     let mut got = Vec::new();
     until(SOON, "as many as there are", async || {
@@ -112,7 +112,7 @@ pub(crate) async fn gathered(consumer: &Consumer, n: usize) -> Vec<Delivery> {
     got
 }
 
-/// One fetch, where the bus may be away.
+/// One fetch, while the bus may be away.
 pub(crate) async fn fetched(consumer: &Consumer, max: usize) -> Vec<Delivery> {
     consumer.fetch(max, Duration::from_millis(500)).await.unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The stream of events: followed as it grows, and read between two places.
+//! The stream of events: followed as it grows, and read between two positions.
 
 use muster_bus::{Bus, Follower, Mark, Told, subjects};
 use muster_testkit::{NatsServer, until};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::fixture::{SOON, bus, js, loose_bus, plain, stream_messages};
 
-/// Tells of events whose numbers can be read back; again until NATS takes it.
+/// Publishes events with numbers that can be read back; tries again until NATS takes them.
 async fn tell(bus: &Bus, versions: &[u32]) {
     let items = versions.iter().map(|version| JobEvent { version: *version, ..Default::default() }).collect();
     let body = Body::Event(EventGroup { items });
@@ -21,7 +21,7 @@ fn versions(items: &[JobEvent]) -> Vec<u32> {
     items.iter().map(|event| event.version).collect()
 }
 
-/// Where it goes on.
+/// The position where the follower continues.
 async fn from(follower: &mut Follower) -> Mark {
     match tokio::time::timeout(SOON, follower.next()).await.expect("in time") {
         Told::From(mark) => mark,
@@ -29,7 +29,7 @@ async fn from(follower: &mut Follower) -> Mark {
     }
 }
 
-/// The next message: where it stands, and what it says.
+/// The next message: its position and its content.
 async fn told(follower: &mut Follower) -> (Mark, Vec<u32>) {
     loop {
         match tokio::time::timeout(SOON, follower.next()).await.expect("in time") {
@@ -53,13 +53,13 @@ async fn a_follower_begins_with_what_comes_and_everybody_gives_it_the_same_place
     assert_eq!(told(&mut first).await, (place, vec![2, 3]));
     assert_eq!(told(&mut second).await, (place, vec![2, 3]));
 
-    // Read from the stream it is the same.
+    // Reading from the stream gives the same.
     let (span, read) = other.events_between(1, 9).await.unwrap();
     assert_eq!((span.epoch, span.first, span.last), (began.epoch, 1, 2));
     let read: Vec<_> = read.iter().map(|events| (events.mark.seq, versions(&events.items))).collect();
     assert_eq!(read, [(1, vec![1]), (2, vec![2, 3])]);
 
-    // Who has left leaves nothing behind.
+    // A closed follower leaves no consumer behind.
     first.close().await;
     second.close().await;
     let client = plain(&server).await;
@@ -85,7 +85,7 @@ async fn nothing_is_missed_or_told_twice_when_nats_is_killed() {
         let kept = u64::from(base + 100);
         until(SOON, "all to be kept", async || (stream_messages(&client, "MUSTER_EVENTS").await == kept).then_some(()))
             .await;
-        // Half are heard before, the others and what comes then after.
+        // Half of the messages are received before the kill, the rest and the new ones after it.
         while heard.len() < 50 {
             heard.push(told(&mut follower).await.1[0]);
         }
@@ -100,7 +100,7 @@ async fn nothing_is_missed_or_told_twice_when_nats_is_killed() {
         }
         assert_eq!(heard, (base..base + 200).collect::<Vec<_>>());
     }
-    // A consumer that is taken away is made again where it was.
+    // A deleted consumer is created again at its position.
     let client = plain(&server).await;
     let names = js(&client, "CONSUMER.NAMES.MUSTER_EVENTS", Value::Null).await;
     for name in names["consumers"].as_array().expect("names") {
@@ -123,7 +123,7 @@ async fn a_stream_that_is_made_anew_is_another_one() {
     tell(&bus, &[2]).await;
     assert_eq!(told(&mut follower).await, (Mark { seq: 1, ..anew }, vec![2]));
 
-    // All of one that was purged is gone, and nothing that came after.
+    // All messages of a purged stream are gone, but nothing that came after the purge.
     js(&client, "STREAM.PURGE.MUSTER_EVENTS", Value::Null).await;
     let span = bus.events_span().await.unwrap();
     assert_eq!((span.first, span.last), (2, 1));

@@ -1,4 +1,4 @@
-//! Group commit: few messages for many items, and everybody hears of its own.
+//! Group commit: few messages for many items, and every caller gets the result of its own item.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ fn item(n: u32, payload: usize) -> v1::Submit {
     v1::Submit { version: n, payload: vec![b'x'; payload].into(), ..Default::default() }
 }
 
-/// The versions of everything that stands on the stream, and in how many messages.
+/// The versions of all items on the stream, and the number of messages.
 async fn carried(bus: &Bus, n: usize) -> (Vec<u32>, usize) {
     let consumer = bus.consumer(ConsumerSpec::scheduler(subjects::submit())).await.unwrap();
     let (mut versions, mut messages) = (Vec::new(), 0);
@@ -92,7 +92,7 @@ async fn while_nats_is_away_everybody_hears_within_the_limit_and_afterwards_all_
     let publisher = publisher(&bus, &tasks, GroupSettings { limit, ..GroupSettings::bound(8) });
     server.kill9();
     let began = Instant::now();
-    // Far more than may wait: those without room hear in time as well.
+    // Far more items than may wait: callers without room get their answer in time as well.
     let outcomes = join_all((0..2_000).map(|n| publisher.publish(item(n, 10)))).await;
     assert!(outcomes.iter().all(|o| o.as_ref().is_err_and(BusError::is_transient)), "{:?}", outcomes[0]);
     assert!(began.elapsed() < limit + SOON, "{:?}", began.elapsed());

@@ -1,4 +1,4 @@
-//! What stands on the bus: empty only when the server says so, unknown otherwise.
+//! Inspecting the bus: empty only if the server says so, unknown otherwise.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::fixture::{SOON, bus, gathered, js, names, numbered, offer_group, offers_of, plain};
 
-/// Leads for as long as the test does.
+/// A lease that is held as long as the test runs.
 struct Leader;
 
 impl Leads for Leader {
@@ -71,7 +71,7 @@ async fn lines_are_counted_each_for_itself_however_many() {
     }
 }
 
-/// The server keeps a stream in files of some megabytes each, and removes one when all in it was acked.
+/// The server keeps a stream in files of some megabytes each, and removes a file when all its messages were acked.
 #[tokio::test]
 async fn what_stands_is_counted_though_the_first_of_a_subjects_messages_are_gone_with_their_file() {
     let server = NatsServer::start().await;
@@ -95,15 +95,15 @@ async fn what_stands_is_counted_though_the_first_of_a_subjects_messages_are_gone
     assert_eq!(bus.line_counts(&tenant, &topic, &[&line]).await, Ok(vec![all - acked]));
     assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(acked + 1)));
 
-    // Whoever listens anew, after the server has removed a consumer that nobody used, is brought all of them.
+    // A new consumer gets all of them, after the server has removed an unused one.
     let client = plain(&server).await;
     js(&client, &format!("CONSUMER.DELETE.MUSTER_JOBS.{}", consumer.spec().name), Value::Null).await;
     let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
     assert_eq!(gathered(&consumer, (all - acked) as usize).await.len() as u64, all - acked);
 }
 
-/// What a killed server may come back with: a message that its consumer has acked. Made here by
-/// putting the message blocks of an earlier moment back.
+/// A killed server may come back with a message that its consumer has acked. The test creates that state by restoring
+/// the message blocks of an earlier moment.
 #[tokio::test]
 async fn acked_offers_that_a_server_brought_back_are_swept_and_no_others() {
     let server = NatsServer::start().await;
@@ -120,8 +120,8 @@ async fn acked_offers_that_a_server_brought_back_are_swept_and_no_others() {
     let before: Vec<_> = files(&blocks).into_iter().map(|file| (std::fs::read(&file).unwrap(), file)).collect();
     server.restart().await;
     bus.connected().await;
-    // The server writes down what was acked a moment later; stopped before that it would deliver it again. It may
-    // write between two acks, so one at a time.
+    // The server writes acks to disk a moment later; if it stopped before that, it would redeliver the messages. It may
+    // write between two acks, so ack one at a time.
     let state = server.store().join("jetstream/$G/streams/MUSTER_JOBS/obs").join(&spec.name).join("o.dat");
     for (delivery, left) in taken.iter().zip([2, 1]) {
         let unacked = std::fs::read(&state).unwrap_or_default();
@@ -142,7 +142,7 @@ async fn acked_offers_that_a_server_brought_back_are_swept_and_no_others() {
     assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(2));
     assert_eq!(bus.oldest(&subject).await, Known::Oldest(Time(30)));
     assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(0), "what was never acked stays");
-    // It was delivered before the restart, and comes again once nobody has acked it in time.
+    // The message was delivered before the restart, and is redelivered because it was not acked in time.
     let again = until(3 * SOON, "the last one", async || consumer.fetch(1, SOON).await.ok()?.pop()).await;
     again.ack().await;
     until(SOON, "an empty subject", async || (bus.oldest(&subject).await == Known::Empty).then_some(())).await;
@@ -161,7 +161,7 @@ async fn an_offer_that_a_purge_made_the_server_forget_is_swept() {
     let _taken = gathered(&consumer, 2).await;
     assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(0), "delivered and not acked yet");
     js(&client, "STREAM.PURGE.MUSTER_JOBS", serde_json::json!({ "filter": subject.as_str(), "seq": 2 })).await;
-    // A later server keeps what is out; then there is nothing to sweep, and it comes again.
+    // A later server keeps the unacked deliveries; then there is nothing to sweep, and the message is redelivered.
     let forgotten = bus.consumer_state(&spec).await.unwrap().unacked == 0;
     bus.publish(&subject, None, None, offer_group(&[30])).await.unwrap();
     assert_eq!(bus.sweep_acked_offers(&Leader).await, Ok(0), "while something is out nothing is concluded");
@@ -258,7 +258,7 @@ async fn the_oldest_unhandled_submit_is_the_one_after_the_ack_floor() {
     got[0].ack().await;
     let oldest = async |wanted| (bus.oldest_unhandled_submit().await == wanted).then_some(());
     until(SOON, "the second", async || oldest(Known::Oldest(Time(20))).await).await;
-    // Out of order: the floor waits for the oldest.
+    // Acked out of order: the floor waits for the oldest message.
     got[2].ack().await;
     until(SOON, "one unacked", async || {
         (bus.consumer_state(consumer.spec()).await.unwrap().unacked == 1).then_some(())

@@ -1,4 +1,4 @@
-//! The bus against real NATS servers: what it promises, through restarts, wipes and kills.
+//! Tests of the bus against real NATS servers: its guarantees, through restarts, wipes and kills.
 
 mod cluster;
 mod credentials;
@@ -13,3 +13,4 @@ mod recovery;
 mod reread;
 mod streams;
 mod talking;
+mod vitals;

@@ -1,5 +1,5 @@
-//! Offers that cannot be read, or make no sense where they stand: their jobs are rejected through
-//! `start`, what names no job becomes a dead letter, and neighbours are handed on.
+//! Offers that cannot be read, or make no sense on their subject: their jobs are rejected through `start`, a message
+//! that names no job becomes a dead letter, and valid offers beside them are delivered.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ fn offers() -> ConsumerSpec {
     ConsumerSpec::offers(&tenant, &topic)
 }
 
-/// Says of every start that this became of it, and writes down what was asked.
+/// Answers every start request with this verdict, and records the requests.
 async fn answering(bus: &Bus, tasks: &Tasks, verdict: Verdict) -> Arc<Mutex<Vec<StartAsk>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let mut asks = bus.subscribe(&subjects::start(), Some(subjects::SCHEDULERS)).await.unwrap();
@@ -45,7 +45,7 @@ async fn answering(bus: &Bus, tasks: &Tasks, verdict: Verdict) -> Arc<Mutex<Vec<
     asked
 }
 
-/// The next so many dead letters.
+/// The next `n` dead letters.
 async fn letters(bus: &Bus, n: usize) -> Vec<DeadLetter> {
     let consumer = bus.consumer(ConsumerSpec::gateway(subjects::dlq())).await.unwrap();
     let mut found = Vec::new();
@@ -90,7 +90,7 @@ async fn offers_that_make_no_sense_are_taken_out_of_their_group_and_their_jobs_r
     assert_eq!(letter.reason, "offer 3 of 3: field job_id: 5 bytes instead of 16");
     assert_eq!(muster_wire::decode(letter.original).unwrap().1, Body::Offer(OfferGroup { items }), "as it came");
 
-    // Nothing good in it: nobody hears of it.
+    // No valid offer in it: no caller gets the message.
     bus.publish(&offers_of("t"), None, None, Body::Offer(OfferGroup { items: vec![astray] })).await.unwrap();
     bus.publish(&offers_of("t"), None, None, Body::Offer(OfferGroup { items: vec![offer(2)] })).await.unwrap();
     let delivery = until(SOON, "the next good one", async || fetched(&consumer, 10).await.pop()).await;
@@ -106,10 +106,10 @@ async fn a_message_that_nobody_can_read_has_the_jobs_rejected_that_its_header_na
     let (bus, client) = (bus(&server).await, plain(&server).await);
     let (subject, consumer) = (offers_of("t"), bus.consumer(offers()).await.unwrap());
 
-    // What we publish names its jobs.
+    // Published offers name their jobs in the header.
     let group = Body::Offer(OfferGroup { items: vec![offer(1), offer(2)] });
     let mut heard = client.subscribe(subject.to_string()).await.unwrap();
-    // The server answers in order: from here on it knows of the subscription.
+    // The server answers in order: from here on it knows the subscription.
     js(&client, "INFO", Value::Null).await;
     bus.publish(&subject, None, None, group).await.unwrap();
     let headers = heard.next().await.unwrap().headers.unwrap();
@@ -117,7 +117,7 @@ async fn a_message_that_nobody_can_read_has_the_jobs_rejected_that_its_header_na
     assert_eq!(named.as_str().split(',').count(), 2);
     consumer.fetch(1, SOON).await.unwrap().pop().expect("the good one").ack().await;
 
-    // The same jobs in a message of a later release, in one that is broken, and in one that is no offer.
+    // The same jobs in a message of a later release, in a broken one, and in one that is not an offer.
     let newer = encode(&Envelope { format: FORMAT + 1, ..Default::default() });
     let plain_js = async_nats::jetstream::new(client.clone());
     let mut with_jobs = HeaderMap::new();
@@ -127,7 +127,7 @@ async fn a_message_that_nobody_can_read_has_the_jobs_rejected_that_its_header_na
         let sent = plain_js.publish_with_headers(subject.to_string(), with_jobs.clone(), bytes).await;
         sent.unwrap().await.unwrap();
     }
-    // As long as no scheduler says that its jobs are ended, each comes again.
+    // Until a scheduler confirms that its jobs have ended, each message is redelivered.
     let reject = async || {
         for delivery in fetched(&consumer, 10).await {
             delivery.receipt.reject("not an offer").await;

@@ -75,7 +75,7 @@ async fn an_ack_lost_with_its_connection_does_not_make_two_messages() {
     let subject = subjects::submit();
     let published = bus.publish(&subject, None, None, numbered(1));
     let fault = async {
-        // It is stored, and its ack is held back; then the connection goes.
+        // The message is stored, and its ack is held back; then the connection breaks.
         until(SOON, "the message to be stored", async || {
             (stream_messages(&client, "MUSTER_SYS").await == 1).then_some(())
         })

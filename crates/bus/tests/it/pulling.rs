@@ -1,4 +1,4 @@
-//! Fetching: at once, no more than asked, again after a nak, and never what cannot be read.
+//! Fetching: at once, no more than asked, again after a nak, and never a message that cannot be read.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,7 +14,8 @@ use crate::fixture::{
 };
 
 const LONG: Duration = Duration::from_secs(8);
-/// Long for a busy machine, and less than a fetch that has nothing waits, or a message that is out.
+/// Long enough for a busy machine, but less than an empty fetch waits, and less than the ack wait of a delivered
+/// message.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn offers(topic: &str) -> ConsumerSpec {
@@ -71,7 +72,7 @@ async fn a_worker_takes_only_what_it_has_room_for() {
     let _got = gathered(&mine, 4).await;
     let info = js(&client, &format!("CONSUMER.INFO.MUSTER_JOBS.{}", spec.name), Value::Null).await;
     assert_eq!((info["num_ack_pending"].as_u64(), info["num_pending"].as_u64()), (Some(4), Some(6)));
-    // The rest is there for others, at once.
+    // The other consumer gets the rest at once.
     let (rest, mut total) = (Instant::now(), 0);
     while total < 6 {
         total += other.fetch(100, LONG).await.unwrap().len();
@@ -79,7 +80,7 @@ async fn a_worker_takes_only_what_it_has_room_for() {
     assert_eq!(total, 6);
     assert!(rest.elapsed() < AT_ONCE, "{:?}", rest.elapsed());
 
-    // After a wait, too: no request is left behind that would take one more.
+    // The same after a wait: no open request is left behind that would take one more message.
     let late = async {
         is_waited_for(&client, &spec).await;
         for n in 10..15 {
@@ -184,8 +185,8 @@ async fn a_replica_that_stops_gives_back_what_it_had_not_begun() {
     first.ack().await;
     leaving.close().await;
     let closed = Instant::now();
-    // About once in a thousand tries nats-server 2.9 answers a give-back by sending another message twice, and sends
-    // the right one after its ack wait.
+    // About once in a thousand tries nats-server 2.9 reacts to a nak by sending another message twice, and sends the
+    // right one after its ack wait.
     let (mut numbers, mut soon) = (BTreeSet::new(), 0);
     until(LONG + 2 * SOON, "all that was given back", async || {
         for delivery in fetched(&staying, 19).await {
@@ -271,7 +272,7 @@ async fn what_a_consumer_does_not_carry_is_left_to_the_one_that_does() {
     let [submits, results] = specs.clone();
     let submits = bus.consumer(submits).await.unwrap();
     let consumer = bus.consumer(results.clone()).await.unwrap();
-    // The server takes it for another one while a request stands.
+    // Change the consumer's filter on the server while a request is open.
     let info = format!("CONSUMER.INFO.MUSTER_SYS.{}", results.name);
     let verb = format!("CONSUMER.DURABLE.CREATE.MUSTER_SYS.{}", results.name);
     let misled = async {

@@ -1,4 +1,4 @@
-//! Consumers and publishers through restarts, wipes and deletions: they heal by themselves.
+//! Consumers and publishers recover by themselves from restarts, wipes and deletions.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,15 +14,14 @@ use crate::fixture::{
 /// Far longer than the faults here, so that recovery happens inside one fetch.
 const FETCH: Duration = Duration::from_secs(30);
 
-/// Both kinds: with a standing request, and exact.
+/// Both kinds of consumer: with a standing request, and exact.
 async fn consumers(bus: &Bus) -> [Consumer; 2] {
     let (tenant, topic) = names("t");
     let specs = [ConsumerSpec::scheduler(subjects::submit()), ConsumerSpec::offers(&tenant, &topic)];
     [bus.consumer(specs[0].clone()).await.unwrap(), bus.consumer(specs[1].clone()).await.unwrap()]
 }
 
-/// A fetch stands while `fault` happens; what is published afterwards comes through it, or
-/// through the next ones.
+/// A fetch is open while `fault` happens; messages published afterwards arrive through it, or through the next fetches.
 async fn survives(bus: &Bus, fault: impl Future<Output = ()>) {
     let [standing, exact] = consumers(bus).await;
     for (n, consumer) in [&standing, &exact].into_iter().enumerate() {
@@ -47,7 +46,7 @@ async fn survives(bus: &Bus, fault: impl Future<Output = ()>) {
     }
 }
 
-/// When the message of that number came.
+/// When the message with that number arrived.
 async fn wait_for(consumer: &Consumer, wanted: u64) -> Instant {
     until(3 * FETCH, "a message after the fault", async || {
         let got = consumer.fetch(10, FETCH).await.unwrap_or_default();
@@ -83,7 +82,7 @@ async fn deleted_consumers_are_made_again() {
     let (bus, client) = (bus(&server).await, plain(&server).await);
     let [standing, exact] = consumers(&bus).await;
     survives(&bus, async {
-        // Both are waiting when it happens.
+        // Both consumers have open requests when it happens.
         for consumer in [&standing, &exact] {
             is_waited_for(&client, consumer.spec()).await;
         }
@@ -103,13 +102,13 @@ async fn a_consumer_deleted_between_two_fetches_is_made_again_however_short_they
         let spec = consumer.spec();
         bus.publish(&spec.filter, None, None, numbered(1)).await.unwrap();
         assert_eq!(take(consumer, 1).await, [1]);
-        // An ack is on its way; an offer has left its stream when it has come.
+        // The ack is on its way; once it has arrived, the offer has left its stream.
         let handled = async || (n == 0 || stream_messages(&client, "MUSTER_JOBS").await == 0).then_some(());
         until(SOON, "the ack to be heard", handled).await;
         let name = format!("CONSUMER.DELETE.{}.{}", spec.stream.name(), spec.name);
         assert_eq!(js(&client, &name, Value::Null).await["success"], true);
         bus.publish(&spec.filter, None, None, numbered(2)).await.unwrap();
-        // What the scheduler's stream keeps after its ack comes once more with the new consumer.
+        // The scheduler's stream keeps messages after their ack, so the new consumer delivers the first one once more.
         let wanted: &[u64] = if n == 0 { &[1, 2] } else { &[2] };
         assert_eq!(take(consumer, wanted.len()).await, wanted);
     }
@@ -141,7 +140,7 @@ async fn a_connection_that_hangs_and_then_breaks_is_survived() {
     bus.connected().await;
     survives(&bus, async {
         proxy.stall();
-        // Longer than the heartbeats of a standing request may be missed.
+        // Longer than the allowed time without heartbeats on a standing request.
         tokio::time::sleep(Duration::from_secs(4)).await;
         proxy.cut().await;
         proxy.heal().await;
@@ -214,8 +213,8 @@ async fn the_state_of_the_connection_can_be_watched() {
     assert!(bus.is_connected());
 }
 
-/// What nats-server 2.9 does now and then to a stream that is made in the moment in which its
-/// namesake is deleted.
+/// nats-server 2.9 sometimes does this to a stream that is created at the moment when a stream of the same name is
+/// deleted.
 #[tokio::test]
 async fn a_stream_that_lost_its_files_gets_new_ones() {
     let server = NatsServer::start().await;
@@ -223,8 +222,7 @@ async fn a_stream_that_lost_its_files_gets_new_ones() {
     let ((tenant, topic), subject) = (names("t"), offers_of("t"));
     let consumer = bus.consumer(ConsumerSpec::offers(&tenant, &topic)).await.unwrap();
     let folder = server.store().join("jetstream/$G/streams/MUSTER_JOBS");
-    // Publishing goes on into a file that nobody can open any more.
-    // The server may be writing there at this moment.
+    // Publishing continues into a file that can no longer be opened. The server may be writing there at this moment.
     until(SOON, "the files to be gone", async || {
         let _ = std::fs::remove_dir_all(&folder);
         (!folder.exists()).then_some(())
@@ -235,7 +233,7 @@ async fn a_stream_that_lost_its_files_gets_new_ones() {
     bus.ensure_streams().await.unwrap();
     bus.publish(&subject, None, None, numbered(2)).await.unwrap();
     assert_eq!(take(&consumer, 1).await, [2]);
-    // Whatever stands there readably is left alone.
+    // A stream with readable messages is left alone.
     bus.publish(&subject, None, None, numbered(3)).await.unwrap();
     bus.ensure_streams().await.unwrap();
     assert_eq!(take(&consumer, 1).await, [3]);
@@ -252,7 +250,7 @@ async fn who_left_a_group_as_the_connection_broke_is_sent_nothing_afterwards() {
         }
     };
     let asked = async |n| staying.request(&subjects::start(), numbered(n), Duration::from_secs(1)).await.ok();
-    // The farewell meets the broken connection in most rounds, not in all.
+    // The drain hits the broken connection in most rounds, not in all.
     let asking = async {
         for _ in 0..4 {
             let mut left = leaving.subscribe(&subjects::start(), Some(subjects::SCHEDULERS)).await.unwrap();
@@ -260,7 +258,7 @@ async fn who_left_a_group_as_the_connection_broke_is_sent_nothing_afterwards() {
             left.drain().await;
             server.restart().await;
             while left.next().await.is_some() {}
-            // Its last connection may still be on the way; once it has come, nobody is asked in vain.
+            // Its last reconnect may still be in progress; once it is done, no request goes unanswered.
             until(SOON, "twenty answers in a row", async || {
                 for n in 0..20 {
                     assert_eq!(number(&asked(n).await?), n);

@@ -1,4 +1,4 @@
-//! What a stream has kept, read again by a reader of its own.
+//! Reading again what a stream has kept, with a reader of its own.
 
 use muster_bus::{Bus, ConsumerSpec, RereadFrom, Subject, subjects};
 use muster_testkit::{NatsServer, until};
@@ -33,15 +33,15 @@ async fn what_was_handled_is_read_again_in_order_and_disturbs_nobody() {
     }
     let between = bus.sys_end().await.unwrap();
     assert_eq!(between.sequence, 20);
-    // Handled in part by those who share the work.
+    // The shared consumer handles a part of the messages.
     let spec = ConsumerSpec::scheduler(subjects::submit());
     let consumer = bus.consumer(spec.clone()).await.unwrap();
     assert_eq!(take(&consumer, 10).await.len(), 10);
-    // They have left, so that nothing moves but by those who read again.
+    // The shared consumer is closed, so that only the readers cause movement.
     consumer.close().await;
     until(SOON, "the acks to be heard", async || (bus.consumer_state(&spec).await.unwrap().unacked == 0).then_some(()))
         .await;
-    // Acked, because another connection speaks next.
+    // Wait for the ack, because another connection publishes next.
     let noise = async_nats::jetstream::new(client.clone());
     noise.publish("sys.job.submit", "noise".into()).await.unwrap().await.unwrap();
     for n in 10..13 {
@@ -55,11 +55,11 @@ async fn what_was_handled_is_read_again_in_order_and_disturbs_nobody() {
     let all = read(&bus, RereadFrom::Start, end.sequence).await;
     assert_eq!(all.iter().map(|(_, n)| *n).collect::<Vec<_>>(), (0..13).collect::<Vec<_>>(), "noise is passed over");
     assert_eq!(all[..3], [(1, 0), (3, 1), (5, 2)]);
-    // Up to where it was told, and on from where it stopped.
+    // A reader stops at its end, and continues at a given sequence.
     assert_eq!(read(&bus, RereadFrom::Start, 5).await, [(1, 0), (3, 1), (5, 2)]);
     assert_eq!(read(&bus, RereadFrom::Sequence(18), end.sequence).await, [(19, 9), (22, 10), (23, 11), (24, 12)]);
     assert_eq!(read(&bus, RereadFrom::Sequence(25), end.sequence).await, []);
-    // By the server's clock.
+    // A start by the server's clock.
     assert_eq!(read(&bus, RereadFrom::Time(between.at.before(std::time::Duration::from_secs(60))), 24).await, all);
     let later = end.at + std::time::Duration::from_secs(60);
     assert_eq!(read(&bus, RereadFrom::Time(later), end.sequence).await, []);

@@ -1,4 +1,4 @@
-//! Streams and consumers: made by whoever comes first, as the contract says, and checked.
+//! Streams and consumers: created by the first process, as the contract requires, and checked.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn heartbeats_are_never_stored_and_events_are() {
     for subject in [subjects::heartbeat(), subjects::progress(), subjects::wake(), subjects::event()] {
         bus.broadcast(&subject, numbered(1)).await.unwrap();
     }
-    // The publish goes the same way behind them, so they have arrived when it is acked.
+    // The publish follows on the same connection, so they have arrived when it is acked.
     bus.publish(&subjects::submit(), None, None, numbered(2)).await.unwrap();
     assert_eq!(stream_messages(&client, "MUSTER_SYS").await, 1);
     assert_eq!(stream_messages(&client, "MUSTER_JOBS").await, 0);
@@ -137,12 +137,12 @@ async fn consumers_have_the_numbers_of_the_contract() {
     let found = config("MUSTER_JOBS", &offers.name).await;
     assert_eq!(found["filter_subject"], "job.acme.mail.send");
     assert_eq!(found["ack_policy"], "explicit");
-    assert_eq!(found["ack_wait"], 10_000_000_000_u64);
+    assert_eq!(found["ack_wait"], 2_000_000_000_u64);
     assert_eq!(found["max_deliver"], -1);
     assert_eq!((&found["max_ack_pending"], &found["max_waiting"]), (&json!(20_000), &json!(8_192)));
     assert_eq!(found["inactive_threshold"], 3_600_000_000_000_u64, "gone an hour after its last worker");
     let found = config("MUSTER_SYS", "dur_muster-scheduler__sys_job_result").await;
-    assert_eq!((&found["ack_wait"], &found["max_deliver"]), (&json!(12_000_000_000_u64), &json!(-1)));
+    assert_eq!((&found["ack_wait"], &found["max_deliver"]), (&json!(2_000_000_000_u64), &json!(-1)));
     assert_eq!(found["inactive_threshold"], Value::Null, "never");
 }
 
@@ -152,7 +152,7 @@ async fn a_consumer_that_nobody_pulls_from_goes_and_whoever_comes_next_has_what_
     idle_ones_go(&bus(&server).await, &plain(&server).await).await;
 }
 
-/// On one server, and on three.
+/// Runs on one server, and on three.
 pub(crate) async fn idle_ones_go(bus: &Bus, client: &Client) {
     let spec = |topic: &str| {
         let (tenant, topic) = names(topic);
@@ -162,7 +162,7 @@ pub(crate) async fn idle_ones_go(bus: &Bus, client: &Client) {
         let info = js(client, &format!("CONSUMER.INFO.MUSTER_JOBS.{}", spec.name), Value::Null).await;
         info["error"]["err_code"] != 10_014
     };
-    // One that an older version made, and that was never to go, is altered and goes as well.
+    // A consumer from an older version without an idle limit is altered and removed as well.
     let (left, kept, old) = (spec("left"), spec("kept"), spec("old"));
     bus.consumer(ConsumerSpec { idle_for: None, ..old.clone() }).await.unwrap();
     bus.consumer(old.clone()).await.unwrap();
@@ -171,14 +171,14 @@ pub(crate) async fn idle_ones_go(bus: &Bus, client: &Client) {
     assert_eq!(take(&leaving, 1).await, [1]);
     bus.publish(&left.filter, None, None, numbered(2)).await.unwrap();
     until(6 * SOON, "the idle ones to go", async || {
-        // Whoever waits for work is not idle, though nothing comes.
+        // A consumer that waits for work is not idle, though nothing comes.
         assert!(fetched(&staying, 1).await.is_empty());
         (!there(&left).await && !there(&old).await).then_some(())
     })
     .await;
     assert!(there(&kept).await);
 
-    // Whether it comes back or is new, and sent before or after.
+    // Whether the consumer is reopened or new, and whether the message was sent before or after.
     assert_eq!(take(&leaving, 1).await, [2]);
     let next = bus.consumer(old.clone()).await.unwrap();
     bus.publish(&old.filter, None, None, numbered(3)).await.unwrap();

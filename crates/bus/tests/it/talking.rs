@@ -11,8 +11,8 @@ use crate::fixture::{SOON, bus, loose_bus, number, numbered, plain};
 
 const LIMIT: Duration = SOON;
 
-/// Answers every question with its number and `mark` added, until it hears that all were asked; says how many. What one
-/// connection said is heard on another in its order, so nothing that was asked comes after that.
+/// Answers every request with its number plus `mark`, until it hears that all were sent; returns how many. Messages of
+/// one connection arrive on another in order, so no request comes after that.
 async fn answer(mut questions: Subscription, mut all_asked: Subscription, mark: u64) -> usize {
     let mut answered = 0;
     loop {
@@ -95,7 +95,7 @@ async fn what_cannot_be_read_is_skipped() {
     let (bus, client) = (bus(&server).await, plain(&server).await);
     let mut listener = bus.subscribe(&subjects::wake(), None).await.unwrap();
     bus.flush(LIMIT).await;
-    // A round trip, so that the subscription stands before the other client speaks.
+    // A round trip, so that the server knows the subscription before the other client publishes.
     bus.ensure_streams().await.unwrap();
     client.publish("sys.loop.wake", "nonsense".into()).await.unwrap();
     client.flush().await.unwrap();
@@ -109,7 +109,7 @@ async fn subscriptions_survive_a_restart() {
     let bus = bus(&server).await;
     let mut listener = bus.subscribe(&subjects::config_changed(), None).await.unwrap();
     server.restart().await;
-    // What is said into a connection that breaks is lost: again, until it is heard.
+    // A message sent on a breaking connection is lost: send again, until it is received.
     let telling = async {
         loop {
             let _ = bus.broadcast(&subjects::config_changed(), numbered(8)).await;

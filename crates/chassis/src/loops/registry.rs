@@ -1,6 +1,7 @@
 //! The list of a process's loops: frozen at start, shown by `/loops`, checked by readiness.
 
 use std::{
+    collections::BTreeMap,
     marker::PhantomData,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -9,13 +10,12 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
-use tokio::time::Instant;
+use serde_json::Value;
 
-use super::{Counts, Holder, Leadership, Loop, Safety, Waker, runner};
+use super::{Leadership, Loop, Waker, entry::Entry, runner};
 use crate::{health::Part, tasks::Tasks};
 
-/// All loops of a process. Copies are the same list.
+/// All loops of a process. Clones share the same list.
 #[derive(Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
@@ -23,39 +23,11 @@ pub struct Registry {
 
 struct Inner {
     entries: Mutex<Vec<Arc<Entry>>>,
+    /// Wakers by name, including loops that are not registered yet.
+    wakers: Mutex<BTreeMap<&'static str, Waker>>,
     frozen: AtomicBool,
     tasks: Tasks,
     part: Part,
-}
-
-/// What is known of one loop.
-pub(super) struct Entry {
-    pub(super) name: &'static str,
-    pub(super) safe: Safety,
-    pub(super) interval: Duration,
-    pub(super) budget: Duration,
-    pub(super) waker: Waker,
-    /// Who holds the lease; asked once the loop has started.
-    holder: OnceLock<Box<dyn Fn() -> Option<Holder> + Send + Sync>>,
-    status: Mutex<Status>,
-}
-
-#[derive(Default)]
-struct Status {
-    started: bool,
-    holds_since: Option<Instant>,
-    ticks: u64,
-    running_since: Option<Instant>,
-    last: Option<Last>,
-    next: Option<Instant>,
-}
-
-struct Last {
-    outcome: &'static str,
-    began: Instant,
-    took: Duration,
-    counts: Counts,
-    error: Option<String>,
 }
 
 /// A registered loop that still has to be started.
@@ -67,13 +39,20 @@ pub struct Slot<L: Loop> {
 }
 
 impl Registry {
-    /// An empty list; its loops run in a group of `tasks`, and `part` tells whether all do.
+    /// An empty list. Its loops run in a group of `tasks`, and `part` shows whether all of them
+    /// have started.
     pub fn new(tasks: &Tasks, part: Part) -> Registry {
-        let inner = Inner { entries: Mutex::default(), frozen: AtomicBool::new(false), tasks: tasks.group(), part };
+        let inner = Inner {
+            entries: Mutex::default(),
+            wakers: Mutex::default(),
+            frozen: AtomicBool::new(false),
+            tasks: tasks.group(),
+            part,
+        };
         Registry { inner: Arc::new(inner) }
     }
 
-    /// Adds a loop. Panics when the list is frozen or has that name already.
+    /// Adds a loop. Panics if the list is frozen or already has a loop of that name.
     pub fn register<L: Loop>(&self, interval: Duration) -> Slot<L> {
         assert!(!self.inner.frozen.load(Ordering::Acquire), "loop {} is registered after the start", L::NAME);
         let mut entries = self.entries();
@@ -83,7 +62,7 @@ impl Registry {
             safe: L::SAFE,
             interval,
             budget: L::BUDGET,
-            waker: Waker::default(),
+            waker: self.waker(L::NAME),
             holder: OnceLock::new(),
             status: Mutex::default(),
         });
@@ -91,13 +70,18 @@ impl Registry {
         Slot { entry, registry: self.clone(), of: PhantomData }
     }
 
-    /// No loop may be added from now on; readiness begins to demand that all have started.
+    /// The waker of the loop with this name, which may be registered later.
+    pub fn waker(&self, name: &'static str) -> Waker {
+        self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().clone()
+    }
+
+    /// Freezes the list; from now on readiness requires that all loops have started.
     pub fn freeze(&self) {
         self.inner.frozen.store(true, Ordering::Release);
         self.tell_readiness();
     }
 
-    /// Hands on a hint by name. False if there is no such loop here.
+    /// Passes a hint to the loop with this name. Returns false if there is no such loop here.
     pub fn wake(&self, name: &str, after: Duration) -> bool {
         let waker = self.entries().iter().find(|entry| entry.name == name).map(|entry| entry.waker.clone());
         match &waker {
@@ -108,12 +92,12 @@ impl Registry {
         waker.is_some()
     }
 
-    /// Lets running ticks end, then gives all leases up. Returns the names of late loops.
+    /// Lets running ticks end, then gives up all leases. Returns the names of late loops.
     pub async fn stop(&self, limit: Duration) -> Vec<&'static str> {
         self.inner.tasks.drain(limit).await
     }
 
-    /// What `/loops` answers. Times are ages, since clocks differ.
+    /// The answer of `/loops`. Times are ages, because clocks differ.
     pub fn show(&self) -> Value {
         Value::Array(self.show_each())
     }
@@ -138,13 +122,13 @@ impl Registry {
 }
 
 impl<L: Loop> Slot<L> {
-    /// Wakes this loop, also before it has started.
+    /// The waker of this loop; it also works before the loop has started.
     pub fn waker(&self) -> Waker {
         self.entry.waker.clone()
     }
 
-    /// Starts it. What `leadership` grants is what the loop's pass takes, so a leader's loop
-    /// cannot be started without somebody who elects.
+    /// Starts the loop. The loop's pass takes what `leadership` grants, so a leader's loop cannot
+    /// be started without a leader election.
     pub fn start(self, body: L, leadership: impl Leadership<Lease = L::Lease>) {
         const {
             let is_unit = size_of::<L::Lease>() == 0;
@@ -152,89 +136,11 @@ impl<L: Loop> Slot<L> {
         }
         let leadership = Arc::new(leadership);
         let asked = leadership.clone();
-        // A slot starts once, so it was not set before.
+        // A slot starts once, so the holder was not set before.
         let _ = self.entry.holder.set(Box::new(move || asked.holder()));
         self.entry.status().started = true;
         self.registry.tell_readiness();
         let tasks = &self.registry.inner.tasks;
         tasks.spawn(L::NAME, runner::run(body, leadership, self.entry, tasks.stopping()));
-    }
-}
-
-impl Entry {
-    fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes whether this replica holds the loop; tells if that changed.
-    pub(super) fn holds(&self, holds: bool) -> bool {
-        let mut status = self.status();
-        let changed = status.holds_since.is_some() != holds;
-        if changed {
-            status.holds_since = holds.then(Instant::now);
-        }
-        if !holds {
-            status.next = None;
-        }
-        changed
-    }
-
-    pub(super) fn tick_begins(&self) {
-        let mut status = self.status();
-        status.running_since = Some(Instant::now());
-        status.next = None;
-    }
-
-    pub(super) fn tick_ended(&self, outcome: &'static str, took: Duration, counts: Counts, error: Option<String>) {
-        let mut status = self.status();
-        status.ticks += 1;
-        let began = status.running_since.take().unwrap_or_else(Instant::now);
-        status.last = Some(Last { outcome, began, took, counts, error });
-    }
-
-    pub(super) fn next_tick(&self, at: Instant) {
-        self.status().next = Some(at);
-    }
-
-    fn show(&self) -> Value {
-        let holder = self.holder.get().and_then(|ask| ask());
-        let status = self.status();
-        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let state = match (status.started, status.holds_since.is_some(), self.safe.needs_lease()) {
-            (false, _, _) => "not_started",
-            (true, true, true) => "leading",
-            (true, false, true) => "standby",
-            (true, _, false) => "active",
-        };
-        let last = status.last.as_ref().map(|last| {
-            let counts: serde_json::Map<String, Value> =
-                last.counts.items.iter().map(|(what, n)| ((*what).to_owned(), json!(n))).collect();
-            json!({
-                "outcome": last.outcome,
-                "ago_ms": ms(last.began.elapsed()),
-                "took_ms": ms(last.took),
-                "counts": counts,
-                "error": last.error,
-            })
-        });
-        json!({
-            "name": self.name,
-            "class": self.safe.class(),
-            "lock": self.safe.lock(),
-            "why_safe": self.safe.why(),
-            "duplicate_costs": self.safe.duplicate_costs(),
-            "state": state,
-            "holder": holder.as_ref().map(|holder| &holder.instance),
-            "fence": holder.as_ref().map(|holder| holder.fence),
-            "since": holder.as_ref().map(|holder| &holder.since),
-            "held_for_ms": status.holds_since.map(|since| ms(since.elapsed())),
-            "interval_ms": ms(self.interval),
-            "budget_ms": ms(self.budget),
-            "ticks": status.ticks,
-            "merged_hints": self.waker.merged(),
-            "running_for_ms": status.running_since.map(|since| ms(since.elapsed())),
-            "last": last,
-            "next_in_ms": status.next.map(|at| ms(at.saturating_duration_since(Instant::now()))),
-        })
     }
 }

@@ -1,4 +1,4 @@
-//! The life of one loop: wait for the lease, tick, sleep until there is a reason.
+//! The life of one loop: wait for the lease, tick, sleep until there is a reason for the next tick.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -7,16 +7,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{Budget, Counts, Leadership, Loop, registry::Entry};
+use super::{Budget, Counts, Leadership, Loop, entry::Entry};
 
 /// How often a loop without a lease asks again, in case a change was missed.
 const STANDBY_LOOK: Duration = Duration::from_secs(1);
-/// How often a running tick's lease is looked at, in case a change was missed.
+/// How often a running tick's lease is checked, in case a change was missed.
 const LEASE_LOOK: Duration = Duration::from_millis(250);
-/// The first pause after a tick that failed; doubles up to the interval. Hints wait for it,
-/// so that a loop that fails at once cannot spin.
+/// The first pause after a failed tick; doubles up to the interval. Hints wait for the pause, so that a loop that fails
+/// at once cannot spin.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
-/// How long giving the lease up may take.
+/// How long giving up the lease may take.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a tick ended.
@@ -103,7 +103,7 @@ fn stands_by<L: Loop>(body: &mut L, entry: &Entry) {
     }
 }
 
-/// One guarded pass.
+/// One pass, guarded against panics, overruns and a lost lease.
 async fn tick<L: Loop>(
     body: &mut L,
     lease: &L::Lease,
@@ -125,7 +125,7 @@ async fn tick<L: Loop>(
     }
 }
 
-/// Returns when a leader no longer leads; never for other loops.
+/// Returns when a leader no longer leads; never returns for other loops.
 async fn lease_lost<L: Loop>(leadership: &impl Leadership<Lease = L::Lease>) {
     if !L::SAFE.needs_lease() {
         return std::future::pending().await;
@@ -141,7 +141,7 @@ async fn lease_lost<L: Loop>(leadership: &impl Leadership<Lease = L::Lease>) {
     }
 }
 
-/// Tells metrics, log and `/loops`; returns when the loop itself wants to go on.
+/// Records the outcome in metrics, log and `/loops`; returns when the loop's own next work is due.
 fn record<L: Loop>(entry: &Entry, outcome: Outcome, took: Duration) -> Option<Duration> {
     let name = outcome.name();
     count(Counter::LoopTicks, &[("loop", L::NAME), ("outcome", name)], 1);
@@ -186,7 +186,7 @@ async fn sleep<L: Loop, P: Leadership<Lease = L::Lease>>(
     let interval = jittered(entry.interval);
     if failures > 0 {
         let pause = FAILURE_PAUSE.saturating_mul(1 << failures.min(16)).min(interval);
-        // Whoever no longer leads says so at once, and does not rest as a leader.
+        // If this replica no longer leads, show that at once instead of resting as a leader.
         let rested = async {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -208,8 +208,8 @@ async fn sleep<L: Loop, P: Leadership<Lease = L::Lease>>(
     tokio::task::yield_now().await;
 }
 
-/// Returns when this replica is without the lease: already, or by a change. A tick that was cut off has
-/// seen the change, and there may be no other.
+/// Returns when this replica is without the lease: already, or after a change. Check first: a tick that was cut off has
+/// consumed the change, and there may be no other.
 async fn lost(leadership: &impl Leadership) {
     while leadership.lease().await.is_some() {
         leadership.changed().await;
@@ -223,7 +223,7 @@ async fn unless_stopped(stop: &CancellationToken, work: impl Future<Output = ()>
     }
 }
 
-/// A tenth more or less, so that replicas do not tick in step.
+/// The interval plus or minus a tenth, so that replicas do not tick in step.
 fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

@@ -1,4 +1,4 @@
-//! Hints: "look now", "look then". Hints that come while one is waiting are merged.
+//! Hints to a loop: tick now, or tick at a given time. Hints that arrive while another one waits are merged.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-/// Wakes one loop of this process. Copies wake the same loop.
+/// Wakes one loop of this process. Clones wake the same loop.
 #[derive(Clone, Default)]
 pub struct Waker {
     inner: Arc<Inner>,
@@ -27,8 +27,8 @@ struct Hints {
 }
 
 impl Waker {
-    /// Asks for a tick at once; if one is running, for one after it. Any number of calls
-    /// before that tick begins make one tick.
+    /// Asks for a tick at once or, if a tick is running, after it. Any number of calls before that tick begins cause
+    /// one tick.
     pub fn wake(&self) {
         let mut hints = self.hints();
         match hints.now {
@@ -56,19 +56,19 @@ impl Waker {
         self.wake_at(Instant::now() + span);
     }
 
-    /// How many hints were answered by a tick that another had asked for.
+    /// How many hints were served by a tick that another hint had already requested.
     pub fn merged(&self) -> u64 {
         self.hints().merged
     }
 
-    /// A tick begins: it answers all hints up to now.
+    /// A tick begins: it serves all hints up to now.
     pub(super) fn begin(&self) {
         let mut hints = self.hints();
         hints.now = false;
         hints.at = hints.at.filter(|at| *at > Instant::now());
     }
 
-    /// Returns when a hint is due, at `latest` anyway.
+    /// Returns when a hint is due, or at `latest`.
     pub(super) async fn due(&self, latest: Instant) {
         loop {
             let told = self.inner.told.notified();

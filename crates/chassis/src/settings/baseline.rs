@@ -1,123 +1,143 @@
 //! The settings that every service has.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
-use super::{Fallback, Kind, Setting};
+use super::Setting;
 
-/// Stores, names, logs, threads: the same for every service.
-pub const COMMON: &[Setting] = &[
-    Setting::new(
+crate::settings! {
+    /// Stores, names, logs, threads: the same for every service.
+    pub const COMMON = these;
+
+    /// Where Redis is.
+    pub const REDIS_URL: Setting<String> = Setting::url(
         "redis_url",
         "REDIS_URL",
-        Kind::Url(&["redis", "rediss", "redis+cluster", "rediss+cluster"]),
+        &["redis", "rediss", "redis+cluster", "rediss+cluster"],
         "Where Redis is. Several comma-separated URLs or `redis+cluster://` mean a cluster, `rediss://` means TLS.",
     )
-    .or("redis://127.0.0.1:6379"),
-    Setting::new(
+    .or("redis://127.0.0.1:6379");
+
+    /// The most connections to Redis.
+    pub const REDIS_POOL_SIZE: Setting<usize> = Setting::count(
         "redis_pool_size",
         "REDIS_POOL_SIZE",
-        Kind::Int { min: 1, max: 10_000 },
+        1..=10_000,
         "Ceiling of the connections that a replica opens, over all nodes.",
     )
-    .or("20"),
-    Setting::new(
-        "redis_min_idle_conns",
-        "REDIS_MIN_IDLE_CONNS",
-        Kind::Int { min: 0, max: 10_000 },
-        "Connections kept warm.",
-    )
-    .or("5"),
-    redis_connect_timeout("1000"),
-    redis_response_timeout("1000"),
-    redis_call_timeout("2000"),
-    Setting::new(
+    .or("20");
+
+    /// The fewest connections to Redis.
+    pub const REDIS_MIN_IDLE_CONNS: Setting<usize> =
+        Setting::count("redis_min_idle_conns", "REDIS_MIN_IDLE_CONNS", 0..=10_000, "Connections kept warm.").or("5");
+
+    /// How long a connection to Redis may take.
+    pub const REDIS_CONNECT_TIMEOUT: Setting<Duration> = redis_connect_timeout("1000");
+
+    /// How long Redis may take for one answer.
+    pub const REDIS_RESPONSE_TIMEOUT: Setting<Duration> = redis_response_timeout("1000");
+
+    /// How long a whole call to Redis may take.
+    pub const REDIS_CALL_TIMEOUT: Setting<Duration> = redis_call_timeout("2000");
+
+    /// Where NATS is.
+    pub const NATS_URL: Setting<String> = Setting::url(
         "nats_url",
         "NATS_URL",
-        Kind::Url(&["nats", "tls"]),
+        &["nats", "tls"],
         "Where NATS is; several servers comma-separated. `tls://` means TLS.",
     )
-    .or("nats://127.0.0.1:4222"),
-    Setting::new(
-        "nats_replicas",
-        "NATS_REPLICAS",
-        Kind::Int { min: 1, max: 5 },
-        "Replicas of each stream; 3 on a NATS cluster.",
-    )
-    .or("1"),
-    Setting::new(
+    .or("nats://127.0.0.1:4222");
+
+    /// Replicas of each stream.
+    pub const NATS_REPLICAS: Setting<usize> =
+        Setting::count("nats_replicas", "NATS_REPLICAS", 1..=5, "Replicas of each stream; 3 on a NATS cluster.").or("1");
+
+    /// Always true.
+    pub const NATS_USE_JETSTREAM: Setting<bool> = Setting::only_true(
         "nats_use_jetstream",
         "NATS_USE_JETSTREAM",
-        Kind::OnlyTrue { why: "the promises need it" },
+        "the promises need it",
         "Always true: without JetStream an offer could be lost.",
     )
-    .or("true"),
-    Setting {
-        fallback: Fallback::HostName,
-        ..Setting::new(
-            "instance_id",
-            "MUSTER_INSTANCE_ID",
-            Kind::Name,
-            "This replica's name: label `pod` on every metric, owner name in locks.",
-        )
-    },
-    admin_addr("0.0.0.0:9090"),
-    Setting::new(
+    .or("true");
+
+    /// This replica's name.
+    pub const INSTANCE_ID: Setting<String> = Setting::name(
+        "instance_id",
+        "MUSTER_INSTANCE_ID",
+        "This replica's name: label `pod` on every metric, owner name in locks.",
+    )
+    .or_host_name();
+
+    /// The admin port; services have defaults of their own.
+    pub const ADMIN_ADDR: Setting<SocketAddr> = admin_addr("0.0.0.0:9090");
+
+    /// The address at which other processes reach the admin port.
+    pub const ADVERTISE_ADDR: Setting<Option<String>> = Setting::host_port(
+        "advertise_addr",
+        "MUSTER_ADVERTISE_ADDR",
+        "Where others reach the admin port: a host, or host:port. Without it `MUSTER_ADMIN_ADDR`, or, where that is \
+         all addresses, the local address that leads to Redis or NATS.",
+    );
+
+    /// What to log.
+    pub const LOG: Setting<String> = Setting::log_filter(
         "log",
         "MUSTER_LOG",
-        Kind::LogFilter,
         "What to log: a level, or levels by target like `info,muster_store=debug`. JSON when not a terminal.",
     )
-    .or("info"),
-    Setting::new(
+    .or("info");
+
+    /// Where traces go.
+    pub const OTLP_ENDPOINT: Setting<Option<String>> = Setting::http_url(
         "otel_exporter_otlp_endpoint",
         "OTEL_EXPORTER_OTLP_ENDPOINT",
-        Kind::HttpUrl,
         "Where traces go, by OTLP over HTTP: to `/v1/traces` there. Nothing is traced without it.",
-    ),
-    Setting::new(
+    );
+
+    /// Threads of the runtime.
+    pub const RUNTIME_THREADS: Setting<usize> = Setting::count(
         "runtime_threads",
         "MUSTER_RUNTIME_THREADS",
-        Kind::Int { min: 1, max: 256 },
+        1..=256,
         "Threads that run this service's tasks. One was the fastest where it was measured.",
     )
-    .or("1"),
-];
-
-/// The admin port, with the service's own default.
-pub const fn admin_addr(default: &'static str) -> Setting {
-    Setting::new(
-        "admin_addr",
-        "MUSTER_ADMIN_ADDR",
-        Kind::Addr,
-        "Where `/metrics`, `/livez`, `/readyz` and `/loops` are served.",
-    )
-    .or(default)
+    .or("1");
 }
 
-/// Shorter ones would cut off a Redis that is well, longer ones would let callers hang.
-const PATIENCE_MS: Kind = Kind::Int { min: 50, max: 60_000 };
+/// The admin port, with the service's own default.
+pub const fn admin_addr(default: &'static str) -> Setting<SocketAddr> {
+    Setting::addr("admin_addr", "MUSTER_ADMIN_ADDR", "Where `/metrics`, `/livez`, `/readyz` and `/loops` are served.")
+        .or(default)
+}
+
+/// A setting for a Redis timeout. The bounds exclude shorter values, which would cut off a healthy
+/// Redis, and longer ones, which would let callers hang.
+const fn patience(key: &'static str, env: &'static str, doc: &'static str, default: &'static str) -> Setting<Duration> {
+    Setting::millis(key, env, 50..=60_000, doc).or(default)
+}
 
 /// How long a connection to Redis may take, with the service's own default.
-pub const fn redis_connect_timeout(default: &'static str) -> Setting {
+pub const fn redis_connect_timeout(default: &'static str) -> Setting<Duration> {
     let doc = "Milliseconds that opening a connection to Redis may take.";
-    Setting::new("redis_connect_timeout_ms", "REDIS_CONNECT_TIMEOUT_MS", PATIENCE_MS, doc).or(default)
+    patience("redis_connect_timeout_ms", "REDIS_CONNECT_TIMEOUT_MS", doc, default)
 }
 
 /// How long Redis may take for one answer, with the service's own default.
-pub const fn redis_response_timeout(default: &'static str) -> Setting {
+pub const fn redis_response_timeout(default: &'static str) -> Setting<Duration> {
     let doc = "Milliseconds that Redis may take for one answer, before the question is asked again.";
-    Setting::new("redis_response_timeout_ms", "REDIS_RESPONSE_TIMEOUT_MS", PATIENCE_MS, doc).or(default)
+    patience("redis_response_timeout_ms", "REDIS_RESPONSE_TIMEOUT_MS", doc, default)
 }
 
 /// How long a whole call may take, with the service's own default.
-pub const fn redis_call_timeout(default: &'static str) -> Setting {
+pub const fn redis_call_timeout(default: &'static str) -> Setting<Duration> {
     let doc = "Milliseconds that a call to Redis may take with all its tries; it ends the other two as well. A gateway \
                answers 503 after it.";
-    Setting::new("redis_call_timeout_ms", "REDIS_CALL_TIMEOUT_MS", PATIENCE_MS, doc).or(default)
+    patience("redis_call_timeout_ms", "REDIS_CALL_TIMEOUT_MS", doc, default)
 }
 
-/// A loop's fallback interval; due work wakes it earlier. Below a second is refused.
-pub const fn loop_interval(key: &'static str, env: &'static str, default: &'static str) -> Setting {
-    let kind = Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(24 * 3600) };
-    Setting::new(key, env, kind, "How often the loop looks when nothing wakes it.").or(default)
+/// A loop's fallback interval; due work wakes the loop earlier. Values below a second are refused.
+pub const fn loop_interval(key: &'static str, env: &'static str, default: &'static str) -> Setting<Duration> {
+    let within = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+    Setting::duration(key, env, within, "How often the loop looks when nothing wakes it.").or(default)
 }

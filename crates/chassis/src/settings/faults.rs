@@ -1,16 +1,16 @@
-//! Faults in the settings: all of them at once, each with a suggestion where one is near. And what is
-//! no fault, but worth a warning.
+//! Faults in the settings: all of them at once, each with a suggestion if a known name is close. Also warnings about
+//! settings that are odd but not wrong.
 
 use std::fmt;
 
-/// One thing that is wrong.
+/// One fault in the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where it stands: a flag, a variable, a key in a file.
+    /// The place of the fault: a flag, a variable, a key in a file.
     pub place: String,
     /// What is wrong there.
     pub problem: String,
-    /// What may have been meant.
+    /// The name that may have been meant.
     pub suggestion: Option<String>,
 }
 
@@ -19,7 +19,7 @@ impl Fault {
         Fault { place: place.into(), problem: problem.into(), suggestion: None }
     }
 
-    /// Adds the nearest of `known` to `given`, if one is near.
+    /// Adds the nearest of `known` to `given`, if one is close.
     pub(super) fn suggest<'a>(self, given: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
         Fault { suggestion: nearest(given, known).map(str::to_owned), ..self }
     }
@@ -35,19 +35,19 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What looks odd and is no fault.
+/// A setting that is odd but not wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// A variable of ours by its name that no setting has; Kubernetes injects some.
+    /// A variable with a Muster prefix that no setting has; Kubernetes injects some.
     Unknown {
-        /// Its name.
+        /// The name of the variable.
         variable: String,
-        /// What may have been meant.
+        /// The name that may have been meant.
         meant: Option<String>,
     },
-    /// A setting that somebody gave and that has no effect yet.
+    /// A setting that was given and has no effect yet.
     Unused {
-        /// Its environment variable, however it was given.
+        /// The setting's environment variable, whatever source gave it.
         setting: &'static str,
         /// What is missing.
         missing: &'static str,
@@ -55,7 +55,7 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// Its name in the log.
+    /// The name of the warning in the log.
     pub const fn event(&self) -> &'static str {
         match self {
             Warning::Unknown { .. } => "unknown_variable",
@@ -63,7 +63,7 @@ impl Warning {
         }
     }
 
-    /// Which variable it is about.
+    /// The variable that the warning is about.
     pub fn setting(&self) -> &str {
         match self {
             Warning::Unknown { variable, .. } => variable,
@@ -106,7 +106,7 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// The known word nearest to the given one, if it is near enough to be a slip.
+/// The known word nearest to the given one, if it is close enough for a typing error.
 pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase();
     known

@@ -3,29 +3,30 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
-    Fallback, Fault, Faults, Setting, Values, Warning,
+    Declaration, Fallback, Fault, Faults, Values, Warning,
     faults::nearest,
     parse::{Value, parse},
     values::{Entry, Origin},
     with_common,
 };
+use crate::probe::{self, Probe};
 
-/// What the command line asks for, besides running.
+/// What the command line asks the program to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Run the service.
     Run,
-    /// Say whether the settings are fine.
+    /// Report whether the settings are valid.
     CheckConfig,
-    /// Show them, secrets masked.
+    /// Print the settings, with secrets masked.
     PrintConfig,
-    /// Explain them.
+    /// Explain the settings.
     Help,
-    /// The same as a table for the docs.
+    /// Explain the settings as a table for the docs.
     Reference,
     /// The service's loops as a table for the docs.
     Loops,
-    /// Say the version.
+    /// Print the version.
     Version,
 }
 
@@ -40,7 +41,11 @@ const ASKS: &[(&str, Ask)] = &[
     ("--print-loops", Ask::Loops),
 ];
 
-/// What the arguments ask for. Help and version win, so that they work whatever else is wrong.
+/// Flags with a value that are not settings.
+const OTHERS: [&str; 2] = ["config", "probe"];
+
+/// What the arguments ask for. Help and version take precedence, so that they work whatever else is
+/// wrong.
 pub fn asked(args: &[String]) -> Ask {
     let given = |name: &str| args.iter().any(|arg| arg == name);
     ASKS.iter().find(|(name, _)| given(name)).map_or(Ask::Run, |(_, ask)| *ask)
@@ -51,8 +56,18 @@ pub fn asked(args: &[String]) -> Ask {
 pub struct Loaded {
     /// The values.
     pub values: Values,
-    /// What looks odd but is no fault, such as unknown `MUSTER_*` variables.
+    /// Settings that are odd but not wrong, such as unknown `MUSTER_*` variables.
     pub warnings: Vec<Warning>,
+    /// Ask a running replica with these settings, instead of running one.
+    pub probe: Option<Probe>,
+}
+
+/// The content of the command line.
+#[derive(Default)]
+struct Flags {
+    layer: Layer,
+    config: Option<String>,
+    probe: Option<Probe>,
 }
 
 /// One text from one place.
@@ -61,22 +76,22 @@ struct Given {
     text: String,
 }
 
-/// Texts by key, or by key with `_file` behind it.
+/// Texts by key, or by key followed by `_file`.
 type Layer = BTreeMap<String, Given>;
 
-/// Reads all settings of a service. `args` is without the program's name. An empty variable
-/// counts as absent. A value that a stronger source overrides is checked all the same.
+/// Reads all settings of a service. `args` is without the program's name. An empty variable counts
+/// as absent. A value is checked even if a stronger source overrides it.
 pub fn load(
     service: &'static str,
-    own: &[Setting],
+    own: &[Declaration],
     args: &[String],
     env: &BTreeMap<String, String>,
 ) -> Result<Loaded, Faults> {
     let settings = with_common(own);
     let mut faults = Vec::new();
-    let (flags, file) = read_flags(&settings, args, &mut faults);
+    let Flags { layer: flags, config, probe } = read_flags(&settings, args, &mut faults);
     let (environment, mut warnings) = read_env(&settings, env);
-    let file = file.map(|path| read_file(&settings, &path, &mut faults)).unwrap_or_default();
+    let file = config.map(|path| read_file(&settings, &path, &mut faults)).unwrap_or_default();
     let layers = [(Origin::Flag, flags), (Origin::Environment, environment), (Origin::File, file)];
 
     let mut entries = BTreeMap::new();
@@ -99,13 +114,13 @@ pub fn load(
         entries.insert(setting.key, Entry { setting, value, origin });
     }
     match faults.is_empty() {
-        true => Ok(Loaded { values: Values { entries }, warnings }),
+        true => Ok(Loaded { values: Values { entries }, warnings, probe }),
         false => Err(Faults { service, faults }),
     }
 }
 
 /// The setting's value in one layer: given there, or in a file named there.
-fn read_one(setting: &Setting, layer: &Layer) -> Option<Result<Value, Fault>> {
+fn read_one(setting: &Declaration, layer: &Layer) -> Option<Result<Value, Fault>> {
     let direct = layer.get(setting.key);
     let by_file = layer.get(&format!("{}_file", setting.key)).filter(|_| setting.may_be_file());
     match (direct, by_file) {
@@ -120,7 +135,7 @@ fn read_one(setting: &Setting, layer: &Layer) -> Option<Result<Value, Fault>> {
     }
 }
 
-fn fallback(setting: &Setting, env: &BTreeMap<String, String>, faults: &mut Vec<Fault>) -> Option<Value> {
+fn fallback(setting: &Declaration, env: &BTreeMap<String, String>, faults: &mut Vec<Fault>) -> Option<Value> {
     let (text, place) = match setting.fallback {
         Fallback::Absent => return None,
         Fallback::Text(text) => (text.to_owned(), format!("default of {}", setting.key)),
@@ -138,16 +153,15 @@ fn host_name(env: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// The keys a layer may use: each setting, and its `_file` form where it has one.
-fn keys(settings: &[Setting]) -> Vec<String> {
+/// The keys that a layer may use: each setting, and its `_file` form if it has one.
+fn keys(settings: &[Declaration]) -> Vec<String> {
     let files = settings.iter().filter(|s| s.may_be_file()).map(|s| format!("{}_file", s.key));
     settings.iter().map(|s| s.key.to_owned()).chain(files).collect()
 }
 
-fn read_flags(settings: &[Setting], args: &[String], faults: &mut Vec<Fault>) -> (Layer, Option<String>) {
+fn read_flags(settings: &[Declaration], args: &[String], faults: &mut Vec<Fault>) -> Flags {
     let keys = keys(settings);
-    let mut layer = Layer::new();
-    let mut config = None;
+    let mut flags = Flags::default();
     let mut rest = args.iter().peekable();
     while let Some(arg) = rest.next() {
         if ASKS.iter().any(|(name, _)| name == arg) {
@@ -161,34 +175,42 @@ fn read_flags(settings: &[Setting], args: &[String], faults: &mut Vec<Fault>) ->
         let value = inline.or_else(|| rest.next_if(|next| !next.starts_with("--")).cloned());
         let key = name.replace('-', "_");
         let place = format!("--{name}");
-        let known = name == "config" || (keys.contains(&key) && !name.contains('_'));
+        let known = OTHERS.contains(&name) || (keys.contains(&key) && !name.contains('_'));
         if !known {
-            let flags: Vec<String> =
-                keys.iter().map(|key| format!("--{}", key.replace('_', "-"))).chain(["--config".to_owned()]).collect();
+            let names = keys.iter().map(|key| key.replace('_', "-")).chain(OTHERS.map(str::to_owned));
+            let known: Vec<String> = names.map(|name| format!("--{name}")).collect();
             let asks = ASKS.iter().map(|(name, _)| *name);
             faults
-                .push(Fault::new(&place, "unknown flag").suggest(&place, flags.iter().map(String::as_str).chain(asks)));
+                .push(Fault::new(&place, "unknown flag").suggest(&place, known.iter().map(String::as_str).chain(asks)));
             continue;
         }
         let is_switch = settings.iter().any(|s| s.key == key && matches!(s.kind, super::Kind::Bool));
         match value.or_else(|| is_switch.then(|| "true".to_owned())) {
             None => faults.push(Fault::new(place, "needs a value")),
-            Some(path) if name == "config" => config = Some(path),
+            Some(path) if name == "config" => flags.config = Some(path),
+            Some(word) if name == "probe" => match Probe::parse(&word) {
+                Some(probe) => flags.probe = Some(probe),
+                None => {
+                    let problem = format!("`{word}` is none of {}", probe::WORDS.join(", "));
+                    faults.push(Fault::new(place, problem).suggest(&word, probe::WORDS.iter().copied()));
+                }
+            },
             Some(text) => {
-                layer.insert(key, Given { place, text });
+                flags.layer.insert(key, Given { place, text });
             }
         }
     }
-    (layer, config)
+    flags
 }
 
-fn read_env(settings: &[Setting], env: &BTreeMap<String, String>) -> (Layer, Vec<Warning>) {
+fn read_env(settings: &[Declaration], env: &BTreeMap<String, String>) -> (Layer, Vec<Warning>) {
     let mut layer = Layer::new();
     let mut known = Vec::new();
     for setting in settings {
         let file = setting.may_be_file().then(|| (format!("{}_FILE", setting.env), format!("{}_file", setting.key)));
         for (variable, key) in [(setting.env.to_owned(), setting.key.to_owned())].into_iter().chain(file) {
-            // Nothing but spaces in place of a secret is a slip; who wants none leaves it empty.
+            // A secret of nothing but spaces is a mistake; a user who wants no secret leaves the
+            // variable empty.
             let slip = |text: &str| !text.is_empty() && setting.secret;
             if let Some(text) = env.get(&variable).filter(|text| !text.trim().is_empty() || slip(text)) {
                 layer.insert(key, Given { place: variable.clone(), text: text.trim().to_owned() });
@@ -205,7 +227,7 @@ fn read_env(settings: &[Setting], env: &BTreeMap<String, String>) -> (Layer, Vec
     (layer, warnings)
 }
 
-fn read_file(settings: &[Setting], path: &str, faults: &mut Vec<Fault>) -> Layer {
+fn read_file(settings: &[Declaration], path: &str, faults: &mut Vec<Fault>) -> Layer {
     let table = match std::fs::read_to_string(Path::new(path)) {
         Ok(text) => toml::from_str::<toml::Table>(&text).map_err(|fault| {
             let line = fault.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));

@@ -1,7 +1,7 @@
-//! From text to a value of the declared kind, or a sentence that says what is wrong.
+//! Parses text into a value of the declared kind, or returns a sentence that says what is wrong.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use super::{
 
 /// A setting's value after reading.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub enum Value {
     Text(String),
     Int(i64),
     Number(f64),
@@ -22,7 +22,7 @@ pub(super) enum Value {
     List(Vec<String>),
 }
 
-/// Reads `text` as `kind`; `place` is named in the fault.
+/// Parses `text` as `kind`; the fault names `place`.
 pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault> {
     let wrong = |problem: String| Fault::new(place, problem);
     match kind {
@@ -31,7 +31,7 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
             true => Ok(Value::Text(text.to_owned())),
             false => Err(wrong(format!("`{text}` is no name; letters, digits, `.`, `_`, `-`, at most 128"))),
         },
-        Kind::Url(schemes) => match text.split(',').try_for_each(|url| check_url(url.trim(), schemes)) {
+        Kind::Url(schemes) => match check_urls(text, schemes) {
             Ok(()) => Ok(Value::Text(text.to_owned())),
             Err(problem) => Err(wrong(problem)),
         },
@@ -68,6 +68,10 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
             Some(addr) => Ok(Value::Addr(addr)),
             None => Err(wrong(format!("`{text}` is no address; write 127.0.0.1:8081 or :8081"))),
         },
+        Kind::HostPort => match is_host_port(text) {
+            true => Ok(Value::Text(text.to_owned())),
+            false => Err(wrong(format!("`{text}` is no host; write replica-1.example, 10.0.0.7 or 10.0.0.7:9090"))),
+        },
         Kind::List => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             Ok(Value::List(items.map(str::to_owned).collect()))
@@ -86,7 +90,7 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
     }
 }
 
-/// The keys, without showing any of them where one is wrong.
+/// Parses the keys; a fault never shows any of them.
 fn check_keys(text: &str, min: usize) -> Result<Value, String> {
     let keys: Vec<&str> = text.split(',').map(str::trim).collect();
     let made = "make one by `openssl rand -hex 24`";
@@ -111,6 +115,25 @@ fn check_keys(text: &str, min: usize) -> Result<Value, String> {
 fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=128).contains(&text.len()) && text.chars().all(fits)
+}
+
+fn is_host_port(text: &str) -> bool {
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return !addr.ip().is_unspecified() && addr.port() > 0;
+    }
+    let bare = text.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(text);
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return !ip.is_unspecified();
+    }
+    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+    let part = |part: &str| {
+        !part.is_empty()
+            && part.len() <= 63
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+    };
+    // Digits and dots alone are a broken IP address, not a name.
+    let is_name = host.trim_end_matches('.').split('.').all(part) && host.bytes().any(|b| b.is_ascii_alphabetic());
+    is_name && host.len() <= 253 && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 fn parse_bool(text: &str) -> Option<bool> {
@@ -159,6 +182,17 @@ fn parse_addr(text: &str) -> Option<SocketAddr> {
     text.parse().ok()
 }
 
+/// Checks a list of URLs. If a cluster is one of the schemes, each node after the first may be just `host:port`: it
+/// takes the scheme and login of the first, as the store reads it.
+fn check_urls(list: &str, schemes: &[&str]) -> Result<(), String> {
+    let first = list.split_once("://").map(|(scheme, _)| scheme.trim());
+    let inherited = first.filter(|_| schemes.iter().any(|scheme| scheme.ends_with("+cluster")));
+    list.split(',').map(str::trim).enumerate().try_for_each(|(n, url)| match inherited {
+        Some(scheme) if n > 0 && !url.contains("://") => check_url(&format!("{scheme}://{url}"), schemes),
+        _ => check_url(url, schemes),
+    })
+}
+
 fn check_url(url: &str, schemes: &[&str]) -> Result<(), String> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(format!("`{}` is no URL; it begins with {}://", mask_url(url), schemes.join(":// or ")));
@@ -188,8 +222,7 @@ fn check_http_url(url: &str) -> Result<(), String> {
     }
 }
 
-/// The same URLs without what would let somebody in: in `user:password@host` the password,
-/// in `token@host` the token.
+/// The same URLs without credentials: masks the password in `user:password@host`, and the token in `token@host`.
 pub fn mask_url(urls: &str) -> String {
     let mask = |url: &str| {
         let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
@@ -257,6 +290,18 @@ mod tests {
         ] {
             let fault = read(bad).unwrap_err();
             assert!(fault.contains(says) && !fault.contains("hunter2"), "{bad:?}: {fault}");
+        }
+    }
+
+    #[test]
+    fn a_host_may_have_a_port_and_is_never_all_addresses() {
+        for good in ["replica-1.example", "pod_1", "10.0.0.7", "10.0.0.7:9090", "fd00::7", "[fd00::7]:9090", "h:1"] {
+            assert!(is_host_port(good), "{good}");
+        }
+        for bad in
+            ["", "0.0.0.0", "0.0.0.0:9090", "[::]:1", "::", "10.0.0:1", "h:0", "h:70000", ":9090", "a b", "http://h"]
+        {
+            assert!(!is_host_port(bad), "{bad}");
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{Fallback, Kind, Setting, duration_text, with_common};
+use super::{Declaration, Fallback, Kind, duration_text, with_common};
 
 /// What `--help` prints.
-pub fn help(service: &str, own: &[Setting]) -> String {
+pub fn help(service: &str, own: &[Declaration]) -> String {
     let mut text = format!("{service}\n\nSettings come from a file, the environment and flags; the later wins.\n\n");
     for setting in with_common(own) {
         let _ = writeln!(text, "  {} {}", setting.flag(), shape(setting.kind));
@@ -15,12 +15,13 @@ pub fn help(service: &str, own: &[Setting]) -> String {
     text.push_str("\n  --config FILE     read settings from a TOML file\n");
     text.push_str("  --check-config    say whether the settings are fine, and exit\n");
     text.push_str("  --print-config    show the settings, secrets masked, and exit\n");
+    text.push_str("  --probe WORD      livez or readyz: ask the replica with these settings, exit 0 or 1\n");
     text.push_str("  --version         show the version, and exit\n");
     text
 }
 
 /// A Markdown table of a service's settings.
-pub fn reference(service: &str, own: &[Setting]) -> String {
+pub fn reference(service: &str, own: &[Declaration]) -> String {
     let mut text =
         format!("## {service}\n\n| variable | file key | default | value | meaning |\n|---|---|---|---|---|\n");
     for setting in with_common(own) {
@@ -37,21 +38,21 @@ pub fn reference(service: &str, own: &[Setting]) -> String {
     text
 }
 
-fn meaning(setting: &Setting) -> String {
+fn meaning(setting: &Declaration) -> String {
     let live = if setting.live { " Can be changed at run time." } else { "" };
     let unused = setting.unused.map(|missing| format!(" Not yet used: {missing}.")).unwrap_or_default();
     format!("{}{live}{unused}", setting.doc)
 }
 
-fn variables(setting: &Setting) -> String {
+fn variables(setting: &Declaration) -> String {
     match setting.secret {
         true => format!("{0} or {0}_FILE", setting.env),
         false => setting.env.to_owned(),
     }
 }
 
-/// What holds when nobody says anything.
-pub(crate) fn usual(setting: &Setting) -> String {
+/// The default value as text.
+pub(crate) fn usual(setting: &Declaration) -> String {
     match setting.fallback {
         Fallback::Absent => "none".to_owned(),
         Fallback::Text(text) => format!("`{text}`"),
@@ -70,6 +71,7 @@ fn shape(kind: Kind) -> String {
         Kind::OnlyTrue { .. } => "true".to_owned(),
         Kind::Duration { min, max } => format!("duration, {} to {}", duration_text(min), duration_text(max)),
         Kind::Addr => "ip:port".to_owned(),
+        Kind::HostPort => "host or host:port".to_owned(),
         Kind::List => "comma-separated list".to_owned(),
         Kind::Choice(words) => words.join("|"),
         Kind::LogFilter => "log filter".to_owned(),

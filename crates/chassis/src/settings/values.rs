@@ -1,22 +1,18 @@
-//! The settings after reading, by key.
-//!
-//! Getters panic when the key is not declared, is of another kind, or is absent where the
-//! getter has no way to say so: each is a mistake in the program, found by its first start.
+//! The settings after reading, by handle.
 
-use std::{collections::BTreeMap, fmt, fmt::Write, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, fmt, fmt::Write};
 
-use muster_telemetry::Secret;
 use serde_json::json;
 
 use super::{
-    Fault, Kind, Setting,
+    Declaration, Fault, Kind, Setting, Typed,
     parse::{Value, duration_text, mask_url, parse},
 };
 
-/// Who said it.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody: the default holds.
+    /// No source: the default applies.
     Default,
     /// The settings file.
     File,
@@ -24,12 +20,12 @@ pub enum Origin {
     Environment,
     /// A flag.
     Flag,
-    /// What all replicas were told while they ran.
+    /// The settings that all replicas received at run time.
     RunTime,
 }
 
 impl Origin {
-    /// In one word, or two.
+    /// The name of the source.
     pub const fn as_str(self) -> &'static str {
         match self {
             Origin::Default => "default",
@@ -44,21 +40,21 @@ impl Origin {
 /// One setting as it is shown to people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Its name.
+    /// The setting's name.
     pub key: &'static str,
-    /// Its environment variable.
+    /// The setting's environment variable.
     pub env: &'static str,
-    /// As text, secrets masked; none if it is absent.
+    /// The value as text, with secrets masked; none if it is absent.
     pub value: Option<String>,
-    /// Who said so.
+    /// The source of the value.
     pub origin: Origin,
-    /// Whether it may be changed while the service runs.
+    /// Whether the setting may be changed while the service runs.
     pub live: bool,
 }
 
 #[derive(Clone)]
 pub(super) struct Entry {
-    pub(super) setting: Setting,
+    pub(super) setting: Declaration,
     pub(super) value: Option<Value>,
     pub(super) origin: Origin,
 }
@@ -70,99 +66,20 @@ pub struct Values {
 }
 
 impl Values {
-    /// A text, URL, choice, name or log filter.
-    pub fn text(&self, key: &str) -> &str {
-        self.opt_text(key).unwrap_or_else(|| absent(key))
+    /// The value of a setting. Panics if this service does not declare the setting, or declares it
+    /// with another type: a programming error that the first start finds.
+    pub fn get<T: Typed>(&self, setting: Setting<T>) -> T::Read<'_> {
+        let key = setting.key();
+        let value = self.entry(key).value.as_ref();
+        T::read(value).unwrap_or_else(|| panic!("setting `{key}` is declared with another type"))
     }
 
-    /// The same, `None` when absent.
-    pub fn opt_text(&self, key: &str) -> Option<&str> {
-        match self.value(key)? {
-            Value::Text(text) => Some(text),
-            _ => other_kind(key, "text"),
-        }
+    /// The source of the value.
+    pub fn origin<T>(&self, setting: Setting<T>) -> Origin {
+        self.entry(setting.key()).origin
     }
 
-    /// A text that must not be logged, `None` when absent.
-    pub fn secret(&self, key: &str) -> Option<Secret> {
-        self.opt_text(key).map(Secret::new)
-    }
-
-    /// A whole number.
-    pub fn int(&self, key: &str) -> i64 {
-        match self.value(key) {
-            Some(Value::Int(n)) => *n,
-            Some(_) => other_kind(key, "int"),
-            None => absent(key),
-        }
-    }
-
-    /// A whole number whose declared least is not negative.
-    pub fn count(&self, key: &str) -> usize {
-        usize::try_from(self.int(key)).unwrap_or_else(|_| panic!("setting `{key}` may be negative"))
-    }
-
-    /// A whole number of milliseconds.
-    pub fn millis(&self, key: &str) -> Duration {
-        Duration::from_millis(self.count(key) as u64)
-    }
-
-    /// A number, whole or not.
-    pub fn number(&self, key: &str) -> f64 {
-        match self.value(key) {
-            Some(Value::Number(n)) => *n,
-            Some(_) => other_kind(key, "number"),
-            None => absent(key),
-        }
-    }
-
-    /// Texts that must not be logged; empty when absent.
-    pub fn secrets(&self, key: &str) -> Vec<Secret> {
-        self.list(key).into_iter().map(Secret::new).collect()
-    }
-
-    /// A yes or no.
-    pub fn flag(&self, key: &str) -> bool {
-        match self.value(key) {
-            Some(Value::Bool(answer)) => *answer,
-            Some(_) => other_kind(key, "bool"),
-            None => absent(key),
-        }
-    }
-
-    /// A duration.
-    pub fn duration(&self, key: &str) -> Duration {
-        match self.value(key) {
-            Some(Value::Duration(span)) => *span,
-            Some(_) => other_kind(key, "duration"),
-            None => absent(key),
-        }
-    }
-
-    /// An address to listen on.
-    pub fn addr(&self, key: &str) -> SocketAddr {
-        match self.value(key) {
-            Some(Value::Addr(addr)) => *addr,
-            Some(_) => other_kind(key, "addr"),
-            None => absent(key),
-        }
-    }
-
-    /// Several texts; empty when absent.
-    pub fn list(&self, key: &str) -> Vec<String> {
-        match self.value(key) {
-            Some(Value::List(items)) => items.clone(),
-            Some(_) => other_kind(key, "list"),
-            None => Vec::new(),
-        }
-    }
-
-    /// Who gave the value.
-    pub fn origin(&self, key: &str) -> Origin {
-        self.entry(key).origin
-    }
-
-    /// A settings file with these values, secrets masked, each with who gave it.
+    /// A settings file with these values and their sources, with secrets masked.
     pub fn print(&self) -> String {
         let mut text = String::new();
         for (key, entry) in &self.entries {
@@ -184,7 +101,7 @@ impl Values {
         text
     }
 
-    /// Every setting that has an effect, as it is shown, in the order of the keys.
+    /// Every setting that has an effect, in its shown form, in the order of the keys.
     pub fn shown(&self) -> Vec<Shown> {
         let one = |(key, entry): (&&'static str, &Entry)| Shown {
             key,
@@ -196,7 +113,7 @@ impl Values {
         self.entries.iter().filter(|(_, entry)| entry.setting.unused.is_none()).map(one).collect()
     }
 
-    /// The same for others to read: `name`, `variable`, `value` if there is one, `source`, `live`.
+    /// The same as JSON: `name`, `variable`, `value` if there is one, `source`, `live`.
     pub fn told(&self) -> Vec<serde_json::Value> {
         let one = |shown: Shown| {
             let (source, live) = (shown.origin.as_str(), shown.live);
@@ -209,9 +126,9 @@ impl Values {
         self.shown().into_iter().map(one).collect()
     }
 
-    /// These values, with what all replicas were told while they ran. A name that is unknown, or
-    /// may not be changed at run time, and a value that cannot be read are faults; every fault is
-    /// told, its place is the name.
+    /// These values, with the run-time settings of the cluster. A name that is unknown or may not
+    /// be changed at run time is a fault, and so is a value that cannot be read. All faults are
+    /// returned; the place of a fault is the name.
     pub fn with_run_time(&self, told: &BTreeMap<String, String>) -> Result<Values, Vec<Fault>> {
         let (mut values, mut faults) = (self.clone(), Vec::new());
         for (key, text) in told {
@@ -236,10 +153,6 @@ impl Values {
     fn entry(&self, key: &str) -> &Entry {
         self.entries.get(key).unwrap_or_else(|| panic!("setting `{key}` is not declared"))
     }
-
-    fn value(&self, key: &str) -> Option<&Value> {
-        self.entry(key).value.as_ref()
-    }
 }
 
 impl fmt::Debug for Values {
@@ -248,7 +161,7 @@ impl fmt::Debug for Values {
     }
 }
 
-/// The value as TOML, secrets masked.
+/// The value as TOML, with secrets masked.
 fn shown(entry: &Entry) -> Option<String> {
     let text = plain(entry)?;
     Some(match entry.value {
@@ -257,7 +170,7 @@ fn shown(entry: &Entry) -> Option<String> {
     })
 }
 
-/// The value as people write it, secrets masked.
+/// The value as people write it, with secrets masked.
 fn plain(entry: &Entry) -> Option<String> {
     let value = entry.value.as_ref()?;
     if entry.setting.secret {
@@ -273,12 +186,4 @@ fn plain(entry: &Entry) -> Option<String> {
         Value::Addr(addr) => addr.to_string(),
         Value::List(items) => items.join(","),
     })
-}
-
-fn absent(key: &str) -> ! {
-    panic!("setting `{key}` has no value and no default; ask for it with opt_text or secret")
-}
-
-fn other_kind(key: &str, asked: &str) -> ! {
-    panic!("setting `{key}` is not declared as {asked}")
 }

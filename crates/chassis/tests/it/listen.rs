@@ -1,8 +1,16 @@
 //! Ports, drains, readiness over HTTP.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    io::Write,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use axum::{Router, extract::ConnectInfo, routing::get};
+use axum::{Extension, Router, routing::get};
 use muster_chassis::{Chassis, Health, Tasks, admin, listen, settings};
 use muster_telemetry::Exporter;
 use serde_json::Value;
@@ -47,8 +55,8 @@ async fn get_json(addr: SocketAddr, path: &str) -> (u16, Value) {
 #[tokio::test]
 async fn a_connection_serves_many_requests_and_the_peer_is_known() {
     let tasks = Tasks::new();
-    let app =
-        Router::new().route("/", get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() }));
+    let app = Router::new()
+        .route("/", get(|Extension(client): Extension<listen::Client>| async move { client.peer().to_string() }));
     let port = serve(&tasks, app).await;
     let mut stream = TcpStream::connect(port.local_addr()).await.unwrap();
     let us = stream.local_addr().unwrap().to_string();
@@ -83,6 +91,33 @@ async fn a_drain_closes_idle_connections_at_once_and_answers_what_is_in_flight()
     go.send(()).unwrap();
     assert_eq!(busy.await.unwrap(), Some((200, "done".to_owned())));
     assert_eq!(timeout(SOON, drained).await.unwrap().unwrap(), Some(true));
+}
+
+#[tokio::test]
+async fn a_drain_answers_the_first_request_of_connections_that_were_made_before_it() {
+    let tasks = Tasks::new();
+    let port = serve(&tasks, Router::new().route("/", get(|| async { "hi" }))).await;
+    let addr = port.local_addr();
+    let mut taken = TcpStream::connect(addr).await.unwrap();
+    // A second connection is answered, so the first one is no longer in the queue of the system.
+    assert_eq!(ask(&mut TcpStream::connect(addr).await.unwrap(), "/").await.0, 200);
+    // The system has accepted this connection; the port has had no turn to take it.
+    let waits = std::net::TcpStream::connect(addr).unwrap();
+
+    let drained = tasks.spawn("drain", async move { port.drain(SOON).await });
+    until_refused(addr).await;
+    waits.set_nonblocking(true).unwrap();
+    let mut waits = TcpStream::from_std(waits).unwrap();
+    assert_eq!(ask(&mut taken, "/").await, (200, "hi".to_owned()));
+    assert_eq!(ask(&mut waits, "/").await, (200, "hi".to_owned()));
+    assert_eq!(timeout(SOON, drained).await.unwrap().unwrap(), Some(true));
+}
+
+/// Returns when the port is closed.
+async fn until_refused(addr: SocketAddr) {
+    while TcpStream::connect(addr).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
@@ -175,4 +210,73 @@ async fn the_admin_port_shows_metrics_health_and_loops_through_the_stop() {
     assert_eq!(timeout(SOON, running).await.unwrap().unwrap(), Some(vec![]));
     let (status, body) = scrape.await.unwrap();
     assert_eq!((status, &body["parts"]["process"]["detail"]), (503, &"stopping".into()));
+}
+
+/// Connections that never send a request, or send one as an unknown client, leave room for known clients.
+#[tokio::test]
+async fn idle_strangers_are_cut_off_before_they_fill_the_port() {
+    let tasks = Tasks::new();
+    let known = get(|Extension(client): Extension<listen::Client>| async move {
+        client.is_known();
+        "known"
+    });
+    let app = Router::new().route("/known", known).route("/", get(|| async { "hi" }));
+    let listener = listen::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let port = listen::serve_strangers(&tasks, "test port", listener, app, 8).unwrap();
+    let mut friend = TcpStream::connect(port.local_addr()).await.unwrap();
+    assert_eq!(ask(&mut friend, "/known").await.1, "known");
+    let mut strangers = Vec::new();
+    for n in 0..40 {
+        let mut stranger = TcpStream::connect(port.local_addr()).await.unwrap();
+        if n % 2 == 0 {
+            assert_eq!(ask(&mut stranger, "/").await.1, "hi");
+        }
+        strangers.push(stranger);
+    }
+    // The oldest connections are cut off; of the newest eight, none.
+    let late = strangers.split_off(32);
+    for mut stranger in strangers {
+        assert_eq!(timeout(SOON, stranger.read(&mut [0; 16])).await.unwrap().unwrap(), 0, "cut off");
+    }
+    for mut stranger in late {
+        assert_eq!(ask(&mut stranger, "/").await.1, "hi");
+    }
+    assert_eq!(ask(&mut friend, "/known").await.1, "known", "who is known stays, however long it idles");
+    assert!(port.drain(SOON).await);
+}
+
+/// Every connection has a request at the same moment. A task that only yields must be polled again after few of them.
+#[tokio::test]
+async fn a_flood_of_requests_does_not_hold_up_the_rest_of_the_process() {
+    const CLIENTS: usize = 400;
+    let (tasks, answered) = (Tasks::new(), Arc::new(AtomicUsize::new(0)));
+    let count = answered.clone();
+    let app = Router::new().route(
+        "/",
+        get(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            async { "hi" }
+        }),
+    );
+    let port = serve(&tasks, app).await;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = TcpStream::connect(port.local_addr()).await.unwrap();
+        assert_eq!(ask(&mut client, "/").await.1, "hi");
+        clients.push(client.into_std().unwrap());
+    }
+    // Without a yield: the server sees none of these before all are there.
+    for client in &mut clients {
+        client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    }
+    let (mut last, mut most) = (CLIENTS, 0);
+    while last < 2 * CLIENTS {
+        tokio::task::yield_now().await;
+        let now = answered.load(Ordering::Relaxed);
+        most = most.max(now - last);
+        last = now;
+    }
+    assert!(most <= CLIENTS / 4, "{most} requests were answered in one turn");
+    drop(clients);
+    assert!(port.drain(SOON).await);
 }

@@ -1,4 +1,4 @@
-//! When loops tick, what is recorded, who may.
+//! When loops tick, what is recorded, and which replica may tick.
 
 use std::{
     sync::{
@@ -295,7 +295,7 @@ async fn nothing_is_registered_after_the_start() {
     let _ = registry.register::<Idle>(INTERVAL);
 }
 
-/// Leadership by a switch that the test turns.
+/// Leadership by a switch that the test controls.
 struct Switch {
     held: watch::Receiver<Option<u64>>,
     released: Arc<AtomicBool>,
@@ -384,7 +384,7 @@ async fn a_tick_is_cut_off_when_its_lease_is_lost() {
     .await
     .expect("long before its budget");
     assert_eq!(ticks("cut", "lease_lost"), 1.0);
-    // It has stopped leading there and then, and does not rest as a leader until its next tick is due.
+    // The loop has stopped leading at once, and does not rest as a leader until its next tick is due.
     tokio::task::yield_now().await;
     assert_eq!(shown(&registry, "cut")["state"], "standby");
     assert_eq!(metric("muster_leader", &[("loop", "cut")]), 0.0);

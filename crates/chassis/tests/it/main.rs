@@ -1,4 +1,4 @@
-//! What the chassis promises, by behaviour.
+//! Tests of the chassis's guarantees, by behaviour.
 
 mod listen;
 mod loops;

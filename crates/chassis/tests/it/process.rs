@@ -1,4 +1,4 @@
-//! The example service as a process: exit codes, signals, what it prints.
+//! The example service as a process: exit codes, signals, output.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -43,7 +43,7 @@ fn settings_can_be_checked_printed_and_explained_without_starting() {
     assert_eq!(code, 0);
     assert!(out.contains("api_key = \"***\"") && out.contains("instance_id = \"host-9\"") && !out.contains("sesame"));
     let (code, out, _) = output(plain().args(["--help", "--nonsense"]));
-    assert!(code == 0 && out.contains("--redis-url URL"), "{out}");
+    assert!(code == 0 && out.contains("--redis-url URL") && out.contains("--probe WORD"), "{out}");
     let (code, out, _) = output(plain().arg("--version"));
     assert!(code == 0 && out.starts_with("muster-plain 0."), "{out}");
 }
@@ -78,12 +78,18 @@ fn a_service_runs_until_a_signal_and_then_ends_in_stages() {
     }
 }
 
-/// Starts the example and reads its log up to `event`.
-fn started(args: &[&str], event: &str) -> (std::process::Child, impl Iterator<Item = Value> + use<>) {
+/// Starts the example; returns it with its log.
+fn spawned(args: &[&str]) -> (std::process::Child, impl Iterator<Item = Value> + use<>) {
     let mut child = plain().args(args).spawn().expect("the example is built with the tests");
-    let mut log = BufReader::new(child.stderr.take().unwrap())
+    let log = BufReader::new(child.stderr.take().unwrap())
         .lines()
         .map(|line| serde_json::from_str::<Value>(&line.unwrap()).expect("a log line is JSON"));
+    (child, log)
+}
+
+/// Starts the example and reads its log up to `event`.
+fn started(args: &[&str], event: &str) -> (std::process::Child, impl Iterator<Item = Value> + use<>) {
+    let (child, mut log) = spawned(args);
     log.find(|line| line["event"] == event).unwrap_or_else(|| panic!("no {event} in the log"));
     (child, log)
 }
@@ -118,6 +124,65 @@ fn a_service_that_cannot_listen_says_where_and_exits_with_1() {
     let (code, _, err) = output(plain().args(["--admin-addr", &addr]));
     assert_eq!(code, 1);
     assert!(err.contains(&format!("cannot listen on {addr}")), "{err}");
+}
+
+/// The output of `--probe` for a replica with this admin address, with the exit code.
+fn probe(word: &str, admin: &str) -> (i32, String) {
+    let (code, out, err) = output(plain().args(["--probe", word, "--admin-addr", admin]));
+    (code, out + &err)
+}
+
+#[test]
+fn a_probe_asks_the_replica_with_the_same_settings() {
+    // Nothing listens on this port.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, said) = probe("livez", &free.to_string());
+    assert_eq!(code, 1, "{said}");
+    assert!(said.starts_with("muster-plain: livez: no answer from http://127.0.0.1:"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+
+    // The replica listens on all addresses, and the probe asks it on loopback.
+    let everywhere = format!("0.0.0.0:{}", free.port());
+    let (mut child, log) = started(&["--admin-addr", &everywhere], "running");
+    assert_eq!(probe("livez", &everywhere), (0, "muster-plain: livez: alive\n".to_owned()));
+    assert_eq!(probe("readyz", &everywhere), (0, "muster-plain: readyz: ready\n".to_owned()));
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(log);
+}
+
+#[test]
+fn a_probe_of_a_replica_that_is_not_ready_says_which_part() {
+    let (mut child, mut log) = spawned(&["--hang", "setup"]);
+    let listening = log.find(|line| line["event"] == "listening").expect("it listens");
+    let addr = listening["addr"].as_str().unwrap().to_owned();
+    assert_eq!(probe("livez", &addr).0, 0);
+    let (code, said) = probe("readyz", &addr);
+    let expected = format!("muster-plain: readyz: unready: loops (starting) (http://{addr}/readyz answered 503)\n");
+    assert_eq!((code, said), (1, expected));
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_probe_of_what_does_not_answer_ends_after_two_seconds() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let began = std::time::Instant::now();
+    let (code, said) = probe("readyz", &silent.local_addr().unwrap().to_string());
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("no answer within 2 s"), "{said}");
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_probe_of_something_else_exits_with_2() {
+    let (code, said) = probe("ready", ":1");
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("--probe: `ready` is none of livez, readyz; did you mean readyz?"), "{said}");
+    let (code, _, err) = output(plain().arg("--probe"));
+    assert!(code == 2 && err.contains("--probe: needs a value"), "{err}");
+    let (code, said) = probe("livez", "127.0.0.1:0");
+    assert!(code == 1 && said.contains("port 0"), "{said}");
 }
 
 fn get(addr: &str, path: &str) -> String {

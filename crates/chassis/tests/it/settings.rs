@@ -1,22 +1,34 @@
 //! Precedence, faults, secrets.
 
-use std::{collections::BTreeMap, io::Write, time::Duration};
+use std::{collections::BTreeMap, io::Write, net::SocketAddr, time::Duration};
 
 use muster_chassis::{
-    Kind, Setting, Values,
-    settings::{self, Ask, Faults, Loaded, Origin},
+    Setting, Values,
+    settings::{
+        self, Ask, Faults, Loaded, Origin,
+        baseline::{
+            INSTANCE_ID, NATS_REPLICAS, NATS_USE_JETSTREAM, REDIS_CALL_TIMEOUT, REDIS_CONNECT_TIMEOUT, REDIS_URL,
+            RUNTIME_THREADS,
+        },
+    },
 };
+use muster_telemetry::Secret;
 
-const OWN: &[Setting] = &[
-    settings::admin_addr(":9092"),
-    Setting::new("topics", "MUSTER_TOPICS", Kind::Choice(&["open", "declared"]), "Topics.").or("open"),
-    Setting::new("limit_rps", "API_RATE_LIMIT_RPS", Kind::Int { min: 0, max: 1_000_000 }, "Rate.").or("2000"),
-    Setting::new("shared_limit", "REDIS_RATE_LIMIT", Kind::Bool, "Shared limit.").or("true"),
-    Setting::new("api_key", "MUSTER_API_KEY", Kind::Text, "Keys.").secret(),
-    Setting::new("proxies", "MUSTER_TRUSTED_PROXIES", Kind::List, "Proxies."),
-    Setting::new("grpc_addr", "MUSTER_GRPC_ADDR", Kind::Addr, "gRPC.").not_yet_used("no gRPC"),
-    settings::loop_interval("loop_scrub_interval", "MUSTER_LOOP_SCRUB_INTERVAL", "5s"),
-];
+muster_chassis::settings! {
+    const OWN = these;
+    const ADMIN_ADDR: Setting<SocketAddr> = settings::admin_addr(":9092");
+    const TOPICS: Setting<String> =
+        Setting::choice("topics", "MUSTER_TOPICS", &["open", "declared"], "Topics.").or("open");
+    const LIMIT_RPS: Setting<usize> =
+        Setting::count("limit_rps", "API_RATE_LIMIT_RPS", 0..=1_000_000, "Rate.").or("2000");
+    const SHARED_LIMIT: Setting<bool> = Setting::flag("shared_limit", "REDIS_RATE_LIMIT", "Shared limit.").or("true");
+    const API_KEY: Setting<Option<Secret>> = Setting::text("api_key", "MUSTER_API_KEY", "Keys.").secret();
+    const PROXIES: Setting<Vec<String>> = Setting::list("proxies", "MUSTER_TRUSTED_PROXIES", "Proxies.");
+    const GRPC_ADDR: Setting<Option<SocketAddr>> =
+        Setting::addr("grpc_addr", "MUSTER_GRPC_ADDR", "gRPC.").not_yet_used("no gRPC");
+    const SCRUB_INTERVAL: Setting<Duration> =
+        settings::loop_interval("loop_scrub_interval", "MUSTER_LOOP_SCRUB_INTERVAL", "5s");
+}
 
 fn load(args: &[&str], env: &[(&str, &str)]) -> Result<Loaded, Faults> {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -38,15 +50,15 @@ fn file(text: &str) -> tempfile::NamedTempFile {
 #[test]
 fn defaults_hold_when_nobody_says_anything() {
     let values = values(&[], &[]);
-    assert_eq!(values.text("redis_url"), "redis://127.0.0.1:6379");
-    assert_eq!(values.text("instance_id"), "host-7");
-    assert_eq!(values.addr("admin_addr"), "0.0.0.0:9092".parse().unwrap());
-    assert_eq!(values.count("runtime_threads"), 1);
-    assert_eq!(values.duration("loop_scrub_interval"), Duration::from_secs(5));
-    assert!(values.flag("nats_use_jetstream") && values.flag("shared_limit"));
-    assert_eq!(values.secret("api_key"), None);
-    assert_eq!(values.list("proxies"), Vec::<String>::new());
-    assert_eq!(values.origin("topics"), Origin::Default);
+    assert_eq!(values.get(REDIS_URL), "redis://127.0.0.1:6379");
+    assert_eq!(values.get(INSTANCE_ID), "host-7");
+    assert_eq!(values.get(ADMIN_ADDR), "0.0.0.0:9092".parse().unwrap());
+    assert_eq!(values.get(RUNTIME_THREADS), 1);
+    assert_eq!(values.get(SCRUB_INTERVAL), Duration::from_secs(5));
+    assert!(values.get(NATS_USE_JETSTREAM) && values.get(SHARED_LIMIT));
+    assert!(values.get(API_KEY).is_none());
+    assert_eq!(values.get(PROXIES), Vec::<String>::new());
+    assert_eq!(values.origin(TOPICS), Origin::Default);
 }
 
 #[test]
@@ -58,11 +70,11 @@ fn flags_beat_the_environment_and_the_environment_beats_the_file() {
         &["--config", path, "--limit-rps=3"],
         &[("API_RATE_LIMIT_RPS", "2"), ("NATS_REPLICAS", "5"), ("MUSTER_TOPICS", "")],
     );
-    assert_eq!((values.int("limit_rps"), values.origin("limit_rps")), (3, Origin::Flag));
-    assert_eq!((values.int("nats_replicas"), values.origin("nats_replicas")), (5, Origin::Environment));
-    assert_eq!((values.text("topics"), values.origin("topics")), ("declared", Origin::File));
-    assert_eq!(values.list("proxies"), ["a", "b"]);
-    assert!(!values.flag("shared_limit"));
+    assert_eq!((values.get(LIMIT_RPS), values.origin(LIMIT_RPS)), (3, Origin::Flag));
+    assert_eq!((values.get(NATS_REPLICAS), values.origin(NATS_REPLICAS)), (5, Origin::Environment));
+    assert_eq!((values.get(TOPICS), values.origin(TOPICS)), ("declared", Origin::File));
+    assert_eq!(values.get(PROXIES), ["a", "b"]);
+    assert!(!values.get(SHARED_LIMIT));
 }
 
 #[test]
@@ -134,9 +146,9 @@ fn unknown_muster_variables_only_warn() {
 
 #[test]
 fn the_patience_with_redis_has_bounds() {
-    let ms = |key: &str, env: &[(&str, &str)]| values(&[], env).millis(key);
-    assert_eq!(ms("redis_call_timeout_ms", &[]), Duration::from_secs(2));
-    assert_eq!(ms("redis_connect_timeout_ms", &[("REDIS_CONNECT_TIMEOUT_MS", "50")]), Duration::from_millis(50));
+    let ms = |setting: Setting<Duration>, env: &[(&str, &str)]| values(&[], env).get(setting);
+    assert_eq!(ms(REDIS_CALL_TIMEOUT, &[]), Duration::from_secs(2));
+    assert_eq!(ms(REDIS_CONNECT_TIMEOUT, &[("REDIS_CONNECT_TIMEOUT_MS", "50")]), Duration::from_millis(50));
     let bad =
         [("REDIS_CONNECT_TIMEOUT_MS", "49"), ("REDIS_RESPONSE_TIMEOUT_MS", "60001"), ("REDIS_CALL_TIMEOUT_MS", "1s")];
     let text = load(&[], &bad).unwrap_err().to_string();
@@ -173,9 +185,9 @@ fn a_setting_without_effect_is_warned_of_by_name_wherever_it_is_given() {
 fn words_for_yes_and_no_are_read() {
     for (text, expected) in [("true", true), ("1", true), ("YES", true), ("false", false), ("0", false), ("no", false)]
     {
-        assert_eq!(values(&[], &[("REDIS_RATE_LIMIT", text)]).flag("shared_limit"), expected, "{text}");
+        assert_eq!(values(&[], &[("REDIS_RATE_LIMIT", text)]).get(SHARED_LIMIT), expected, "{text}");
     }
-    assert!(values(&["--shared-limit", "--limit-rps", "1"], &[]).flag("shared_limit"));
+    assert!(values(&["--shared-limit", "--limit-rps", "1"], &[]).get(SHARED_LIMIT));
 }
 
 #[test]
@@ -184,7 +196,7 @@ fn secrets_are_masked_wherever_settings_are_shown() {
         &["--redis-url", "redis://me:hunter2@a:1,redis://me:hunter3@b:2", "--limit-rps", "7"],
         &[("MUSTER_API_KEY", "mst_one,mst_two"), ("NATS_URL", "nats://token9@n:4222")],
     );
-    assert_eq!(values.secret("api_key").unwrap().expose(), "mst_one,mst_two");
+    assert_eq!(values.get(API_KEY).unwrap().expose(), "mst_one,mst_two");
     for text in [values.print(), format!("{values:?}")] {
         assert!(text.contains("redis_url = \"redis://me:***@a:1,redis://me:***@b:2\" # flag, --redis-url"), "{text}");
         assert!(text.contains("limit_rps = 7 # flag, --limit-rps"), "{text}");
@@ -198,17 +210,20 @@ fn a_printed_configuration_can_be_read_again() {
     let printed = values(&["--limit-rps", "9", "--proxies", "a,b"], &[]).print();
     let file = file(&printed);
     let again = values(&["--config", file.path().to_str().unwrap()], &[]);
-    assert_eq!(again.int("limit_rps"), 9);
-    assert_eq!(again.list("proxies"), ["a", "b"]);
-    assert_eq!(again.origin("redis_url"), Origin::File);
+    assert_eq!(again.get(LIMIT_RPS), 9);
+    assert_eq!(again.get(PROXIES), ["a", "b"]);
+    assert_eq!(again.origin(REDIS_URL), Origin::File);
 }
 
 #[test]
 fn a_secret_may_come_from_a_file() {
     let secret = file("mst_from_file\n");
     let path = secret.path().to_str().unwrap();
-    assert_eq!(values(&[], &[("MUSTER_API_KEY_FILE", path)]).text("api_key"), "mst_from_file");
-    assert_eq!(values(&["--api-key-file", path], &[("MUSTER_API_KEY", "x")]).text("api_key"), "mst_from_file");
+    assert_eq!(values(&[], &[("MUSTER_API_KEY_FILE", path)]).get(API_KEY).unwrap().expose(), "mst_from_file");
+    assert_eq!(
+        values(&["--api-key-file", path], &[("MUSTER_API_KEY", "x")]).get(API_KEY).unwrap().expose(),
+        "mst_from_file"
+    );
 
     let both = load(&[], &[("MUSTER_API_KEY_FILE", path), ("MUSTER_API_KEY", "x")]).unwrap_err();
     assert!(both.to_string().contains("MUSTER_API_KEY_FILE: api_key is given as well"), "{both}");
@@ -244,12 +259,35 @@ fn the_reference_lists_every_setting() {
         assert!(reference.contains(&format!("| `{}` | `{}` |", setting.env, setting.key)), "{reference}");
         assert!(help.contains(&setting.flag()) && help.contains(setting.doc), "{help}");
     }
-    assert_eq!(reference.matches("MUSTER_ADMIN_ADDR").count(), 1, "the service's own entry replaces the shared one");
+    assert_eq!(
+        reference.matches("| `MUSTER_ADMIN_ADDR` |").count(),
+        1,
+        "the service's own entry replaces the shared one"
+    );
     assert!(reference.contains("open\\|declared"), "{reference}");
 }
 
 #[test]
 #[should_panic(expected = "setting `redis_ulr` is not declared")]
 fn asking_for_an_undeclared_setting_is_a_mistake_of_the_program() {
-    let _ = values(&[], &[]).text("redis_ulr");
+    const FOREIGN: Setting<Option<String>> = Setting::text("redis_ulr", "REDIS_ULR", "Of another service.");
+    let _ = values(&[], &[]).get(FOREIGN);
+}
+
+#[test]
+fn nodes_of_a_redis_cluster_share_the_scheme_of_the_first() {
+    for url in ["redis+cluster://a,b", "redis+cluster://:pw@a:1, b:2,c:3", "redis://a:1,redis://b:2", "rediss://a,b"] {
+        assert_eq!(values(&[], &[("REDIS_URL", url)]).get(settings::baseline::REDIS_URL), url);
+    }
+    for (name, url, says) in [
+        ("REDIS_URL", "a,b", "`a` is no URL"),
+        ("REDIS_URL", "a,redis+cluster://b", "`a` is no URL"),
+        ("REDIS_URL", "redis+cluster://a,", "names no host"),
+        ("REDIS_URL", "redis+cluster://a,:6379", "names no host"),
+        ("REDIS_URL", "redis+cluster://a,http://b", "scheme `http`"),
+        ("NATS_URL", "nats://a,b", "`b` is no URL"),
+    ] {
+        let faults = load(&[], &[(name, url)]).unwrap_err().to_string();
+        assert!(faults.contains(says) && faults.contains(name), "{url}: {faults}");
+    }
 }

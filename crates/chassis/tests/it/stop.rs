@@ -1,4 +1,4 @@
-//! The stages of an end.
+//! The stages of a stop.
 
 use std::{
     sync::{Arc, Mutex},

@@ -1,61 +1,62 @@
-//! Where a job stands. Only a running job has a lease and only an ended one an end: the [`Phase`]
-//! makes anything else unsayable.
+//! The current state of a job. Only a running job has a lease and only an ended job has an end: the
+//! [`Phase`] rules out every other combination.
 
 use std::time::Duration;
 
 use super::state::{Ending, Event, State};
 use crate::{StartId, Time, WorkerId};
 
-/// A worker's hold on a running attempt.
+/// A worker's lease on a running attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Who holds it.
+    /// The worker that holds the lease.
     pub worker: WorkerId,
-    /// Which ask for a start won it.
+    /// The start request that won the lease.
     pub start_id: StartId,
-    /// Until when it holds without being extended.
+    /// When the lease ends unless the worker extends it.
     pub until: Time,
 }
 
-/// The part of a job's standing that depends on its state.
+/// The part of a job's head that depends on its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Accepted, not decided; a `run_at` ahead makes it scheduled.
+    /// Accepted, but not yet decided. If `run_at` lies in the future, the scheduler schedules the
+    /// job.
     Pending {
-        /// Not before.
+        /// The earliest time at which the job may run.
         run_at: Time,
     },
-    /// Not before a time.
+    /// Waiting for its `run_at`.
     Scheduled {
-        /// That time.
+        /// The earliest time at which the job may run.
         run_at: Time,
     },
-    /// Backing off.
+    /// Waiting for the backoff after a failed attempt.
     Retrying {
-        /// Until then.
+        /// When the backoff ends.
         run_at: Time,
     },
-    /// Waits for a person.
+    /// Waiting for a person's approval.
     AwaitingApproval {
-        /// Until then.
+        /// When the request for approval expires.
         expires: Time,
     },
-    /// In the backlog.
+    /// Waiting in the backlog.
     Queued,
-    /// On the bus since [`Head::since`].
+    /// Offered on the bus since [`Head::since`].
     Dispatched,
-    /// With a worker.
+    /// A worker runs the job.
     Running {
-        /// Its hold.
+        /// The worker's lease.
         lease: Lease,
-        /// When the attempt times out; none if it may take as long as it likes.
+        /// When the attempt times out; none if it has no time limit.
         attempt_end: Option<Time>,
     },
-    /// Over, since [`Head::since`].
+    /// Ended at [`Head::since`].
     Ended {
-        /// How.
+        /// How the job ended.
         end: Ending,
-        /// When a lease that was cut short ends, or none.
+        /// When the lease ends that was still alive when the job ended; none if there was none.
         lease_end: Option<Time>,
     },
 }
@@ -63,55 +64,55 @@ pub enum Phase {
 /// What ended an attempt that is no longer running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
-    /// The worker's own word.
+    /// The worker's own report.
     Worker(Event),
     /// The lease ran out.
     Silence,
-    /// Time-out or deadline.
+    /// A time-out or the deadline.
     Clock,
-    /// Somebody cancelled.
+    /// A cancel.
     Cancel,
 }
 
-/// Where a job stands: what one packed field of its record says.
+/// The current state of a job: the content of one packed field of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Changes with every transition.
+    /// The version of the record; changes with every transition.
     pub version: u32,
-    /// Attempts begun, less those given back.
+    /// Attempts started, less the attempts that workers released.
     pub attempt: u16,
-    /// How many there may be.
+    /// How many attempts may be started.
     pub max_attempts: u16,
-    /// Attempts that ended by silence.
+    /// Attempts that ended because the lease ran out.
     pub lost: u16,
-    /// Attempts given back.
+    /// Attempts that workers released.
     pub released: u8,
-    /// Longest one attempt may take; none if unlimited.
+    /// The longest time one attempt may take; none if unlimited.
     pub timeout: Option<Duration>,
-    /// The last attempt's fencing token; 0 before the first start.
+    /// The fence of the last attempt; 0 before the first start.
     pub fence: u64,
-    /// When the present state was entered.
+    /// When the job entered its current state.
     pub since: Time,
-    /// Over by.
+    /// When the job must have ended.
     pub deadline: Option<Time>,
-    /// Not started after.
+    /// When the job must have started.
     pub start_by: Option<Time>,
-    /// When the last attempt began.
+    /// When the last attempt started.
     pub started_at: Option<Time>,
-    /// When it was accepted.
+    /// When the job was accepted.
     pub created_at: Time,
-    /// The event that led here; none for a job that has not moved.
+    /// The event that led to the current state; none for a job that has not moved since its submit.
     pub last_event: Option<Event>,
     /// The event that ended the last attempt.
     pub attempt_ended_by: Option<Event>,
-    /// Who ran the last attempt.
+    /// The worker that ran the last attempt.
     pub last_worker: Option<WorkerId>,
-    /// The rest, by state.
+    /// The fields that depend on the state.
     pub phase: Phase,
 }
 
 impl Head {
-    /// The state.
+    /// The job's state.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Pending { .. } => State::Pending,
@@ -125,17 +126,17 @@ impl Head {
         }
     }
 
-    /// Whether it has ever started.
+    /// Whether the job has ever started.
     pub fn was_started(&self) -> bool {
         self.started_at.is_some()
     }
 
-    /// When it ended.
+    /// When the job ended.
     pub fn finished_at(&self) -> Option<Time> {
         self.state().is_end().then_some(self.since)
     }
 
-    /// The lease, while running.
+    /// The lease, while the job is running.
     pub fn lease(&self) -> Option<&Lease> {
         match &self.phase {
             Phase::Running { lease, .. } => Some(lease),
@@ -143,7 +144,7 @@ impl Head {
         }
     }
 
-    /// Who ended the attempt with this head's fence, if it is over.
+    /// What ended the last attempt, if that attempt is over.
     pub fn ended_by(&self) -> Option<EndedBy> {
         Some(match self.attempt_ended_by? {
             e @ (Event::Succeed | Event::Retry | Event::Fail | Event::Release | Event::Quarantine) => {
@@ -156,16 +157,16 @@ impl Head {
     }
 }
 
-/// One line of a job's story.
+/// One entry of a job's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// What happened; none for the submit.
+    /// The event; none for the submit.
     pub event: Option<Event>,
-    /// Where it led.
+    /// The state that the event led to.
     pub to: State,
-    /// When.
+    /// When the transition happened.
     pub at: Time,
-    /// The attempt it belongs to.
+    /// The attempt that the transition belongs to.
     pub attempt: u16,
     /// The worker for a start, `code: message` for a failure, the reason for a cancel.
     pub note: String,

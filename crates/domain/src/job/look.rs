@@ -1,8 +1,7 @@
-//! *The look*: what a job that is due needs now, and when somebody must look again.
+//! *The look*: decides what a job needs when its home is due, and when the next look must be.
 //!
-//! Pure: (where the job stands, what was asked, now, what is known of the bus) → an action and
-//! the next look. The reconciler does what this says; `lua/job/look.lua` repeats
-//! [`latest_look`] for the scripts, and a test holds the two together.
+//! A pure function: (head, spec, now, view of the bus) → an action and the next look. The reconciler carries out the
+//! action. `lua/job/look.lua` repeats [`latest_look`] for the scripts, and a test compares the two.
 
 use std::time::Duration;
 
@@ -14,33 +13,48 @@ use super::{
 };
 use crate::{JobErrorCode, JobId, Time};
 
-/// First look at a pending job, and how much older than the oldest known message it must be.
+/// The time to the first look at a pending job. The job's submit counts as lost only if it is this much older than the
+/// oldest known message.
 pub const PENDING_LOOK: Duration = Duration::from_secs(30);
-/// Looks at a pending job get rarer up to this.
+/// The longest time between two looks at a pending job; the looks get rarer up to this.
 pub const PENDING_LOOK_MAX: Duration = Duration::from_secs(300);
-/// Looks at an offered job, and how much older than the oldest offer on its subject it must be.
+/// The time between two looks at an offered job. The job's offer counts as lost only if it is this much older than the
+/// oldest offer on its subject.
 pub const DISPATCHED_LOOK: Duration = Duration::from_secs(30);
-/// Looks at a job in the backlog, give or take a half.
+/// The time between two looks at a job in the backlog, plus or minus a half.
 pub const QUEUED_LOOK: Duration = Duration::from_secs(15 * 60);
 
-/// Looks at a job whose lease has run out while silence is not proven. No longer: scripts take the
-/// lease's end for the latest look of a running job, so a home far behind it would not be forwarded.
+/// If a moment lies further in the future than possible by more than this, a clock ran ahead when it was written.
+pub const CLOCK_SLACK: Duration = Duration::from_secs(60);
+
+/// The longest time to the next look at a job whose lease has run out while silence is not proven. It must be short:
+/// scripts take the end of the lease for the latest look of a running job, so they would not forward a home that lies
+/// far behind it.
 const SILENCE_LOOK: Duration = Duration::from_secs(1);
 
 /// What is known about the oldest message of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// The bus did not say: nothing may be concluded.
+    /// The bus gave no answer, so nothing may be concluded.
     Unknown,
-    /// There is none.
+    /// There is no message.
     Empty,
-    /// The oldest carries this Redis time.
+    /// The oldest message carries this Redis time.
     Oldest(Time),
 }
 
 impl Known {
-    /// Whether something put on the bus at `since` must have been lost.
+    /// Whether a message that was published at `since` must have been lost.
     fn has_lost(self, since: Time, now: Time, margin: Duration) -> bool {
+        // A clock ran ahead and was corrected. If the oldest message carries a time of the corrected clock, messages
+        // published before the correction are gone.
+        if since > now + CLOCK_SLACK {
+            return match self {
+                Known::Unknown => false,
+                Known::Empty => true,
+                Known::Oldest(oldest) => oldest <= now + CLOCK_SLACK,
+            };
+        }
         match self {
             Known::Unknown => false,
             Known::Empty => (since + margin).reached(now),
@@ -49,38 +63,38 @@ impl Known {
     }
 }
 
-/// What the reader knows of the bus when it looks.
+/// What the reconciler knows about the bus at the time of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusView {
-    /// Oldest submit that no scheduler has handled.
+    /// The oldest submit that no scheduler has handled.
     pub submits: Known,
-    /// Oldest offer on this job's subject.
+    /// The oldest offer on this job's subject.
     pub offers: Known,
-    /// `None` when a lease that has run out may be ended for silence; otherwise when to ask again:
-    /// after an outage, or while results stand on the stream that nobody has handled.
+    /// `None` if a lease that has run out may be ended for silence; otherwise the time at which to ask again: after an
+    /// outage, or while the stream holds results that no scheduler has handled.
     pub silence_unproven_until: Option<Time>,
 }
 
-/// What a job that is due needs.
+/// What a job needs when its home is due.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Nothing now.
     Nothing,
-    /// Its submit is published again.
+    /// Publish its submit again.
     Resubmit,
-    /// Its time has come: pending, and its submit published.
+    /// Its `run_at` has come: make it pending and publish its submit.
     Wake,
-    /// Its queue entry is put back if it is gone.
+    /// Put its queue entry back if it is gone.
     Requeue,
-    /// It is offered again, under a new version.
+    /// Offer it again, under a new version.
     Reoffer,
-    /// This event, with this wait and error.
+    /// Apply this event, with this wait and error.
     Apply(FailedAttempt),
-    /// The effects of its end are done again, and its home is removed.
+    /// Repeat the effects of its end, and remove its home.
     Finish,
 }
 
-/// An action and the next look if the action changes nothing.
+/// An action, and the time of the next look if the action changes nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     /// What to do.
@@ -89,7 +103,7 @@ pub struct Look {
     pub next: Time,
 }
 
-/// What this job needs now.
+/// Decides what this job needs now.
 pub fn look(id: JobId, head: &Head, spec: &JobSpec, now: Time, bus: &BusView) -> Look {
     let next = next_look(head, now);
     let act = |action| Look { action, next };
@@ -116,7 +130,7 @@ pub fn look(id: JobId, head: &Head, spec: &JobSpec, now: Time, bus: &BusView) ->
     }
 }
 
-/// Deadline and start-by, which bind in every living state.
+/// Checks the deadline and start-by, which apply in every living state.
 fn out_of_time(head: &Head, now: Time) -> Option<Action> {
     if head.state().is_end() {
         return None;
@@ -140,7 +154,7 @@ fn out_of_time(head: &Head, now: Time) -> Option<Action> {
     }
 }
 
-/// When a job that was just looked at must be looked at next.
+/// When the next look at a job must be, after a look at `now`.
 pub fn next_look(head: &Head, now: Time) -> Time {
     let plain = match &head.phase {
         Phase::Pending { .. } => now + now.since(head.since).clamp(PENDING_LOOK, PENDING_LOOK_MAX),
@@ -151,8 +165,8 @@ pub fn next_look(head: &Head, now: Time) -> Time {
     bounded(head, plain)
 }
 
-/// The latest moment at which the home of a job in this standing can be due: what a transition's
-/// script compares the new standing with to learn whether the home must be forwarded.
+/// The latest moment at which the home of a job with this head can be due. A transition's script compares it with the
+/// new head, to learn whether the home must be forwarded.
 pub fn latest_look(head: &Head, now: Time) -> Time {
     let plain = match &head.phase {
         Phase::Pending { .. } if now.since(head.since) < PENDING_LOOK => head.since + PENDING_LOOK,
@@ -162,6 +176,18 @@ pub fn latest_look(head: &Head, now: Time) -> Time {
         _ => fixed_look(head, now),
     };
     bounded(head, plain)
+}
+
+/// Whether a home with this due time is later than this living job allows. Such a home was written by hand, or while a
+/// clock ran ahead.
+pub fn is_too_late(head: &Head, due: Time, now: Time) -> bool {
+    let plain = match &head.phase {
+        Phase::Pending { .. } => now + PENDING_LOOK_MAX,
+        Phase::Queued => now + QUEUED_LOOK + QUEUED_LOOK / 2,
+        Phase::Dispatched => now + DISPATCHED_LOOK,
+        _ => fixed_look(head, now),
+    };
+    due > bounded(head, plain) + CLOCK_SLACK
 }
 
 fn fixed_look(head: &Head, now: Time) -> Time {
@@ -229,6 +255,40 @@ mod tests {
             Action::Apply(failed) => Some(failed.event),
             _ => None,
         }
+    }
+
+    #[test]
+    fn what_a_clock_that_ran_ahead_put_on_the_bus_is_judged_by_the_clock_that_is_right() {
+        let hour = 3_600 * S;
+        for phase in [Phase::Pending { run_at: Time::NONE }, Phase::Dispatched] {
+            let ahead = Head { since: NOW + hour, ..head(phase, S) };
+            let acts = |known| looked(&ahead, &BusView { submits: known, offers: known, ..QUIET }).action;
+            assert_ne!(acts(Known::Empty), Action::Nothing, "nothing is there");
+            assert_ne!(acts(Known::Oldest(NOW.before(S))), Action::Nothing, "all that is there came later");
+            assert_eq!(acts(Known::Oldest(NOW + hour)), Action::Nothing, "it may still be there");
+            assert_eq!(acts(Known::Unknown), Action::Nothing);
+        }
+    }
+
+    #[test]
+    fn a_home_is_too_late_when_no_look_could_have_put_it_there() {
+        let hour = 3_600 * S;
+        let pending = head(Phase::Pending { run_at: Time::NONE }, S);
+        assert!(!is_too_late(&pending, NOW + PENDING_LOOK_MAX, NOW));
+        assert!(is_too_late(&pending, NOW + hour, NOW));
+        assert!(is_too_late(&Head { since: NOW + hour, ..pending }, NOW + hour, NOW), "a clock ran ahead");
+        let queued = head(Phase::Queued, S);
+        assert!(
+            !is_too_late(&queued, NOW + QUEUED_LOOK + QUEUED_LOOK / 2, NOW) && is_too_late(&queued, NOW + hour, NOW)
+        );
+        assert!(is_too_late(&head(Phase::Dispatched, S), NOW + hour, NOW));
+        assert!(
+            !is_too_late(&running(30, None), NOW + 30 * S, NOW) && is_too_late(&running(30, None), NOW + hour, NOW)
+        );
+        let scheduled = head(Phase::Scheduled { run_at: NOW + hour }, S);
+        assert!(!is_too_late(&scheduled, NOW + hour, NOW) && is_too_late(&scheduled, NOW + 2 * hour, NOW));
+        let bound = Head { deadline: Some(NOW + 10 * S), ..scheduled };
+        assert!(is_too_late(&bound, NOW + hour, NOW), "its deadline comes first");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! What follows a failed attempt: a pure function of policy, attempt and job, the same on every
-//! replica and in every repetition. Jitter comes from the job's id, not from a die.
+//! What follows a failed attempt: a pure function of policy, attempt and job, with the same result on every replica and
+//! in every repetition. Jitter is derived from the job's id, not from a random number.
+
+pub(super) mod policy;
 
 use std::time::Duration;
-
-use sha2::{Digest, Sha256};
 
 use super::{
     head::Head,
@@ -12,78 +12,23 @@ use super::{
 };
 use crate::{JobErrorCode, JobId};
 
-/// How long to wait before attempt n + 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Backoff {
-    /// Before the second attempt.
-    pub initial: Duration,
-    /// Times this for each one after.
-    pub factor: f64,
-    /// But never longer.
-    pub max: Duration,
-    /// Spread by this share of the wait, up and down: 0 to 1.
-    pub jitter: f64,
-}
+pub use policy::{Backoff, RetryPolicy, USUAL_ATTEMPTS};
 
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff { initial: Duration::from_secs(1), factor: 2.0, max: Duration::from_secs(300), jitter: 0.2 }
-    }
-}
-
-/// How failures are retried.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RetryPolicy {
-    /// How many starts there may be, at least 1.
-    pub max_attempts: u16,
-    /// The waits between them.
-    pub backoff: Backoff,
-}
-
-/// How often a job is started at most, where nobody says otherwise.
-pub const USUAL_ATTEMPTS: u16 = 5;
-
-impl Default for RetryPolicy {
-    fn default() -> RetryPolicy {
-        RetryPolicy { max_attempts: USUAL_ATTEMPTS, backoff: Backoff::default() }
-    }
-}
-
-impl Backoff {
-    /// The wait after the given attempt (1 = the first) of this job. Never more than `max`, whatever the jitter:
-    /// a wait that has grown that long is spread below it.
-    pub fn wait(&self, job: JobId, attempt: u16) -> Duration {
-        let steps = i32::from(attempt.max(1) - 1);
-        // Bounded, because nothing times without end is no number.
-        let grown = self.factor.max(1.0).powi(steps).min(f64::MAX);
-        let max = self.max.as_secs_f64();
-        let plain = (self.initial.as_secs_f64() * grown).min(max);
-        let mut hash = Sha256::new();
-        hash.update(job.as_bytes());
-        hash.update(attempt.to_be_bytes());
-        let digest: [u8; 32] = hash.finalize().into();
-        let dice = f64::from(u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])) / f64::from(u32::MAX);
-        let spread = plain * self.jitter.clamp(0.0, 1.0);
-        let (least, most) = (plain - spread, (plain + spread).min(max));
-        Duration::try_from_secs_f64(least + dice * (most - least)).unwrap_or(self.max).min(self.max)
-    }
-}
-
-/// What to apply after an attempt that did not end well.
+/// What to apply to a job after an attempt that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedAttempt {
-    /// The event.
+    /// The event to apply.
     pub event: Event,
-    /// How long to wait before the next attempt, where there is one.
+    /// How long to wait before the next attempt, if there is one.
     pub wait: Duration,
-    /// What the record is to say.
+    /// The error to store in the record.
     pub error: JobError,
 }
 
-/// How many times a job may be given back before a release counts as a failure.
+/// How many times workers may release a job before a release counts as a failure.
 pub const MAX_RELEASES: u8 = 10;
 
-/// After its worker reported a failure. `retry_in` is the worker's own wish and wins over the backoff.
+/// After a worker reported a failure. `retry_in`, the wait that the worker asks for, takes precedence over the backoff.
 pub fn after_failure(
     id: JobId,
     head: &Head,
@@ -99,7 +44,7 @@ pub fn after_failure(
     }
 }
 
-/// After its lease ran out. `lost` counts the attempts before this one that ended the same way.
+/// After the lease of an attempt ran out. `head.lost` counts the earlier attempts that ended the same way.
 pub fn after_lost_lease(head: &Head, spec: &JobSpec) -> FailedAttempt {
     let silent = |text: &str| JobError::new(JobErrorCode::StaleTimeout.as_str(), text, true);
     let left = head.attempt < head.max_attempts;
@@ -119,7 +64,7 @@ pub fn after_lost_lease(head: &Head, spec: &JobSpec) -> FailedAttempt {
     FailedAttempt { event: Event::Abandon, wait: Duration::ZERO, error }
 }
 
-/// After the attempt took longer than it may.
+/// After an attempt ran longer than its timeout.
 pub fn after_time_out(id: JobId, head: &Head, policy: &RetryPolicy) -> FailedAttempt {
     let error = JobError::new(JobErrorCode::AttemptTimeout.as_str(), "the attempt took longer than timeout_ms", true);
     if head.attempt < head.max_attempts {

@@ -1,9 +1,9 @@
-//! What a submitter asked for. Immutable from the submit on; payloads travel beside it as bytes
-//! that nobody in between reads.
+//! The request of a submitter. It never changes after the submit. The payload travels beside it as
+//! bytes that no component between client and worker reads.
 
 use std::time::Duration;
 
-use super::retry::RetryPolicy;
+use super::retry::policy::RetryPolicy;
 use crate::{Labels, Line, Tenant, Time, Topic, TraceParent};
 
 macro_rules! words {
@@ -12,11 +12,11 @@ macro_rules! words {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub enum $name { $($(#[$vdoc])* $variant,)* }
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-            /// The word that people write.
+            /// The name that people write.
             pub fn as_str(self) -> &'static str { match self { $($name::$variant => $text,)* } }
-            /// Reads the word.
+            /// Reads the name.
             pub fn parse(text: &str) -> Option<$name> { match text { $($text => Some($name::$variant),)* _ => None } }
             /// The number on the wire; the default is 0.
             pub fn code(self) -> u32 { match self { $($name::$variant => $code,)* } }
@@ -30,24 +30,24 @@ macro_rules! words {
 }
 
 words! {
-    /// Who goes first when a topic has a backlog. Declared from first to last.
+    /// The order in which jobs leave a topic's backlog. Declared from first to last.
     Priority {
-        /// Before everything else.
+        /// Before all other priorities.
         Critical = 3 "critical",
-        /// Before most.
+        /// Before `normal` and `low`.
         High = 2 "high",
-        /// As most are.
+        /// The usual priority.
         #[default]
         Normal = 0 "normal",
-        /// When nothing else waits.
+        /// Only when no job of a higher priority waits.
         Low = 1 "low",
     }
 }
 
 words! {
-    /// What becomes of an attempt whose worker fell silent.
+    /// What happens to a job after its worker fell silent and the lease ran out.
     OnLostLease {
-        /// Another attempt, if one is left.
+        /// Another attempt starts, if one is left.
         #[default]
         Retry = 0 "retry",
         /// The job fails.
@@ -56,30 +56,30 @@ words! {
 }
 
 words! {
-    /// How well a submit must be kept before it is answered.
+    /// How safely a submit must be stored before it is answered.
     Durability {
         /// In Redis's memory and its append-only file.
         #[default]
         Memory = 0 "memory",
-        /// On a replica too.
+        /// On a Redis replica too.
         Replicated = 1 "replicated",
         /// On disk (Redis 7.2 and later).
         Fsynced = 2 "fsynced",
     }
 }
 
-/// A moment as a client gives it: on the clock, or from now on. The script that stores the job
-/// turns the second into the first by its own node's TIME.
+/// A moment as a client gives it: absolute, or relative to the submit. The script that stores the
+/// job converts a relative moment with its own node's TIME.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// At this moment.
     At(Time),
-    /// So long after the submit.
+    /// This long after the submit.
     In(Duration),
 }
 
 impl When {
-    /// As scripts take it: positive is absolute, negative relative, zero none.
+    /// The form that scripts take: positive is absolute, negative is relative, zero is none.
     pub fn signed(when: Option<When>) -> i64 {
         match when {
             None => 0,
@@ -97,7 +97,7 @@ impl When {
         }
     }
 
-    /// The moment, for a job created at `created`.
+    /// The absolute moment for a job created at `created`.
     pub fn resolve(self, created: Time) -> Time {
         match self {
             When::At(t) => t,
@@ -106,38 +106,38 @@ impl When {
     }
 }
 
-/// What was asked for.
+/// The request that a job was submitted with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
-    /// Whose job it is.
+    /// The tenant that owns the job.
     pub tenant: Tenant,
-    /// What kind of work it is.
+    /// The kind of work.
     pub topic: Topic,
-    /// Who submitted it: a key's id.
+    /// The id of the API key that submitted the job.
     pub principal: String,
-    /// Who goes first.
+    /// The order in which the job leaves the backlog.
     pub priority: Priority,
-    /// For finding it again.
+    /// Labels for finding the job again.
     pub labels: Labels,
-    /// What its worker must provide.
+    /// What a worker must provide to run the job.
     pub requires: Labels,
-    /// Jobs with the same key do not run at once, or only so many of them; empty = none.
+    /// Only a limited number of jobs with the same key run at once, one by default. Empty = no key.
     pub concurrency_key: String,
-    /// Not before.
+    /// When the job may run at the earliest.
     pub run_at: Option<When>,
-    /// Not started after.
+    /// When the job must have started.
     pub start_by: Option<When>,
-    /// Over by.
+    /// When the job must have ended.
     pub deadline: Option<When>,
-    /// Longest one attempt may take. Milliseconds; 0 = no limit.
+    /// The longest time one attempt may take, in milliseconds; 0 = no limit.
     pub timeout_ms: u32,
-    /// How failures are retried.
+    /// How failed attempts are retried.
     pub retry: RetryPolicy,
-    /// What a silent worker means.
+    /// What to do when a worker falls silent.
     pub on_lost_lease: OnLostLease,
-    /// How well the submit was to be kept.
+    /// How safely the submit had to be stored before it was answered.
     pub durability: Durability,
-    /// The trace it belongs to.
+    /// The trace that the job belongs to.
     pub trace: Option<TraceParent>,
     /// The job that this one is a retry of.
     pub retry_of: Option<crate::JobId>,
@@ -166,21 +166,21 @@ impl JobSpec {
         }
     }
 
-    /// The line of offers it stands in.
+    /// The line that the job waits in.
     pub fn line(&self) -> Line {
         Line::of(&self.topic, &self.requires)
     }
 }
 
-/// Most bytes of an error's message.
+/// The most bytes of an error's message.
 pub const MAX_ERROR_MESSAGE: usize = 4000;
 
-/// Why an attempt failed, as its worker or muster says.
+/// Why an attempt failed, as reported by its worker or by Muster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobError {
-    /// What to match on; `handler_error` if nobody said.
+    /// The code to match on; `handler_error` if the worker gave none.
     pub code: String,
-    /// For people; at most 4,000 bytes, cut on a character boundary.
+    /// A message for people; at most 4,000 bytes, cut on a character boundary.
     pub message: String,
     /// Any JSON, verbatim.
     pub details: Option<String>,
@@ -189,7 +189,7 @@ pub struct JobError {
 }
 
 impl JobError {
-    /// An error with its message cut to what records hold.
+    /// An error with its message cut to the length that records hold.
     pub fn new(code: impl Into<String>, message: &str, retryable: bool) -> JobError {
         let message = cut(message, MAX_ERROR_MESSAGE).to_owned();
         JobError { code: code.into(), message, details: None, retryable }
@@ -213,7 +213,7 @@ pub(crate) fn cut(text: &str, limit: usize) -> &str {
 pub struct Progress {
     /// 0 to 100.
     pub percent: Option<f64>,
-    /// For people.
+    /// A message for people.
     pub message: Option<String>,
     /// Any JSON, verbatim.
     pub data: Option<String>,

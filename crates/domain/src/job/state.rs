@@ -1,7 +1,7 @@
 //! The state machine: one table of (state, event) → state.
 //!
-//! The Lua that moves jobs, the diagram in the docs and the conformance tests are generated from
-//! [`TABLE`]; there is no second copy of it. A pair that is not listed is illegal.
+//! The Lua that moves jobs, the diagram in the docs and the conformance tests are generated from [`TABLE`]; there is no
+//! second copy. A pair that is not listed is illegal.
 
 macro_rules! coded {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $text:literal,)* }) => {
@@ -10,7 +10,7 @@ macro_rules! coded {
         #[repr(u8)]
         pub enum $name { $($(#[$vdoc])* $variant = $code,)* }
         impl $name {
-            /// All of them, in the order of their codes.
+            /// All values, in the order of their codes.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
             /// The name that people see.
             pub fn as_str(self) -> &'static str { match self { $($name::$variant => $text,)* } }
@@ -28,17 +28,17 @@ macro_rules! coded {
 }
 
 coded! {
-    /// Where a job stands. Codes up to 7 are alive, from 8 on ended.
+    /// The state of a job. States with codes up to 7 are alive, from 8 on ended.
     State {
-        /// Accepted; not yet decided, or offered without a word in its record (a hot topic).
+        /// Accepted, but not yet decided; or offered without a write to its record (on a hot topic).
         Pending = 1 "pending",
-        /// Not before a time.
+        /// Waiting for its `run_at`.
         Scheduled = 2 "scheduled",
-        /// Backing off after a failed attempt.
+        /// Waiting for the backoff after a failed attempt.
         Retrying = 3 "retrying",
-        /// A person has to say yes.
+        /// Waiting for a person's approval.
         AwaitingApproval = 4 "awaiting_approval",
-        /// Admitted, held by a limit, a pause or a full window.
+        /// Admitted, but held back by a limit, a pause or a full window.
         Queued = 5 "queued",
         /// Offered on the bus.
         Dispatched = 6 "dispatched",
@@ -50,13 +50,13 @@ coded! {
         Failed = 9 "failed",
         /// Ran out of time.
         TimedOut = 10 "timed_out",
-        /// Called off.
+        /// Cancelled.
         Cancelled = 11 "cancelled",
-        /// Policy or a person said no.
+        /// Denied by the policy hook or a person.
         Denied = 12 "denied",
-        /// Its time passed before it ever started.
+        /// The deadline, start-by or approval ran out before the job ever started.
         Expired = 13 "expired",
-        /// Every attempt killed its worker, or its output was not let out.
+        /// The lease ran out in every attempt, or the output policy held the result back.
         Quarantined = 14 "quarantined",
     }
 }
@@ -67,28 +67,28 @@ impl State {
         self.code() >= State::Succeeded.code()
     }
 
-    /// Whether this end belongs into the dead letters.
+    /// Whether a job with this end gets a dead letter.
     pub fn is_bad_end(self) -> bool {
         self.is_end() && !matches!(self, State::Succeeded | State::Cancelled)
     }
 }
 
 coded! {
-    /// How a job ended: those [`State`]s, under the same codes and names, in which it never moves again.
+    /// How a job ended: the [`State`]s in which a job never moves again, under the same codes and names.
     Ending {
-        /// Well.
+        /// Ended well.
         Succeeded = 8 "succeeded",
-        /// With an error and no attempt left.
+        /// Ended with an error and no attempt left.
         Failed = 9 "failed",
-        /// Out of time.
+        /// Ran out of time.
         TimedOut = 10 "timed_out",
-        /// Called off.
+        /// Cancelled.
         Cancelled = 11 "cancelled",
-        /// By a no of policy or a person.
+        /// Denied by the policy hook or a person.
         Denied = 12 "denied",
-        /// Its time passed before it ever started.
+        /// The deadline, start-by or approval ran out before the job ever started.
         Expired = 13 "expired",
-        /// Put aside.
+        /// The lease ran out in every attempt, or the output policy held the result back.
         Quarantined = 14 "quarantined",
     }
 }
@@ -108,7 +108,7 @@ impl From<Ending> for State {
 }
 
 impl TryFrom<State> for Ending {
-    /// The state, which is none.
+    /// The state, which is not an end.
     type Error = State;
 
     fn try_from(state: State) -> Result<Ending, State> {
@@ -117,105 +117,105 @@ impl TryFrom<State> for Ending {
 }
 
 coded! {
-    /// What can happen to a job.
+    /// The events that can happen to a job.
     Event {
-        /// Its run_at lies ahead.
+        /// The job's `run_at` lies in the future.
         Schedule = 1 "schedule",
-        /// Its run_at has come.
+        /// The job's `run_at` has come.
         Wake = 2 "wake",
-        /// It has to wait its turn in the backlog.
+        /// The job has to wait in the backlog.
         Hold = 3 "hold",
-        /// It is offered on the bus.
+        /// The job is offered on the bus.
         Dispatch = 4 "dispatch",
-        /// Its offer was lost and is made again.
+        /// The job's offer was lost, and the job is offered again.
         Reoffer = 5 "reoffer",
-        /// Its offer is taken back, to be decided anew.
+        /// The job's offer is taken back, and the job is decided again.
         Recall = 6 "recall",
-        /// Policy wants a person's yes.
+        /// The policy hook asks for a person's approval.
         AskApproval = 7 "ask_approval",
-        /// A person said yes.
+        /// A person approved the job.
         Approve = 8 "approve",
-        /// Policy or a person said no.
+        /// The policy hook or a person denied the job.
         Deny = 9 "deny",
-        /// A worker starts it: counts the attempt, mints the fence.
+        /// A worker starts the job: counts the attempt, mints the fence.
         Start = 10 "start",
-        /// Its worker could not read the offer.
+        /// The worker could not read the offer.
         Reject = 11 "reject",
-        /// Its worker reports success.
+        /// The worker reports success.
         Succeed = 12 "succeed",
-        /// Its worker reports failure, and an attempt is left.
+        /// The worker reports failure, and an attempt is left.
         Retry = 13 "retry",
-        /// Its worker reports failure, and that was it.
+        /// The worker reports failure, and the job is not tried again.
         Fail = 14 "fail",
-        /// Its worker drains and gives the attempt back.
+        /// The worker drains and releases the attempt.
         Release = 15 "release",
-        /// Output policy holds its result back.
+        /// The output policy holds the result back.
         Quarantine = 16 "quarantine",
-        /// Its lease ran out, and an attempt is left.
+        /// The lease ran out, and an attempt is left.
         Rescue = 17 "rescue",
-        /// Its lease ran out, and that was it.
+        /// The lease ran out, and the job is not tried again.
         Abandon = 18 "abandon",
-        /// Its lease ran out as in every attempt before.
+        /// The lease ran out in the last attempt, as in every attempt before.
         Poison = 19 "poison",
         /// The attempt took too long, and an attempt is left.
         CutShort = 20 "cut_short",
         /// The last attempt took too long, or the deadline passed after a start.
         TimeOut = 21 "time_out",
-        /// Deadline, start-by or approval ran out before a start.
+        /// The deadline, start-by or approval ran out before a start.
         Expire = 22 "expire",
-        /// Somebody called it off.
+        /// A caller cancelled the job.
         Cancel = 23 "cancel",
     }
 }
 
 coded! {
-    /// What a transition's script answered.
+    /// The answer of a transition's script.
     Outcome {
         /// The job moved.
         Applied = 1 "applied",
-        /// The same holder did just this before; the same values again.
+        /// The same holder applied this event before; the answer repeats the same values.
         Already = 2 "already",
-        /// The caller acts on a version or fence that is no longer the job's.
+        /// The caller's version or fence is no longer that of the job.
         Stale = 3 "stale",
-        /// The table has no such pair.
+        /// The table has no such pair of state and event.
         Illegal = 4 "illegal",
         /// There is no such job.
         Missing = 5 "missing",
-        /// The moment that this event waits for has not come.
+        /// The moment that this event requires has not come.
         Early = 6 "early",
     }
 }
 
-/// What the caller must have seen for its event to count.
+/// What a caller must have read for its event to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The record's version: offers and looks.
+    /// The record's version, for offers and looks.
     Version,
-    /// The attempt's fence: what a worker says about its own attempt.
+    /// The attempt's fence, for reports of a worker about its own attempt.
     Fence,
-    /// Nothing: whoever asks, asks about the job as it is.
+    /// Nothing: the event applies to the job in whatever state it is.
     Any,
 }
 
-/// Which moment must have come for an event; judged inside the script, by its own node's clock.
+/// The moment that must have come for an event. The script checks it with its own node's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// None.
+    /// No moment.
     Always,
     /// `run_at`.
     RunAt,
-    /// The lease's end.
+    /// The end of the lease.
     LeaseEnd,
-    /// The attempt's time-out.
+    /// The time-out of the attempt.
     AttemptEnd,
-    /// Deadline or the attempt's time-out.
+    /// The deadline, or the time-out of the attempt.
     AnyTimeOut,
-    /// Deadline, start-by before a start, or the approval's expiry.
+    /// The deadline, start-by if the job has not started, or the expiry of the approval.
     AnyExpiry,
 }
 
 impl Event {
-    /// What its caller must have seen.
+    /// What a caller of this event must have read.
     pub fn seen(self) -> Seen {
         use Event::{Cancel, Fail, Quarantine, Release, Retry, Succeed};
         match self {
@@ -225,7 +225,7 @@ impl Event {
         }
     }
 
-    /// Which moment must have come.
+    /// The moment that must have come for this event.
     pub fn due(self) -> Due {
         match self {
             Event::Wake => Due::RunAt,
@@ -240,7 +240,7 @@ impl Event {
 
 macro_rules! transitions {
     ($($from:ident + $event:ident => $to:ident;)*) => {
-        /// Every legal step. The order is that of a job's life.
+        /// Every legal transition, in the order of a job's life.
         pub const TABLE: &[(State, Event, State)] = &[$((State::$from, Event::$event, State::$to),)*];
     };
 }
@@ -301,7 +301,7 @@ transitions! {
     Running + Cancel => Cancelled;
 }
 
-/// Where an event leads, if it is legal.
+/// The state that an event leads to, if the event is legal.
 pub fn transition(from: State, event: Event) -> Option<State> {
     TABLE.iter().find(|(f, e, _)| *f == from && *e == event).map(|(_, _, to)| *to)
 }

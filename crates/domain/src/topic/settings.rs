@@ -1,9 +1,8 @@
-//! What an operator says about a topic: limits, defaults for its jobs, a pause.
+//! The settings that an operator gives a topic: limits, defaults for its jobs, a pause.
 //!
-//! Knows: the fields and what each means when nobody says anything. Promises: a value of these
-//! types may be read back from its own JSON by any later version, because what is unknown there is
-//! skipped and what is absent has its default. Leaves to others: judging what people write (the
-//! gateway), storing it (`store`), and obeying it (gateway and scheduler).
+//! This module knows the fields and what each means when it is absent. Any later version can read
+//! the JSON of these types, because unknown fields are skipped and absent fields have defaults. The
+//! gateway validates what people write, `store` stores it, and gateway and scheduler apply it.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Backoff, RetryPolicy, Time};
 
-/// A topic's settings. What is absent is not limited, or has the system's default.
+/// A topic's settings. An absent field means no limit, or the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopicSettings {
@@ -21,25 +20,25 @@ pub struct TopicSettings {
     /// How many jobs begin per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<TopicRate>,
-    /// So many jobs may wait; past it a submit is refused.
+    /// How many jobs may wait; beyond this number the gateway refuses submits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backlog: Option<u64>,
-    /// How failures are retried, where the submit says nothing.
+    /// How failed attempts are retried, where the submit gives no policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<TopicRetry>,
-    /// Longest time of one attempt, where the submit says nothing.
+    /// The longest time of one attempt, where the submit gives none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u32>,
-    /// How long a worker may be silent, where the worker says nothing.
+    /// How long a worker may be silent, where the worker gives no lease time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u32>,
     /// How long ended jobs are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<TopicRetention>,
-    /// A JSON Schema that payloads must fit.
+    /// A JSON Schema that payloads must match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<serde_json::Value>,
-    /// One queue of workers for all tenants.
+    /// Whether workers of all tenants share one queue.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
 }
@@ -48,35 +47,35 @@ pub struct TopicSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Concurrency {
-    /// In all.
+    /// All jobs of the topic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// With the same `concurrency_key`.
+    /// Jobs with the same `concurrency_key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_key: Option<u32>,
 }
 
-/// How many jobs of a topic are released to its workers.
+/// How fast jobs of a topic are released to its workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopicRate {
-    /// Per second, over all replicas; above zero.
+    /// Jobs per second, over all replicas; above zero.
     pub per_s: f64,
-    /// At once; at least one.
+    /// Jobs that may be released at once; at least one.
     pub burst: u32,
 }
 
-/// How failures are retried, as it is stored.
+/// How failed attempts are retried, in stored form.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopicRetry {
-    /// Starts in all.
+    /// How many attempts may be started.
     pub max_attempts: u16,
-    /// Before the second attempt.
+    /// The wait before the second attempt, in milliseconds.
     pub initial_ms: u64,
-    /// Times this for each one after.
+    /// Each further wait is the previous one multiplied by this factor.
     pub factor: f64,
-    /// But never longer.
+    /// The longest wait, in milliseconds.
     pub max_ms: u64,
-    /// Spread by this share.
+    /// The share of the wait by which jitter moves it up or down.
     pub jitter: f64,
 }
 
@@ -84,28 +83,28 @@ pub struct TopicRetry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopicRetention {
-    /// Those that succeeded or were cancelled.
+    /// Jobs that succeeded or were cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub succeeded_ms: Option<u64>,
-    /// Those that ended badly.
+    /// Jobs that ended badly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_ms: Option<u64>,
 }
 
-/// A topic whose jobs wait until somebody says otherwise.
+/// The pause of a topic: its jobs wait until the topic is resumed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paused {
-    /// Since when, in microseconds of Redis time.
+    /// When the pause began, in microseconds of Redis time.
     pub since: u64,
-    /// The id of the key that asked for it.
+    /// The id of the API key that requested the pause.
     pub by: String,
-    /// Why, for people.
+    /// The reason for the pause, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
 impl Paused {
-    /// Since when.
+    /// When the pause began.
     pub fn since(&self) -> Time {
         Time(self.since)
     }

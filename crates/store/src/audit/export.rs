@@ -1,7 +1,7 @@
-//! Entries on their way out: a group of the stream remembers what was handed out and not yet confirmed.
+//! The export of entries: a consumer group of the stream remembers which entries were handed out and not yet confirmed.
 //!
-//! Promises: each new entry is handed to one of those who ask; one that was not confirmed in time is
-//! handed out again, to whoever asks then; so every entry leaves at least once, whoever dies.
+//! Each new entry is handed to one of the callers. An entry that was not confirmed in time is handed out again, to the
+//! next caller; so every entry is exported at least once, whichever process dies.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use redis::Value;
 use super::read::{AuditEntry, entries};
 use crate::{Store, StoreError, keys, router::Command};
 
-/// All replicas are one consumer: what counts is when an entry was handed out, not to whom.
+/// All replicas are one consumer: what counts is when an entry was handed out, not to which replica.
 const GROUP: &str = "export";
 const CONSUMER: &str = "relay";
 
 impl Store {
-    /// Entries to be exported: those that nobody confirmed within `patience`, then new ones.
+    /// Entries to export: those that were not confirmed within `patience`, then new ones.
     pub async fn audit_to_export(&self, limit: usize, patience: Duration) -> Result<Vec<AuditEntry>, StoreError> {
         let key = keys::audit();
         let mut again = redis::cmd("XAUTOCLAIM");
@@ -29,7 +29,7 @@ impl Store {
                 let _ = self.router().call(Command::plain_at(create, 2)).await;
                 Vec::new()
             }
-            // Cursor, entries, and those that are gone.
+            // The reply holds the cursor, the entries, and the entries that are gone.
             reply => match reply? {
                 Value::Array(mut parts) if parts.len() >= 2 => entries(parts.swap_remove(1))?,
                 other => return Err(StoreError::Decode(format!("XAUTOCLAIM: {other:?}"))),
@@ -52,7 +52,7 @@ impl Store {
         }
     }
 
-    /// These have arrived. Repeating is harmless.
+    /// Confirms that these entries have arrived. Repeating is harmless.
     pub async fn audit_exported(&self, cursors: &[String]) -> Result<(), StoreError> {
         if cursors.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Entries as they stand in the stream, and pages of them.
+//! Reading entries from the stream, and pages of entries.
 
 use muster_domain::{Act, Time};
 use redis::Value;
@@ -9,54 +9,54 @@ use crate::{
     script::{bytes, list},
 };
 
-/// Entries read for one page at most.
+/// The most entries read for one page.
 const PAGE_WORK: usize = 2_000;
-/// Entries read at once.
+/// How many entries are read at once.
 const STEP: usize = 500;
 
-/// An entry of the log, as it stands there.
+/// An entry of the log, as stored.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct AuditEntry {
-    /// Where it stands in the stream.
+    /// The entry's id in the stream.
     pub cursor: String,
-    /// Its id.
+    /// The id of the act.
     pub id: String,
-    /// Its number in the chain.
+    /// The entry's number in the chain.
     pub number: String,
-    /// The hash of the one before.
+    /// The hash of the entry before.
     pub previous: String,
-    /// Its own.
+    /// The hash of this entry.
     pub hash: String,
-    /// What it says, verbatim: JSON.
+    /// The content, verbatim: JSON.
     pub body: String,
 }
 
 impl AuditEntry {
-    /// What it says, if that can be read.
+    /// The content, if it can be parsed.
     pub fn act(&self) -> Option<Act> {
         serde_json::from_str(&self.body).ok()
     }
 
-    /// When Redis took it in, in milliseconds.
+    /// When Redis stored the entry, in milliseconds.
     pub(super) fn millis(&self) -> u64 {
         self.cursor.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
     }
 }
 
-/// Which entries.
+/// A filter for entries; an absent field matches all.
 #[derive(Clone, Debug, Default)]
 pub struct AuditFilter {
-    /// Of this tenant.
+    /// The tenant.
     pub tenant: Option<String>,
-    /// Of this action.
+    /// The action.
     pub action: Option<String>,
-    /// By this actor.
+    /// The actor.
     pub actor: Option<String>,
-    /// About this job.
+    /// The id of the job.
     pub job: Option<String>,
-    /// Not before.
+    /// Only entries at this time or later.
     pub after: Option<Time>,
-    /// Before.
+    /// Only entries before this time.
     pub before: Option<Time>,
 }
 
@@ -73,7 +73,7 @@ impl AuditFilter {
     }
 }
 
-/// Reads what XRANGE and its kin answer. Fields that are not ours are passed over.
+/// Parses the reply of XRANGE and similar commands. Skips unknown fields.
 pub(super) fn entries(reply: Value) -> Result<Vec<AuditEntry>, StoreError> {
     let Value::Array(items) = reply else { return Ok(Vec::new()) };
     let wrong = || StoreError::Decode("an entry of the audit log".into());
@@ -99,14 +99,14 @@ pub(super) fn entries(reply: Value) -> Result<Vec<AuditEntry>, StoreError> {
     Ok(found)
 }
 
-/// Whether this can be a stream id; anything else would be an error of Redis.
+/// Whether this can be a stream id; Redis would answer anything else with an error.
 fn is_stream_id(text: &str) -> bool {
     let number = |part: &str| !part.is_empty() && part.len() <= 19 && part.bytes().all(|b| b.is_ascii_digit());
     text.split_once('-').is_some_and(|(ms, n)| number(ms) && number(n))
 }
 
 impl Store {
-    /// Entries in the order of the log, after the one at this place.
+    /// Entries in the order of the log, after this stream id.
     pub(super) async fn audit_after(&self, cursor: &str, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
         let from = if cursor.is_empty() { "-".to_owned() } else { format!("({cursor}") };
         let key = keys::audit();
@@ -115,7 +115,18 @@ impl Store {
         entries(self.router().call(Command::plain(cmd)).await?)
     }
 
-    /// Entries that pass the filter, newest first, and where to go on. A page may be short.
+    /// The newest entries, in the order of the log.
+    pub(super) async fn newest_audit(&self, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
+        let key = keys::audit();
+        let mut cmd = redis::cmd("XREVRANGE");
+        cmd.arg(key.as_bytes()).arg("+").arg("-").arg("COUNT").arg(limit);
+        let mut newest = entries(self.router().call(Command::plain(cmd)).await?)?;
+        newest.reverse();
+        Ok(newest)
+    }
+
+    /// Entries that match the filter, newest first, and the cursor of the next page. A page may be
+    /// short.
     pub async fn list_audit(
         &self,
         filter: &AuditFilter,
@@ -138,7 +149,8 @@ impl Store {
             for entry in page {
                 below = Some(entry.cursor.clone());
                 let Some(act) = entry.act() else { continue };
-                // An act is told after it was done, so what Redis took in before cannot be later.
+                // An entry is stored after its act's time, so an entry stored before `after`, and
+                // every older one, is too old.
                 if filter.after.is_some_and(|after| entry.millis() < after.0 / 1000) {
                     return Ok((found, None));
                 }

@@ -1,7 +1,7 @@
-//! Walks the chain and says where it breaks.
+//! Checks the chain and reports where it breaks.
 //!
-//! Memory does not grow with the log, and a call looks at a bounded number of entries; where it
-//! stopped, and what it must remember, is in the cursor that it answers.
+//! Memory use does not grow with the log, and a call checks a bounded number of entries. The returned cursor holds the
+//! place where the call stopped and everything that the next call needs.
 
 use muster_domain::Act;
 use redis::Value;
@@ -13,7 +13,7 @@ use crate::{
     script::{bytes, number},
 };
 
-/// Entries read at once.
+/// How many entries are read at once.
 const STEP: usize = 500;
 
 /// Where the chain breaks.
@@ -21,41 +21,42 @@ const STEP: usize = 500;
 pub struct AuditBreak {
     /// The number that the entry should have.
     pub number: u64,
-    /// Where it stands in the stream; empty if it is not there.
+    /// The entry's id in the stream; empty if the entry is missing.
     pub cursor: String,
-    /// Its id, as far as it can be read.
+    /// The id of the act, as far as it can be read.
     pub id: String,
     /// What is wrong.
     pub reason: String,
 }
 
-/// What a walk along the chain has found.
+/// The result of a check of the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditReport {
-    /// Entries that are as they should be.
+    /// The number of valid entries.
     pub checked: u64,
-    /// The number of the oldest one that is kept.
+    /// The number of the oldest entry that is kept.
     pub first: u64,
-    /// The number of the last one looked at.
+    /// The number of the last checked entry.
     pub last: u64,
-    /// Its hash: whoever notes it can prove later that nothing before was changed.
+    /// The hash of the last checked entry. With a note of this hash, an auditor can later prove that no earlier entry
+    /// was changed.
     pub hash: String,
     /// Where the chain breaks.
     pub broken: Option<AuditBreak>,
-    /// Where to go on; none at the end.
+    /// The cursor to continue with; none at the end.
     pub next_cursor: Option<String>,
 }
 
-/// How far a walk has come.
+/// The progress of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stand {
-    /// The last entry looked at, in the stream; empty before the first.
+    /// The stream id of the last checked entry; empty before the first.
     cursor: String,
     number: u64,
     hash: String,
-    /// The number before the oldest entry, and the hash that this one hangs on.
+    /// The number before the oldest entry, and the hash that the oldest entry is linked to.
     begins: (u64, String),
-    /// An entry has said that everything before left by retention.
+    /// An entry records that retention removed everything before.
     anchored: bool,
     checked: u64,
 }
@@ -88,11 +89,11 @@ impl Stand {
         })
     }
 
-    /// One entry more, or what is wrong with it.
+    /// Checks one more entry; returns what is wrong with it.
     fn step(&mut self, entry: &AuditEntry) -> Result<(), String> {
         let number: u64 = entry.number.parse().map_err(|_| "it has no number: it was not written by Muster")?;
         if self.cursor.is_empty() && number != 1 {
-            // The oldest that is left: what it hangs on is told further on.
+            // This is the oldest remaining entry: a later entry records the hash that it is linked to.
             self.begins = (number.saturating_sub(1), entry.previous.clone());
             (self.number, self.hash, self.anchored) = (self.begins.0, self.begins.1.clone(), false);
         }
@@ -119,8 +120,8 @@ impl Stand {
 }
 
 impl Store {
-    /// Walks along the chain from its beginning, or from where an earlier call stopped, over at most
-    /// `limit` entries or so. Only reads.
+    /// Checks the chain from its beginning, or from where an earlier call stopped, over at most about `limit` entries.
+    /// Only reads.
     pub async fn verify_audit(&self, cursor: Option<&str>, limit: usize) -> Result<AuditReport, ListError> {
         let mut stand = match cursor {
             None => Stand::new(),
@@ -134,7 +135,8 @@ impl Store {
             looked += page.len();
             for entry in &page {
                 if let Err(reason) = stand.step(entry) {
-                    // Retention may have overtaken the walk: what it was to see next is gone, rightly.
+                    // Retention may have overtaken the check: the entries that it would check next were removed,
+                    // rightly.
                     if self.left_meanwhile(&stand).await? {
                         return self.begin_again(limit).await;
                     }
@@ -158,18 +160,33 @@ impl Store {
         Ok(report)
     }
 
+    /// Checks only the newest `limit` entries: whether each is linked to the one before and matches its hash, and
+    /// whether the last one is there. Two or three reads. Older entries are not checked.
+    pub async fn verify_audit_tail(&self, limit: usize) -> Result<Option<AuditBreak>, StoreError> {
+        let mut stand = Stand::new();
+        for entry in self.newest_audit(limit).await? {
+            if let Err(reason) = stand.step(&entry) {
+                let (cursor, id) = (entry.cursor, entry.id);
+                return Ok(Some(AuditBreak { number: stand.number + 1, cursor, id, reason }));
+            }
+        }
+        // Only a check of the whole log shows whether older entries were removed by retention.
+        stand.anchored = true;
+        self.ends_well(&stand).await
+    }
+
     async fn begin_again(&self, limit: usize) -> Result<AuditReport, ListError> {
         Box::pin(self.verify_audit(None, limit)).await
     }
 
-    /// Whether the log now begins after where the walk stands.
+    /// Whether the log now begins after the last checked entry.
     async fn left_meanwhile(&self, stand: &Stand) -> Result<bool, StoreError> {
         let first = self.audit_after("", 1).await?;
         let number = first.first().and_then(|entry| entry.number.parse::<u64>().ok());
         Ok(!stand.cursor.is_empty() && number.is_some_and(|first| first > stand.number + 1))
     }
 
-    /// What the links cannot show: a beginning or an end that was cut off by hand.
+    /// Checks what the links cannot show: a beginning or an end that was cut off by hand.
     async fn ends_well(&self, stand: &Stand) -> Result<Option<AuditBreak>, StoreError> {
         let at = |number: u64, reason: &str| {
             Some(AuditBreak { number, cursor: String::new(), id: String::new(), reason: reason.to_owned() })
@@ -185,7 +202,7 @@ impl Store {
         if stand.cursor.is_empty() && last == "0-0" {
             return Ok(None);
         }
-        // Somebody may have added entries since the last page.
+        // A process may have added entries since the last page.
         let newest = self.audit_after(&stand.cursor, 1).await?;
         if newest.is_empty() && last != stand.cursor {
             return Ok(at(stand.number + 1, "the newest entries were removed"));
@@ -229,7 +246,7 @@ impl Store {
     }
 }
 
-/// Names and values, as XINFO answers them.
+/// The names and values in a reply of XINFO.
 fn facts(reply: Value) -> Vec<(String, Value)> {
     let text = |value: Value| bytes(value).map(|raw| String::from_utf8_lossy(&raw).into_owned()).unwrap_or_default();
     match reply {

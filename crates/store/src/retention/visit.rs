@@ -6,11 +6,11 @@ use muster_domain::{JobId, Tenant, Time, time::micros};
 
 use super::{Retained, Retention};
 use crate::{
-    Store, StoreError, failpoint,
+    HomeKind, Store, StoreError, failpoint,
     homes::text,
     jobs::KEEP_KEY,
     keys,
-    lists::{BUCKET, Bucket, Place},
+    place::{BUCKET, Bucket, Place},
     record::{Fields, Record},
     router::Command,
     scripts,
@@ -152,7 +152,7 @@ impl Store {
     /// Those whose ends are finished: who still has a home has effects to come.
     async fn without_home<S>(&self, ended: Vec<(JobId, S)>, visit: &mut Visit) -> Result<Vec<(JobId, S)>, StoreError> {
         let ask = |(id, _): &(JobId, S)| {
-            let key = keys::homes(id.shard());
+            let key = keys::homes(HomeKind::Job, id.shard());
             let mut cmd = redis::cmd("ZSCORE");
             cmd.arg(key.as_bytes()).arg(text(*id));
             Command::plain(cmd)

@@ -68,10 +68,8 @@ impl Seeds {
     /// In a list, what lacks a scheme takes scheme and credentials of the first.
     pub(super) fn parse(url: &str) -> Result<Seeds, StoreError> {
         let config = |why: &str| StoreError::Config(format!("REDIS_URL {why}"));
-        let (url, named_cluster) = match url.trim().split_once("+cluster://") {
-            Some((scheme, rest)) => (format!("{scheme}://{rest}"), true),
-            None => (url.trim().to_owned(), false),
-        };
+        let named_cluster = url.contains("+cluster://");
+        let url = url.replace("+cluster://", "://");
         let parts: Vec<&str> = url.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
         let cluster = named_cluster || parts.len() > 1;
         let (scheme, rest) = parts.first().and_then(|first| first.split_once("://")).unwrap_or(("redis", ""));
@@ -121,6 +119,7 @@ mod tests {
         assert_eq!(read("redis://a:1,redis://b:2"), (true, vec!["a:1".into(), "b:2".into()]));
         assert_eq!(read("redis+cluster://a:1, b:2"), (true, vec!["a:1".into(), "b:2".into()]));
         assert_eq!(read("redis+cluster://a:1"), (true, vec!["a:1".into()]));
+        assert_eq!(read("redis+cluster://a:1,redis+cluster://b"), (true, vec!["a:1".into(), "b:6379".into()]));
     }
 
     #[test]

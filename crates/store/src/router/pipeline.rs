@@ -332,7 +332,7 @@ fn judge_all(inner: &Inner, group: Group, pipeline: &Pipeline, mut values: Vec<V
                 soon(&mut landed, item.again(why()));
             }
             // With a slot on its way, a command for it may also be wanted at the old place again.
-            "TRYAGAIN" | "LOADING" | "BUSY" | "NOREPLICAS" | "MISCONF" => landed.later.push(item.again(why())),
+            "TRYAGAIN" | "LOADING" | "BUSY" | "NOREPLICAS" | "MISCONF" | "OOM" => landed.later.push(item.again(why())),
             "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" => {
                 landed.refresh = true;
                 landed.later.push(item.again(why()));

@@ -1,4 +1,7 @@
-//! Puts homes and queue entries back that were lost.
+//! Puts homes and queue entries back that were lost, and brings homes nearer that are due too late.
+//!
+//! A home is due no later than its record allows. One that is, by a hand or by a clock that ran ahead, would leave
+//! its job unseen until then. It is re-scored if it is still the one that was read.
 //!
 //! A living job's home is there for all of its life. So one that has none, and is found alive when it
 //! is read again *after* that, has lost it; one that has merely ended meanwhile has not. A queue
@@ -17,14 +20,14 @@ use std::{
 
 use muster_domain::{
     Act, JobId, Line, State, Tenant, Time, audit,
-    job::{QUEUED_LOOK, next_look},
+    job::{QUEUED_LOOK, is_too_late, next_look},
     time::micros,
 };
 
 use super::Scrubbed;
 use crate::{
-    Store, StoreError, failpoint,
-    homes::{by_shard, text},
+    HomeKind, Store, StoreError, failpoint,
+    homes::{Rescore, by_shard, text},
     keys,
     queues::{QueueEntry, by_queue},
     record::{Fields, Record},
@@ -44,13 +47,16 @@ struct Missing {
     entries: HashSet<JobId>,
     /// Ended badly, with neither home nor dead letter.
     unfinished: HashSet<JobId>,
+    /// Their homes are due later than their records allow.
+    late: Vec<Rescore>,
 }
 
 impl Store {
     /// Looks for the homes and queue entries of these jobs, and puts back what is missing.
     pub(super) async fn put_entries_back(&self, records: &[Record], done: &mut Scrubbed) {
         let missing = self.missing_entries(records, done).await;
-        let Missing { homes, entries, unfinished } = &missing;
+        self.bring_nearer(&missing.late, done).await;
+        let Missing { homes, entries, unfinished, .. } = &missing;
         let ids: BTreeSet<JobId> = homes.iter().chain(entries).chain(unfinished).copied().collect();
         if ids.is_empty() {
             return;
@@ -106,7 +112,7 @@ impl Store {
         };
         let living: Vec<&Record> = records.iter().filter(|record| !record.head.state().is_end()).collect();
         let queued: Vec<&Record> = living.iter().copied().filter(|r| r.head.state() == State::Queued).collect();
-        let of_home = |record: &&Record| ask(keys::homes(record.id.shard()), text(record.id));
+        let of_home = |record: &&Record| ask(keys::homes(HomeKind::Job, record.id.shard()), text(record.id));
         let of_entry = |record: &&Record| {
             let entry = QueueEntry::of(record);
             ask(keys::queue(&entry.tenant, &entry.line, entry.priority), entry.member())
@@ -117,7 +123,14 @@ impl Store {
         let of_letter = |record: &&Record| ask(keys::dead_letters(&record.spec.tenant), text(record.id));
         let asked = living.iter().map(of_home).chain(queued.iter().map(of_entry));
         let commands = asked.chain(ended.iter().map(of_home)).chain(ended.iter().map(of_letter)).collect();
-        let mut replies = self.router().many(commands).await.into_iter();
+        let replies = self.router().many(commands).await;
+        let late = living.iter().zip(&replies).filter_map(|(record, reply)| {
+            let read = due(reply.as_ref().ok()?)?;
+            let after = look_in(record, now);
+            is_too_late(&record.head, read, now).then_some(Rescore { job: record.id, read: read.0, after })
+        });
+        let late: Vec<_> = late.collect();
+        let mut replies = replies.into_iter();
         let mut absent = |asked: &[&Record]| -> HashSet<JobId> {
             let found = asked.iter().zip(replies.by_ref());
             let absent = found.filter(|(_, reply)| match reply {
@@ -131,7 +144,26 @@ impl Store {
         };
         let (homes, entries) = (absent(&living), absent(&queued));
         let (homeless, letterless) = (absent(&ended), absent(&ended));
-        Missing { homes, entries, unfinished: homeless.intersection(&letterless).copied().collect() }
+        Missing { homes, entries, unfinished: homeless.intersection(&letterless).copied().collect(), late }
+    }
+
+    /// Brings homes nearer that are due too late, where they are still due then: a job that has ended meanwhile
+    /// gets no new home.
+    async fn bring_nearer(&self, late: &[Rescore], done: &mut Scrubbed) {
+        let Some(soonest) = late.iter().map(|home| home.after).min() else { return };
+        let number = |n: u64| n.to_string().into_bytes();
+        let call = |(shard, items): (u8, Vec<Rescore>)| scripts::home::Rescore {
+            key: keys::homes(HomeKind::Job, shard),
+            triples: items.into_iter().flat_map(|r| [text(r.job), number(r.read), number(micros(r.after))]).collect(),
+        };
+        let changed = self.run_many(by_shard(late, |home| home.job).into_iter().map(call).collect()).await;
+        for reply in changed {
+            let changed = done.take(reply.map(|reply| reply.changed));
+            done.late += changed;
+            if changed > 0 {
+                done.soonest = Some(done.soonest.map_or(soonest, |known| known.min(soonest)));
+            }
+        }
     }
 
     /// Adds homes where there are none; per call how many, and when the first of its jobs is due.
@@ -139,7 +171,7 @@ impl Store {
         let groups = by_shard(items, |item| item.0);
         let soonest = |items: &[(JobId, Duration)]| items.iter().map(|item| item.1).min().unwrap_or_default();
         let call = |(shard, items): &(u8, Vec<(JobId, Duration)>)| scripts::home::PutBack {
-            key: keys::homes(*shard),
+            key: keys::homes(HomeKind::Job, *shard),
             pairs: items.iter().flat_map(|(id, after)| [text(*id), micros(*after).to_string().into_bytes()]).collect(),
         };
         let replies = self.run_many(groups.iter().map(call).collect()).await;
@@ -176,6 +208,13 @@ impl Store {
         }
         records
     }
+}
+
+/// When the home is due whose score Redis told; none if there is none.
+fn due(score: &redis::Value) -> Option<Time> {
+    let redis::Value::BulkString(text) = score else { return None };
+    let score: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    Some(Time(score.max(0.0) as u64))
 }
 
 /// When a job whose home was lost is looked at. Those that only wait are spread, so that a whole lost

@@ -10,7 +10,7 @@ use muster_domain::{JobId, Tenant};
 
 use crate::{
     Store, StoreError, keys,
-    lists::{Bucket, Place},
+    place::{Bucket, Place},
     record::Record,
     router::Command,
     scripts,

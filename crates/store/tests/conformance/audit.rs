@@ -119,6 +119,30 @@ async fn what_was_told_is_found_by_what_is_asked() {
 }
 
 #[tokio::test]
+async fn a_look_at_the_newest_entries_finds_what_was_done_to_them_and_no_more() {
+    let server = RedisServer::start().await;
+    let store = store(server.url()).await;
+    let tail = async || store.verify_audit_tail(5).await.unwrap();
+    assert_eq!(tail().await, None, "an empty log is whole");
+    tell(&store, numbered(0..20)).await;
+    assert_eq!(tail().await, None);
+    // What is older is left to a walk over all of it.
+    let (old, young) = (place(&server, 3).await, place(&server, 18).await);
+    server.cli(&["XDEL", LOG, &old]).await;
+    assert_eq!(tail().await, None);
+    server.cli(&["XDEL", LOG, &young]).await;
+    let broken = tail().await.expect("an entry is missing");
+    assert!(broken.reason.contains("removed or inserted"), "{broken:?}");
+    // The newest one is missed, too.
+    let server = RedisServer::start().await;
+    let store = self::store(server.url()).await;
+    tell(&store, numbered(0..4)).await;
+    server.cli(&["XDEL", LOG, &place(&server, 4).await]).await;
+    let broken = store.verify_audit_tail(100).await.unwrap().expect("the end is missing");
+    assert!(broken.reason.contains("newest entries"), "{broken:?}");
+}
+
+#[tokio::test]
 async fn whoever_changes_the_log_by_hand_is_found_out_and_where() {
     for (what, number, says) in [
         ("change", 5, "changed"),

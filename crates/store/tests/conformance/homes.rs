@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use muster_domain::{JobId, Time};
-use muster_store::{LeaderLock, Rescore};
+use muster_domain::{JobId, RunId, ScheduleId, Time};
+use muster_store::{Held, LeaderLock, LeaseKeeper, Lock, Rescore, ShardedLock};
 use muster_testkit::until;
 
 use crate::bench::{Bench, HOUR, PATIENCE};
@@ -153,4 +153,37 @@ pub(crate) async fn homes_are_due_in_order_and_the_next_is_known(bench: &Bench) 
     let far = bench.store.due_homes(5, 7).await.unwrap();
     assert!(far.entries.is_empty() && far.next.is_some_and(|next| next > far.now + 1000 * HOUR));
     bench.store.drop_homes(&ids).await.unwrap();
+}
+
+pub(crate) async fn homes_of_runs_and_schedules_stand_apart_from_those_of_jobs(bench: &Bench) {
+    let job = JobId::mint(2);
+    let run: RunId = job.to_string().parse().unwrap();
+    let schedule: ScheduleId = job.to_string().parse().unwrap();
+    bench.store.set_homes(&[run], Duration::ZERO).await.unwrap();
+    assert_eq!(bench.store.home_of(job).await, Ok(None), "the same text, another kind");
+    assert_eq!(bench.store.home_of(schedule).await, Ok(None));
+    for (key, there) in [("muster:due:run:2", true), ("muster:due:schedule:2", false)] {
+        let found: Option<f64> =
+            redis::from_redis_value(bench.command("ZSCORE", key, &[run.to_string().as_bytes()]).await).unwrap();
+        assert_eq!(found.is_some(), there, "{key}");
+    }
+    let due = bench.store.due_homes_of::<RunId>(2, 10).await.unwrap();
+    assert_eq!(due.entries.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [run]);
+
+    // Whoever leads the jobs' homes does not lead these: each shard has an owner.
+    let reconciler = bench.leads(LeaderLock::Reconciler).await;
+    let rescore = [Rescore { job: run, read: due.entries[0].1, after: HOUR }];
+    bench.store.rescore_homes(&reconciler, &rescore).await.unwrap_err();
+    let keeper = LeaseKeeper::new(bench.replica().await, Lock::shard(ShardedLock::Runs, 2), "r", PATIENCE);
+    let done = keeper
+        .hold(async {
+            let lease = keeper.lease().expect("it is held");
+            bench.store.rescore_homes(&lease, &rescore).await.unwrap();
+            let other = Rescore { job: RunId::mint(3), read: 0, after: HOUR };
+            bench.store.rescore_homes(&lease, &[other]).await.unwrap_err();
+        })
+        .await;
+    assert_eq!(done, Held::Done(()));
+    assert_eq!(bench.store.due_homes_of::<RunId>(2, 10).await.unwrap().entries, [], "due in an hour");
+    bench.store.drop_homes(&[run]).await.unwrap();
 }

@@ -10,6 +10,8 @@ fn every_script_takes_exactly_one_key() {
         scripts += 1;
         let code: String =
             text.lines().map(|line| line.split("--").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
+        // A refused write may be answered (a full Redis), on the same key as any other.
+        let code = code.replace("redis.pcall(", "redis.call(");
         let indices: Vec<&str> = code.split("KEYS").skip(1).map(|rest| rest.split(']').next().unwrap_or("")).collect();
         assert!(!indices.is_empty(), "{name} uses its key");
         assert!(indices.iter().all(|index| *index == "[1"), "{name}: {indices:?}");

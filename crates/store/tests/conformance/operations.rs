@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_domain::JobId;
+use muster_domain::{JobId, OperationId};
 use muster_store::{Action, Claimed, ListError, NewOperation, Operation, OperationStatus, Tally, Walk};
 use muster_testkit::until;
 
@@ -13,7 +13,7 @@ const SHORT: Duration = Duration::from_millis(300);
 
 fn new() -> NewOperation {
     NewOperation {
-        id: JobId::mint(0),
+        id: OperationId::mint(0),
         tenant: tenant(),
         action: Action::Retry,
         filter: r#"{"topic":"ü"}"#.into(),
@@ -25,14 +25,14 @@ fn new() -> NewOperation {
     }
 }
 
-async fn claimed(bench: &Bench, id: JobId, owner: &str, hold: Duration) -> Option<Operation> {
+async fn claimed(bench: &Bench, id: OperationId, owner: &str, hold: Duration) -> Option<Operation> {
     match bench.store.claim_operation(id, owner, hold).await.unwrap() {
         Claimed::Ours(operation) => Some(*operation),
         Claimed::Theirs | Claimed::Over => None,
     }
 }
 
-async fn is_open(bench: &Bench, id: JobId) -> bool {
+async fn is_open(bench: &Bench, id: OperationId) -> bool {
     bench.store.open_operations(1000).await.unwrap().contains(&id)
 }
 
@@ -91,8 +91,8 @@ pub(crate) async fn a_cancelled_operation_counts_what_it_did_and_does_not_go_on(
     let ended = bench.store.operation(asked.id).await.unwrap().unwrap();
     assert_eq!((ended.status, ended.tally.done), (cancelled, 5));
     assert!(claimed(bench, asked.id, "one", LONG).await.is_none());
-    assert!(bench.store.cancel_operation(JobId::mint(0)).await.unwrap().is_none());
-    assert!(bench.store.operation(JobId::mint(0)).await.unwrap().is_none());
+    assert!(bench.store.cancel_operation(OperationId::mint(0)).await.unwrap().is_none());
+    assert!(bench.store.operation(OperationId::mint(0)).await.unwrap().is_none());
 }
 
 pub(crate) async fn operations_are_listed_by_tenant_newest_first(bench: &Bench) {

@@ -49,6 +49,7 @@ async fn a_cluster_is_scrubbed_on_every_primary_and_at_once_after_a_failover() {
 
 async fn everything(bench: &Bench) {
     living_and_unfinished_jobs_get_a_home_and_others_do_not(bench).await;
+    homes_that_are_due_too_late_are_brought_nearer(bench).await;
     queued_jobs_get_their_entry_and_claims_stay(bench).await;
     a_lost_listing_comes_back_in_its_order(bench).await;
     a_listing_that_was_cut_short_and_written_on_names_everybody_once(bench).await;
@@ -70,6 +71,7 @@ async fn pass(bench: &Bench, walk: &mut ScrubWalk) -> Scrubbed {
         let done = step(bench, walk).await;
         sum.scanned += done.scanned;
         sum.homes += done.homes;
+        sum.late += done.late;
         sum.unfinished += done.unfinished;
         sum.queued += done.queued;
         sum.listings += done.listings;
@@ -80,6 +82,25 @@ async fn pass(bench: &Bench, walk: &mut ScrubWalk) -> Scrubbed {
             return sum;
         }
     }
+}
+
+async fn homes_that_are_due_too_late_are_brought_nearer(bench: &Bench) {
+    let pending = bench.submit(spec(&tenant())).await.id;
+    let other = bench.submit(spec(&tenant())).await.id;
+    for id in [pending, other] {
+        bench.store.set_homes(&[id], Duration::from_secs(30)).await.unwrap();
+    }
+    let stands = bench.store.home_of(other).await.unwrap();
+    let (key, member) = (format!("muster:due:job:{:x}", pending.shard()), pending.to_string());
+    let far = (bench.store.now() + HOUR).0.to_string();
+    bench.command("ZADD", &key, &[b"XX", far.as_bytes(), member.as_bytes()]).await;
+    let done = scrub(bench).await;
+    assert_eq!(done.late, 1);
+    let due = bench.store.home_of(pending).await.unwrap().expect("a home");
+    assert!(due.remaining(bench.store.now()) <= 31 * S, "a pending job is looked at every 30 s at first");
+    assert!(done.soonest.is_some_and(|soonest| soonest <= 31 * S));
+    assert_eq!(bench.store.home_of(other).await.unwrap(), stands, "a home that is due in time stays");
+    assert_eq!(scrub(bench).await.late, 0);
 }
 
 async fn scrub(bench: &Bench) -> Scrubbed {
@@ -99,7 +120,7 @@ async fn living_and_unfinished_jobs_get_a_home_and_others_do_not(bench: &Bench) 
         jobs.push(bench.ripe(*state, Event::Cancel, false).await);
     }
     let housed = bench.calm(State::Running).await;
-    bench.store.set_homes(&[housed.id], 2 * HOUR).await.unwrap();
+    bench.store.set_homes(&[housed.id], 5 * S).await.unwrap();
     let stands = bench.store.home_of(housed.id).await.unwrap();
     let from = bench.store.now();
     let done = scrub(bench).await;

@@ -11,14 +11,14 @@ const ORIGIN: Origin<'static> = Origin { service: "muster-test", instance: "test
 pub(crate) struct Kept(Arc<Mutex<(Vec<SpanData>, Option<Resource>)>>);
 
 impl Kept {
-    /// An export to here, and its tracer.
+    /// An export to this collector, and its tracer.
     pub(crate) fn export(&self) -> (Export, SdkTracer) {
         let export = Export::over(self.clone(), Arc::default(), ORIGIN);
         let tracer = export.tracer();
         (export, tracer)
     }
 
-    /// All that came, once the export is over.
+    /// All spans that arrived, after the export has ended.
     pub(crate) async fn after(&self, export: Export) -> Vec<SpanData> {
         export.stop(Duration::from_secs(10)).await;
         self.0.lock().unwrap().0.clone()
@@ -88,7 +88,7 @@ async fn who_is_not_there_is_named_with_the_reason() {
     let fault = state.fault.lock().unwrap().clone().unwrap();
     assert!(fault.contains(&url) && fault.contains("refused") && !fault.contains("hunter2"), "{fault}");
 
-    // And the same by the whole way: spans are given up well within the time of a stop.
+    // The same through the whole export: spans are dropped well within the time of a stop.
     let export = Export::to(&url, ORIGIN).unwrap();
     let state = Arc::clone(&export.state);
     end_spans(&export.tracer(), 5);

@@ -1,14 +1,14 @@
-//! Keeps labels bounded. A topic appears on first use, so anybody who may submit could
-//! otherwise grow every replica's memory and every scrape.
+//! Keeps labels bounded. A topic exists from its first use, so any client that may submit could otherwise grow every
+//! replica's memory and every scrape.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{LazyLock, RwLock},
 };
 
-/// How many distinct values a label may take before the rest counts as [`OTHER`].
+/// How many distinct values a label may take before further values count as [`OTHER`].
 pub const LABEL_LIMIT: usize = 1_000;
-/// What stands for every value past the limit.
+/// The label value that replaces every value past the limit.
 pub const OTHER: &str = "_other";
 
 /// The values seen so far, by label name.
@@ -16,13 +16,14 @@ type Seen = HashMap<&'static str, HashSet<Box<str>>>;
 
 static SEEN: LazyLock<RwLock<Seen>> = LazyLock::new(Default::default);
 
-/// The label value for a topic: itself, or [`OTHER`] once a thousand topics are known.
-/// [`count`](super::count) and its like do this by themselves.
+/// The label value for a topic: the topic itself, or [`OTHER`] once a thousand topics are known.
+/// [`count`](super::count), [`set`](super::set) and [`observe`](super::observe) apply the limit by themselves.
 pub fn topic_label(topic: &str) -> &str {
     admit("topic", topic)
 }
 
-/// Whether `value` may be a value of label `name`; the first thousand of each name may.
+/// Returns `value` if it may be a value of the label `name`, otherwise [`OTHER`]; the first thousand values of each
+/// label may.
 pub(super) fn admit<'a>(name: &'static str, value: &'a str) -> &'a str {
     let known = |seen: &HashSet<Box<str>>| seen.contains(value);
     {

@@ -1,5 +1,5 @@
-//! Finds the handle of a series. Each thread keeps the handles it has used, so that the hot
-//! path is one lookup by the label values, without a lock and without an allocation.
+//! Finds the handle of a series. Each thread keeps the handles that it has used, so that the hot path is one lookup by
+//! the label values, without a lock and without an allocation.
 
 use std::{cell::RefCell, collections::HashMap};
 
@@ -7,7 +7,7 @@ use metrics::{Key, Label, Recorder};
 
 use super::{Counter, Gauge, Histogram, labels, register};
 
-/// The handles one thread knows, per metric, by its label values joined.
+/// The handles that one thread knows, per metric, by its joined label values.
 struct Known<H> {
     by_metric: Vec<HashMap<String, H>>,
     scratch: String,
@@ -27,7 +27,7 @@ impl<H> Known<H> {
         self.by_metric.get(index)?.get(self.scratch.as_str())
     }
 
-    /// Keeps the handle under the values that [`Known::find`] last looked for.
+    /// Keeps the handle under the values that [`Known::find`] last searched for.
     fn keep(&mut self, index: usize, handle: H) {
         while self.by_metric.len() <= index {
             self.by_metric.push(HashMap::new());
@@ -85,8 +85,8 @@ fn with<H>(
     if super::RECORDER.get().is_none() {
         return;
     }
-    // A value past its label's limit is looked for again as `_other`, and never kept under
-    // its own name: that map would grow without bound.
+    // A value past its label's limit is searched for again as `_other`, and never kept under its own name: that map
+    // would grow without bound.
     let labels = labels::within_limits(declared, labels);
     if let Some(handle) = known.find(index, &labels) {
         return act(handle);

@@ -14,7 +14,7 @@ fn unsampled() -> TraceParent {
     TraceParent { flags: 0, ..caller() }
 }
 
-/// What a span says under a name.
+/// The value of a span's attribute.
 fn said(span: &SpanData, name: &str) -> Option<String> {
     span.attributes.iter().find(|kv| kv.key.as_str() == name).map(|kv| kv.value.to_string())
 }

@@ -1,4 +1,4 @@
-//! What is not about jobs: who we are, how the gateway is, and keys.
+//! Calls that are not about jobs: identity, gateway status, and API keys.
 
 use muster_domain::Time;
 use reqwest::Method;
@@ -10,42 +10,42 @@ use super::{
     transport::{Call, Repeat},
 };
 
-/// How a gateway is.
+/// The status of a gateway.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Status {
     /// `ok`, or what is wrong.
     pub status: String,
-    /// Its release.
+    /// The gateway's release.
     pub version: String,
-    /// Which replica answered.
+    /// The replica that answered.
     pub instance: String,
 }
 
-/// Whom the gateway takes us for.
+/// The identity that the gateway sees for this client's key.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Identity {
-    /// The key's id.
+    /// The id of the API key.
     pub key_id: Option<String>,
-    /// Its name.
+    /// The name of the API key.
     pub name: Option<String>,
-    /// The tenant it acts for.
+    /// The tenant that the key acts for.
     pub tenant: Option<String>,
-    /// Whether it could act for any other.
+    /// Whether the key could act for any other tenant.
     pub all_tenants: bool,
-    /// What it may do.
+    /// The scopes of the key.
     pub scopes: Vec<String>,
-    /// On which topics; all if empty.
+    /// The topics that the key is limited to; all if empty.
     pub topics: Vec<String>,
-    /// Until when it holds.
+    /// When the key expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
 }
 
-/// A key to be made.
+/// An API key to be created.
 #[derive(Clone, Debug, Default, Serialize)]
 #[must_use]
 pub struct NewKey {
@@ -60,60 +60,60 @@ pub struct NewKey {
 }
 
 impl NewKey {
-    /// A key that may do nothing yet.
+    /// A key without scopes.
     pub fn new(name: impl Into<String>) -> NewKey {
         NewKey { name: name.into(), ..NewKey::default() }
     }
 
-    /// For this tenant.
+    /// Sets the key's tenant.
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = Some(tenant.into());
         self
     }
 
-    /// It may do this: `submit`, `read`, `payloads`, `control`, `worker`, `approve`, `policy`, `admin`.
+    /// Adds a scope: `submit`, `read`, `payloads`, `control`, `worker`, `approve`, `policy`, `admin`.
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
         self.scopes.push(scope.into());
         self
     }
 
-    /// Only on topics like this; `*` stands for anything.
+    /// Limits the key to topics that match this pattern; `*` matches anything.
     pub fn topic(mut self, glob: impl Into<String>) -> Self {
         self.topics.push(glob.into());
         self
     }
 
-    /// Until this moment.
+    /// Sets when the key expires.
     pub fn expires_at(mut self, moment: Time) -> Self {
         self.expires_at = Some(moment.rfc3339());
         self
     }
 }
 
-/// A key as the gateway shows it.
+/// An API key as the gateway shows it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ApiKey {
-    /// Its id.
+    /// The key's id.
     pub id: String,
-    /// Its name.
+    /// The key's name.
     pub name: String,
-    /// Its tenant; none if it is for all.
+    /// The key's tenant; none if the key is for all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// What it may do.
+    /// The scopes of the key.
     pub scopes: Vec<String>,
-    /// On which topics; all if empty.
+    /// The topics that the key is limited to; all if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topics: Vec<String>,
-    /// When it was made.
+    /// When the key was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
-    /// Until when it holds.
+    /// When the key expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// The secret itself, `mst_<id>_<secret>`: only in the answer that made it.
+    /// The secret itself, `mst_<id>_<secret>`: only in the answer to its creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -124,29 +124,29 @@ struct Keys {
 }
 
 impl Client {
-    /// How the gateway is. Needs no key.
+    /// The status of the gateway. Needs no key.
     pub async fn status(&self) -> Result<Status, ClientError> {
         self.transport.call(&Call::new(Method::GET, ["status"])).await?.json()
     }
 
-    /// Whom the gateway takes us for.
+    /// The identity that the gateway sees for this client's key.
     pub async fn whoami(&self) -> Result<Identity, ClientError> {
         self.transport.call(&Call::new(Method::GET, ["whoami"])).await?.json()
     }
 
-    /// Makes a key. Its secret is in this answer and nowhere else. Not repeated when the answer is lost.
+    /// Creates a key. Its secret is in this answer and nowhere else. Not repeated if the answer is lost.
     pub async fn create_key(&self, key: &NewKey) -> Result<ApiKey, ClientError> {
         let call = Call::new(Method::POST, ["keys"]).body(key)?.repeat(Repeat::Unsent);
         self.transport.call(&call).await?.json()
     }
 
-    /// All keys that ours may see.
+    /// All keys that this client's key may see.
     pub async fn keys(&self) -> Result<Vec<ApiKey>, ClientError> {
         let keys: Keys = self.transport.call(&Call::new(Method::GET, ["keys"])).await?.json()?;
         Ok(keys.items)
     }
 
-    /// Deletes a key. Deleting one that is gone is fine.
+    /// Deletes a key. Deleting a key that is gone is fine.
     pub async fn delete_key(&self, id: &str) -> Result<(), ClientError> {
         match self.transport.call(&Call::new(Method::DELETE, ["keys", id])).await {
             Err(error) if !error.is_not_found() => Err(error),

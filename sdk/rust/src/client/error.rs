@@ -1,40 +1,40 @@
-//! What can go wrong between a program and the gateways, and whether asking again makes sense.
+//! Errors between a program and the gateways, and whether repeating a call makes sense.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// A field that the gateway found fault with.
+/// A field that the gateway rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct FieldError {
-    /// Which: a JSON pointer into the request.
+    /// The field, as a JSON pointer into the request.
     pub pointer: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub detail: String,
 }
 
-/// Why the gateway refused, in its own words (RFC 9457).
+/// Why the gateway refused a request, as a problem document (RFC 9457).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Problem {
     /// The HTTP status.
     pub status: u16,
-    /// What to match on, like `not_found`; empty if something in between answered.
+    /// The code to match on, like `not_found`; empty if a proxy in between answered.
     pub code: String,
-    /// In a few words.
+    /// A short title.
     pub title: String,
-    /// What is wrong this time.
+    /// What is wrong with this request.
     pub detail: String,
-    /// Every field at fault.
+    /// Every rejected field.
     pub errors: Vec<FieldError>,
-    /// The request, for whoever looks into the logs.
+    /// The id of the request, for finding it in the logs.
     pub request_id: Option<String>,
-    /// The trace, for whoever looks into the traces.
+    /// The id of the trace, for finding it in the traces.
     pub trace_id: Option<String>,
-    /// Whether the same request may succeed later; `None` if nobody says.
+    /// Whether the same request may succeed later; `None` if the answer does not say.
     pub retryable: Option<bool>,
-    /// How long to wait before that, where the gateway says so.
+    /// How long to wait before that, if the gateway says so.
     #[serde(skip)]
     pub retry_after: Option<Duration>,
 }
@@ -54,7 +54,7 @@ impl std::fmt::Display for Problem {
 }
 
 impl Problem {
-    /// Reads an error's body; one that is no problem document becomes one.
+    /// Reads an error's body; a body that is no problem document becomes one.
     pub(super) fn read(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Problem {
         let mut problem = serde_json::from_slice::<Problem>(body).unwrap_or_else(|_| Problem {
             detail: String::from_utf8_lossy(&body[..body.len().min(500)]).trim().to_owned(),
@@ -78,7 +78,7 @@ pub enum ClientError {
     /// No gateway could be reached, or the answer was lost. The request may have had its effect.
     #[error("no gateway answered: {0}")]
     Unreachable(String),
-    /// What was to be sent makes no sense; nothing was sent.
+    /// The request makes no sense; nothing was sent.
     #[error("{0}")]
     Invalid(String),
     /// The answer could not be read.
@@ -108,7 +108,7 @@ impl ClientError {
         }
     }
 
-    /// Whether there is no such thing.
+    /// Whether the gateway answered that the resource does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
     }

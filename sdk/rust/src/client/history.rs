@@ -1,4 +1,4 @@
-//! The story of a job, as the gateways tell it.
+//! The history of a job, as the gateways show it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::job::JobFailure;
 #[serde(default)]
 #[non_exhaustive]
 pub struct History {
-    /// Every transition, the oldest first; of a long story the middle is left out.
+    /// Every transition, the oldest first; the middle of a long history is left out.
     #[serde(alias = "items")]
     pub transitions: Vec<HistoryEntry>,
     /// Every attempt, the oldest first.
@@ -21,16 +21,16 @@ pub struct History {
 #[serde(default)]
 #[non_exhaustive]
 pub struct HistoryEntry {
-    /// What happened; `submit` for the first.
+    /// The event; `submit` for the first transition.
     pub event: String,
-    /// Where it led.
+    /// The state that the transition led to.
     #[serde(alias = "to")]
     pub state: String,
-    /// When, RFC 3339.
+    /// The time of the transition, RFC 3339.
     pub at: String,
-    /// The attempt it belongs to.
+    /// The attempt that the transition belongs to.
     pub attempt: u32,
-    /// A worker, an error, a reason.
+    /// A worker, an error or a reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -40,21 +40,21 @@ pub struct HistoryEntry {
 #[serde(default)]
 #[non_exhaustive]
 pub struct AttemptRecord {
-    /// Which; the first is 1.
+    /// The number of the attempt; the first is 1.
     pub attempt: u32,
-    /// Who ran it.
+    /// The worker that ran the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// When it began, RFC 3339.
+    /// When the attempt began, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
-    /// When it was over, RFC 3339.
+    /// When the attempt ended, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
-    /// The event that ended it.
+    /// The event that ended the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// Why it failed.
+    /// Why the attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<JobFailure>,
 }

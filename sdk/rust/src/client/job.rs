@@ -1,5 +1,5 @@
-//! A job as the gateways show it. Fields and states that are not known here are ignored, so a newer
-//! gateway breaks nobody; payloads and results are kept as the text they came as.
+//! A job as the gateways show it. Unknown fields and states are ignored, so a newer gateway does
+//! not break an older client. Payloads and results are kept as the text that was received.
 
 use std::collections::BTreeMap;
 
@@ -13,87 +13,87 @@ use super::error::{ClientError, Problem};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Job {
-    /// Its id.
+    /// The id of the job.
     #[serde(with = "as_text")]
     pub id: JobId,
-    /// Whose it is.
+    /// The tenant that owns the job.
     #[serde(default)]
     pub tenant: String,
-    /// What kind of work it is.
+    /// The kind of work.
     #[serde(default)]
     pub topic: String,
-    /// Where it stands, as the gateway says; see [`Job::known_state`].
+    /// The state, as the gateway names it; see [`Job::known_state`].
     pub state: String,
-    /// Whether it has ended. Loop on this, not on states.
+    /// Whether the job has ended. Check this in a loop, not the state.
     #[serde(default)]
     pub done: bool,
-    /// Attempts begun; 0 until the first start.
+    /// Attempts started; 0 until the first start.
     #[serde(default)]
     pub attempt: u32,
-    /// Attempts there may be.
+    /// How many attempts may be started.
     #[serde(default)]
     pub max_attempts: u32,
-    /// Who goes first.
+    /// The order in which the job leaves the backlog.
     #[serde(default)]
     pub priority: String,
-    /// What it is tagged with.
+    /// The labels of the job.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What its handler got, exactly as it was sent. Lists have it only when asked.
+    /// The handler's input, exactly as it was sent. Lists have it only on request.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub payload: Option<Box<RawValue>>,
-    /// What its handler gave, exactly as it was sent. Lists have it only when asked.
+    /// The handler's output, exactly as it was sent. Lists have it only on request.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
     /// The result was too large to be kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub result_truncated: bool,
-    /// How large it was.
+    /// The size of the result that was too large, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_size: Option<u64>,
-    /// How it began.
+    /// The beginning of the result that was too large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_preview: Option<String>,
-    /// Why it, or its last attempt, failed.
+    /// Why the job, or its last attempt, failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobFailure>,
-    /// How far it is.
+    /// The progress of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
-    /// Who runs it, or ran it last.
+    /// The worker that runs the job, or ran it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// Until when its worker's lease holds.
+    /// When the worker's lease ends.
     #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<Time>,
-    /// When it was accepted.
+    /// When the job was accepted.
     #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Time>,
-    /// When its last attempt began.
+    /// When the last attempt began.
     #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When it ended.
+    /// When the job ended.
     #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// How long its last attempt took.
+    /// How long the last attempt took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// When it will be tried again.
+    /// When the job will be tried again.
     #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
     pub next_retry_at: Option<Time>,
-    /// Before when it will not run.
+    /// When the job may run at the earliest.
     #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Time>,
-    /// When it has to be over.
+    /// When the job must have ended.
     #[serde(default, with = "moment", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
-    /// How well the submit was kept.
+    /// How safely the submit was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
-    /// The job that it retries.
+    /// The job that this job retries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<String>,
-    /// The job that retries it.
+    /// The job that retries this job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retried_as: Option<String>,
 }
@@ -104,7 +104,7 @@ impl Job {
         State::parse(&self.state)
     }
 
-    /// Whether it ended well.
+    /// Whether the job ended well.
     pub fn succeeded(&self) -> bool {
         self.known_state() == Some(State::Succeeded)
     }
@@ -129,13 +129,13 @@ fn read<T: DeserializeOwned>(json: Option<&RawValue>, what: &str) -> Result<T, C
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct JobFailure {
-    /// What to match on.
+    /// The code to match on.
     #[serde(default)]
     pub code: String,
-    /// For people.
+    /// A message for people.
     #[serde(default)]
     pub message: String,
-    /// Whatever the handler added.
+    /// JSON details from the handler.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<RawValue>>,
     /// Whether another attempt made sense.
@@ -143,17 +143,17 @@ pub struct JobFailure {
     pub retryable: bool,
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct JobProgress {
     /// 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
-    /// For people.
+    /// A message for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whatever the handler added.
+    /// JSON data from the handler.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
 }
@@ -182,7 +182,7 @@ impl BatchItem {
     }
 }
 
-/// A field that is there, even if it is `null`: a result may be just that.
+/// A field that is present, even if it is `null`: a result may be `null`.
 fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(from).map(Some)
 }
@@ -210,7 +210,7 @@ mod moment {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Time>, D::Error> {
-        // A moment that cannot be read is none, rather than a job that cannot be read.
+        // A moment that cannot be read becomes none, so that the job itself stays readable.
         Ok(Option::<String>::deserialize(from)?.as_deref().and_then(Time::parse_rfc3339))
     }
 }

@@ -1,4 +1,4 @@
-//! Lists: what to look for, and one page after the other.
+//! Lists of jobs: the filter, and the pages.
 
 use muster_domain::{State, Time};
 use reqwest::Method;
@@ -32,64 +32,64 @@ impl JobFilter {
         self
     }
 
-    /// In this state; several of them mean any.
+    /// Only jobs in this state; several states mean any of them.
     pub fn state(mut self, state: State) -> Self {
         self.states.push(state.as_str());
         self
     }
 
-    /// Of this topic.
+    /// Only jobs of this topic.
     pub fn topic(self, topic: impl Into<String>) -> Self {
         self.with("topic", topic)
     }
 
-    /// With this label.
+    /// Only jobs with this label.
     pub fn label(self, key: &str, value: impl Into<String>) -> Self {
         self.with(format!("label.{key}"), value)
     }
 
-    /// That failed with this code.
+    /// Only jobs that failed with this code.
     pub fn error_code(self, code: impl Into<String>) -> Self {
         self.with("error_code", code)
     }
 
-    /// Run by this worker.
+    /// Only jobs that this worker ran.
     pub fn worker(self, worker: impl Into<String>) -> Self {
         self.with("worker", worker)
     }
 
-    /// Accepted after this moment.
+    /// Only jobs accepted after this moment.
     pub fn created_after(self, moment: Time) -> Self {
         self.with("created_after", moment.rfc3339())
     }
 
-    /// Accepted before this moment.
+    /// Only jobs accepted before this moment.
     pub fn created_before(self, moment: Time) -> Self {
         self.with("created_before", moment.rfc3339())
     }
 
-    /// Ended after this moment.
+    /// Only jobs that ended after this moment.
     pub fn finished_after(self, moment: Time) -> Self {
         self.with("finished_after", moment.rfc3339())
     }
 
-    /// Ended before this moment.
+    /// Only jobs that ended before this moment.
     pub fn finished_before(self, moment: Time) -> Self {
         self.with("finished_before", moment.rfc3339())
     }
 
-    /// At most so many a page.
+    /// Sets the most jobs per page.
     pub fn limit(self, jobs: usize) -> Self {
         self.with("limit", jobs.to_string())
     }
 
-    /// With their payloads.
+    /// Includes the payloads.
     pub fn include_payload(mut self) -> Self {
         self.include.push("payload");
         self
     }
 
-    /// With their results.
+    /// Includes the results.
     pub fn include_result(mut self) -> Self {
         self.include.push("result");
         self
@@ -117,7 +117,7 @@ impl Pages {
         Pages { client, filter, cursor: None, over: false }
     }
 
-    /// Begins where another list's [`Pages::cursor`] was.
+    /// Begins at the [`Pages::cursor`] of another list.
     #[must_use]
     pub fn from_cursor(mut self, cursor: impl Into<String>) -> Pages {
         self.cursor = Some(cursor.into());
@@ -152,7 +152,7 @@ impl Pages {
         Ok(Some(page.items))
     }
 
-    /// All that is left, in one. Mind how much that may be.
+    /// All remaining jobs at once. Beware of large lists.
     pub async fn all(mut self) -> Result<Vec<Job>, ClientError> {
         let mut jobs = Vec::new();
         while let Some(page) = self.next_page().await? {

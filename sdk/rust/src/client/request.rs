@@ -1,4 +1,4 @@
-//! What a program asks for: a job to be done, and how.
+//! The request for a job, with its options.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -59,7 +59,7 @@ pub struct JobRequest {
     durability: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<String>,
-    /// Travels as a header with a single submit, as a field in a batch.
+    /// Sent as a header with a single submit, as a field in a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) idempotency_key: Option<String>,
     #[serde(skip)]
@@ -99,7 +99,7 @@ impl JobRequest {
         JobRequest { topic: topic.into(), ..JobRequest::default() }
     }
 
-    /// What its handler gets. If it cannot be written as JSON, the submit says so.
+    /// Sets the handler's input. If it cannot be written as JSON, the submit fails.
     pub fn payload(mut self, payload: &(impl Serialize + ?Sized)) -> Self {
         match serde_json::value::to_raw_value(payload) {
             Ok(json) => self.payload = Some(json),
@@ -108,7 +108,7 @@ impl JobRequest {
         self
     }
 
-    /// The same from JSON text, which travels exactly as it is.
+    /// Sets the handler's input as JSON text, which is sent unchanged.
     pub fn payload_json(mut self, json: impl Into<String>) -> Self {
         match RawValue::from_string(json.into()) {
             Ok(json) => self.payload = Some(json),
@@ -117,121 +117,122 @@ impl JobRequest {
         self
     }
 
-    /// Who goes first when there is a backlog.
+    /// Sets the order in which jobs leave the backlog.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority.as_str());
         self
     }
 
-    /// For finding it again.
+    /// Adds a label for finding the job again.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
     }
 
-    /// Only for workers that provide this. May be said several times; `worker` is a worker's own name.
+    /// Only workers that provide this may run the job. May be called several times; the key `worker` matches a worker's
+    /// own name.
     pub fn requires(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.requires.insert(key.into(), value.into());
         self
     }
 
-    /// Jobs with the same key run one at a time.
+    /// Jobs with the same key run one at a time, unless the topic's `concurrency.per_key` allows more.
     pub fn concurrency_key(mut self, key: impl Into<String>) -> Self {
         self.concurrency_key = Some(key.into());
         self
     }
 
-    /// Several labels.
+    /// Adds several labels.
     pub fn labels<K: Into<String>, V: Into<String>>(mut self, labels: impl IntoIterator<Item = (K, V)>) -> Self {
         self.labels.extend(labels.into_iter().map(|(key, value)| (key.into(), value.into())));
         self
     }
 
-    /// Not before this long from now.
+    /// The job runs at the earliest this long from now.
     pub fn delay(mut self, delay: Duration) -> Self {
         (self.delay_ms, self.run_at) = (Some(millis(delay)), None);
         self
     }
 
-    /// Not before this moment.
+    /// The job runs at the earliest at this moment.
     pub fn run_at(mut self, moment: Time) -> Self {
         (self.run_at, self.delay_ms) = (Some(moment.rfc3339()), None);
         self
     }
 
-    /// Expires if it has not started by this moment.
+    /// The job expires if it has not started by this moment.
     pub fn start_by(mut self, moment: Time) -> Self {
         (self.start_by, self.start_within_ms) = (Some(moment.rfc3339()), None);
         self
     }
 
-    /// Expires if it has not started within this long.
+    /// The job expires if it has not started within this time.
     pub fn start_within(mut self, span: Duration) -> Self {
         (self.start_within_ms, self.start_by) = (Some(millis(span)), None);
         self
     }
 
-    /// The whole job has to be over by this moment.
+    /// The whole job must have ended by this moment.
     pub fn deadline(mut self, moment: Time) -> Self {
         (self.deadline, self.expire_in_ms) = (Some(moment.rfc3339()), None);
         self
     }
 
-    /// The whole job has to be over within this long.
+    /// The whole job must have ended within this time.
     pub fn expire_in(mut self, span: Duration) -> Self {
         (self.expire_in_ms, self.deadline) = (Some(millis(span)), None);
         self
     }
 
-    /// Longest that one attempt may take.
+    /// Sets the longest time of one attempt.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout_ms = Some(millis(limit));
         self
     }
 
-    /// How many attempts there may be.
+    /// Sets how many attempts may be started.
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.retry.get_or_insert_default().max_attempts = Some(attempts);
         self
     }
 
-    /// How long to wait between attempts.
+    /// Sets how long to wait between attempts.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.retry.get_or_insert_default().backoff = Some(backoff.into());
         self
     }
 
-    /// Both of these at once.
+    /// Sets both the number of attempts and the backoff.
     pub fn retry(self, policy: RetryPolicy) -> Self {
         self.max_attempts(policy.max_attempts).backoff(policy.backoff)
     }
 
-    /// What becomes of an attempt whose worker falls silent.
+    /// Sets what happens to a job after its worker fell silent and the lease ran out.
     pub fn on_lost_lease(mut self, then: OnLostLease) -> Self {
         self.on_lost_lease = Some(then.as_str());
         self
     }
 
-    /// How well the submit must be kept before it is answered.
+    /// Sets how safely the submit must be stored before it is answered.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = Some(durability.as_str());
         self
     }
 
-    /// The trace it belongs to.
+    /// Sets the trace that the job belongs to.
     pub fn trace(mut self, trace: TraceParent) -> Self {
         self.traceparent = Some(trace.to_string());
         self
     }
 
-    /// Two submits with the same key are one job. Without one, a random key makes the client's own
-    /// repetitions harmless.
+    /// Two submits with the same key are one job. Without a key, a random one makes the client's own repetitions
+    /// harmless.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
         self
     }
 
-    /// With a key, and without a fault.
+    /// The request with an idempotency key, or its fault.
     pub(super) fn ready(mut self) -> Result<JobRequest, ClientError> {
         if let Some(fault) = self.fault.take() {
             return Err(ClientError::Invalid(fault));
@@ -241,7 +242,7 @@ impl JobRequest {
     }
 }
 
-/// What a retry of an ended job does differently. By default nothing.
+/// What a retry of an ended job changes. By default nothing.
 #[derive(Clone, Debug, Default, Serialize)]
 #[must_use]
 pub struct RetryRequest {
@@ -254,24 +255,24 @@ pub struct RetryRequest {
 }
 
 impl RetryRequest {
-    /// The same job again.
+    /// The same job again, without changes.
     pub fn new() -> RetryRequest {
         RetryRequest::default()
     }
 
-    /// On another topic.
+    /// Uses another topic.
     pub fn topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = Some(topic.into());
         self
     }
 
-    /// With another payload.
+    /// Uses another payload.
     pub fn payload(mut self, payload: Box<RawValue>) -> Self {
         self.payload = Some(payload);
         self
     }
 
-    /// With another priority.
+    /// Uses another priority.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority.as_str());
         self

@@ -1,5 +1,5 @@
-//! One call to a gateway, repeated where that is safe: on the next gateway when one cannot be
-//! reached, later when all are busy. A repetition is the same request with the same idempotency key.
+//! One call to a gateway, repeated where that is safe: on the next gateway if one cannot be reached, later if all are
+//! busy. A repetition is the same request with the same idempotency key.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -15,19 +15,19 @@ use super::error::{ClientError, Problem};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// Longest that a gateway's `Retry-After` is believed.
+/// The longest `Retry-After` of a gateway that is honoured.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Whether a request may be sent again when nobody knows what became of it.
+/// Whether a request may be sent again when its outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// Doing it twice is doing it once.
+    /// Repeating is harmless.
     Always,
-    /// Only if it cannot have had an effect.
+    /// Only if the request cannot have had an effect.
     Unsent,
 }
 
-/// What to ask.
+/// A call to a gateway.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     method: Method,
@@ -35,7 +35,7 @@ pub(super) struct Call {
     query: Vec<(String, String)>,
     body: Option<Bytes>,
     idempotency_key: Option<String>,
-    /// How long the gateway may take on purpose.
+    /// The wait that was requested from the gateway.
     wait: Duration,
     repeat: Repeat,
 }
@@ -69,7 +69,7 @@ impl Call {
         self
     }
 
-    /// Lets the gateway wait for the job's end.
+    /// Asks the gateway to wait for the job's end.
     pub(super) fn wait(mut self, wait: Duration) -> Call {
         self.wait = wait;
         self.query("wait_ms", wait.as_millis().to_string())
@@ -81,7 +81,7 @@ impl Call {
     }
 }
 
-/// What came back from a call that succeeded.
+/// The answer of a successful call.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) body: Bytes,
@@ -95,7 +95,7 @@ impl Answer {
     }
 }
 
-/// The way to the gateways.
+/// The connection to the gateways.
 #[derive(Debug)]
 pub(super) struct Transport {
     pub(super) http: reqwest::Client,
@@ -108,7 +108,7 @@ pub(super) struct Transport {
     pub(super) current: AtomicUsize,
 }
 
-/// A try that did not succeed.
+/// A try that failed.
 struct Failed {
     error: ClientError,
     /// Whether another try is allowed.
@@ -119,7 +119,7 @@ struct Failed {
 }
 
 impl Transport {
-    /// Asks until it is answered for good, or `retry_for` has passed.
+    /// Asks until there is a final answer, or `retry_for` has passed.
     pub(super) async fn call(&self, call: &Call) -> Result<Answer, ClientError> {
         let deadline = Instant::now() + self.retry_for;
         let (mut tries, mut wait) = (0usize, FIRST_WAIT);
@@ -131,7 +131,7 @@ impl Transport {
             };
             tries += 1;
             if failed.elsewhere {
-                // Only if nobody else has moved on already, or two callers would skip one.
+                // Move on only if no other caller has done so already; otherwise two callers would skip a gateway.
                 let _ = self.current.compare_exchange(nth, nth.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
             }
             if !failed.again {
@@ -192,7 +192,8 @@ impl Transport {
 
 fn refused(status: StatusCode, after: Option<Duration>, body: &[u8], repeat: Repeat) -> Failed {
     let problem = Box::new(Problem::read(status.as_u16(), after, body));
-    // 429 and 503 are a gateway's own word that nothing was done; what stands between may say the others.
+    // 429 and 503 come from the gateway itself and mean that nothing was done; a proxy in between may answer 502 and
+    // 504.
     let again = match status.as_u16() {
         429 | 503 => problem.retryable != Some(false),
         502 | 504 => repeat == Repeat::Always && problem.retryable != Some(false),
@@ -202,7 +203,7 @@ fn refused(status: StatusCode, after: Option<Duration>, body: &[u8], repeat: Rep
     Failed { error: ClientError::Refused(problem), again, elsewhere, after }
 }
 
-/// The innermost cause says what happened; the layers above only that something did.
+/// The innermost cause says what happened; the outer layers only say that something did.
 fn innermost(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {

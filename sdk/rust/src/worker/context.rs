@@ -1,6 +1,6 @@
-//! What a handler knows about the attempt it runs, and how it speaks back: progress out,
-//! cancellation in. Progress is kept as the latest value and picked up by the worker's loop, so a
-//! handler may report as often as it likes.
+//! What a handler knows about its attempt, and how it communicates: it sends progress and receives
+//! cancellation. Only the latest progress is kept, and the worker's loop picks it up, so a handler
+//! may report as often as it likes.
 
 use std::{
     fmt,
@@ -15,21 +15,21 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use super::Attempt;
 
-/// Most bytes of a progress report's data; more is left out.
+/// The most bytes of a progress report's data; larger data is left out.
 const MAX_PROGRESS_DATA: usize = 16 * 1024;
-/// Most bytes of a progress report's message.
+/// The most bytes of a progress report's message.
 const MAX_PROGRESS_MESSAGE: usize = 1000;
 
-/// Why a handler was told to stop.
+/// Why a handler was asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// Somebody cancelled the job.
+    /// The job was cancelled.
     Cancelled,
     /// The attempt or the whole job ran out of time.
     TimedOut,
     /// Another attempt has the job now, or the job is gone.
     Lost,
-    /// The worker drains and its time for that is over: the attempt is given back.
+    /// The worker drains and its time for that is over: the attempt is released.
     Draining,
 }
 
@@ -57,7 +57,8 @@ struct Inner {
 }
 
 impl Context {
-    /// The context of an attempt that just began. `None` if the offer's names are not valid ones.
+    /// The context of an attempt that has just begun. `None` if the names in the offer are not
+    /// valid.
     pub(super) fn new(
         attempt: Attempt,
         offer: &mut v1::Offer,
@@ -84,12 +85,12 @@ impl Context {
         Some(Context { inner: Arc::new(inner) })
     }
 
-    /// The concurrency slot it runs under.
+    /// The concurrency slot that the attempt runs under.
     pub(super) fn concurrency_slot(&self) -> Option<v1::Slot> {
         self.inner.slot.clone()
     }
 
-    /// Its trace, to go back with the result; empty unless somebody records it.
+    /// The job's trace, to be sent back with the result; empty unless the trace is sampled.
     pub(super) fn sampled_trace(&self) -> String {
         self.inner.trace.filter(|trace| trace.is_sampled()).map(|trace| trace.to_string()).unwrap_or_default()
     }
@@ -99,38 +100,38 @@ impl Context {
         self.inner.attempt.job
     }
 
-    /// Its topic.
+    /// The job's topic.
     pub fn topic(&self) -> &Topic {
         &self.inner.topic
     }
 
-    /// Whose job it is.
+    /// The tenant that owns the job.
     pub fn tenant(&self) -> &Tenant {
         &self.inner.tenant
     }
 
-    /// What its submitter tagged it with.
+    /// The labels that the submitter gave the job.
     pub fn labels(&self) -> &Labels {
         &self.inner.labels
     }
 
-    /// Which attempt this is; the first is 1.
+    /// The number of this attempt; the first is 1.
     pub fn attempt(&self) -> u32 {
         self.inner.number
     }
 
-    /// How many attempts there may be.
+    /// How many attempts may be started.
     pub fn max_attempts(&self) -> u32 {
         self.inner.max_attempts
     }
 
-    /// The attempt's fencing token. It grows with every attempt: hand it to whatever you write to,
-    /// and let that refuse anything lower than it has seen.
+    /// The attempt's fence. It grows with every attempt: pass it to every system that you write to,
+    /// and let that system refuse a fence lower than the highest it has seen.
     pub fn fence(&self) -> u64 {
         self.inner.attempt.fence
     }
 
-    /// When the whole job has to be over, in Redis time.
+    /// When the whole job must have ended, in Redis time.
     pub fn deadline(&self) -> Option<Time> {
         self.inner.deadline
     }
@@ -145,8 +146,8 @@ impl Context {
         self.inner.trace
     }
 
-    /// Tells how far the job is. Sent within 200 ms, the latest report winning. `percent` is cut to
-    /// 0-100, the message to 1,000 bytes; data of more than 16 KiB is left out.
+    /// Reports progress. Sent within 200 ms; the latest report wins. `percent` is cut to 0-100, the
+    /// message to 1,000 bytes; data of more than 16 KiB is left out.
     pub fn progress<'a>(
         &self,
         percent: impl Into<Option<f64>>,
@@ -161,27 +162,28 @@ impl Context {
         let percent = percent.into().filter(|p| p.is_finite()).map(|p| p.clamp(0.0, 100.0));
         let report = v1::Progress { percent, message: message.to_owned(), data };
         if self.slot().replace(report).is_none() {
-            // The loop hears of it once, however often the handler reports before it comes by.
+            // Notify the loop once, however often the handler reports before the loop picks it up.
             let _ = self.inner.news.send(self.inner.attempt);
         }
     }
 
-    /// Whether the handler should stop: nobody wants its result any more.
+    /// Whether the handler should stop: its result is no longer wanted.
     pub fn is_cancelled(&self) -> bool {
         self.inner.token.is_cancelled()
     }
 
-    /// Resolves when the handler should stop. What has not stopped some seconds later is aborted.
+    /// Resolves when the handler should stop. A handler that has not stopped some seconds later is
+    /// aborted.
     pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
         self.inner.token.cancelled()
     }
 
-    /// A token that is cancelled with the attempt, for handing on.
+    /// A token to pass on, which is cancelled with the attempt.
     pub fn cancellation(&self) -> CancellationToken {
         self.inner.token.child_token()
     }
 
-    /// Why the handler should stop; `None` while it should not.
+    /// Why the handler should stop; `None` while it should continue.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.inner.reason.get().copied()
     }
@@ -195,7 +197,7 @@ impl Context {
         self.slot().take()
     }
 
-    /// Puts a report back that could not be sent, unless there is a newer one.
+    /// Puts back a report that could not be sent, unless there is a newer one.
     pub(super) fn restore_progress(&self, report: v1::Progress) {
         let mut slot = self.slot();
         if slot.is_none() {

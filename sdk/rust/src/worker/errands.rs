@@ -1,10 +1,10 @@
-//! Everything the worker's loop sends out and waits for, as futures that end in a [`Done`]. Each
-//! errand may fail or get no answer; what that means is the loop's business.
+//! Everything that the worker's loop sends and waits for, as futures that end in a [`Done`]. Each errand may fail or
+//! get no answer; the loop decides what that means.
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture, future::join_all};
-use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, GroupPublisher, Receipt, subjects};
+use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, GroupPublisher, Question, Receipt};
 use muster_wire::{Body, v1};
 use tokio::time::Instant;
 
@@ -15,27 +15,27 @@ use super::{
     starts::{Handback, Offered, Verdict},
 };
 
-/// How long one pull waits for something to come.
+/// How long one pull waits for a message.
 const PULL_WAIT: Duration = Duration::from_secs(5);
-/// How long to rest after a pull that failed.
+/// How long to pause after a failed pull.
 const PULL_REST: Duration = Duration::from_millis(500);
 
-/// An errand on its way.
+/// An errand in progress.
 pub(super) type Errand = BoxFuture<'static, Done>;
 
-/// An errand that is over.
+/// A finished errand.
 pub(super) enum Done {
-    /// What a pull on a line brought.
+    /// The result of a pull on a line.
     Pulled { source: Source, deliveries: Vec<Delivery> },
-    /// A line that we were told of is open, or could not be opened.
+    /// A line from a scheduler's notice is open, or could not be opened.
     Opened { source: Source, consumer: Option<Arc<Consumer>> },
-    /// What was answered to a start request that was sent at `sent`.
+    /// The answers to a start request that was sent at `sent`.
     Started { sent: Instant, answers: Vec<(Offered, Verdict, v1::StartAnswer)> },
-    /// What was answered to an extension that was sent at `sent`: the ask comes back with its answer.
+    /// The answers to an extension that was sent at `sent`; each ask comes back with its answer.
     Extended { sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Standing)> },
     /// Whether the stream took each result.
     Published { acked: Vec<(Attempt, bool)> },
-    /// Something that nobody waits for.
+    /// A message that needs no answer.
     Sent,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn pull(consumer: Arc<Consumer>, source: Source, most: usize) -> Erra
     .boxed()
 }
 
-/// Opens a line that we were told of.
+/// Opens a line that a scheduler's notice named.
 pub(super) fn open(bus: Bus, source: Source) -> Errand {
     async move {
         let consumer = bus.consumer(ConsumerSpec::offers(&source.tenant, &source.line)).await;
@@ -67,7 +67,7 @@ pub(super) fn open(bus: Bus, source: Source) -> Errand {
     .boxed()
 }
 
-/// Closes lines that have nothing for us any more.
+/// Closes lines that have no jobs for this worker any more.
 pub(super) fn close(consumers: Vec<Arc<Consumer>>) -> Errand {
     async move {
         join_all(consumers.iter().map(|consumer| consumer.close())).await;
@@ -76,13 +76,13 @@ pub(super) fn close(consumers: Vec<Arc<Consumer>>) -> Errand {
     .boxed()
 }
 
-/// Asks for starts, and waits so long for the answer.
+/// Sends a start request, and waits up to `wait` for the answer.
 pub(super) fn start(bus: Bus, worker: String, asks: Vec<(Offered, v1::StartAsk)>, wait: Duration) -> Errand {
     async move {
         let sent = Instant::now();
         let (offered, items): (Vec<Offered>, Vec<v1::StartAsk>) = asks.into_iter().unzip();
         let request = Body::Start(v1::StartRequest { worker, items });
-        let answered = bus.request(&subjects::start(), request, wait).await;
+        let answered = bus.ask_schedulers(Question::Start, request, wait).await;
         let items = match answered {
             Ok(Body::Started(reply)) => reply.items,
             Ok(_) => {
@@ -99,7 +99,7 @@ pub(super) fn start(bus: Bus, worker: String, asks: Vec<(Offered, v1::StartAsk)>
     .boxed()
 }
 
-/// Finds each ask's answer: usually in the same place, else by its job. What has none is asked again.
+/// Finds the answer to each ask: usually at the same place, else by its job. An ask without an answer is sent again.
 fn match_answers(offered: Vec<Offered>, mut items: Vec<v1::StartAnswer>) -> Vec<(Offered, Verdict, v1::StartAnswer)> {
     let in_order = items.len() == offered.len()
         && items.iter().zip(&offered).all(|(answer, offered)| answer.job_id[..] == offered.job.as_bytes()[..]);
@@ -125,7 +125,7 @@ fn verdict(answer: &v1::StartAnswer) -> Verdict {
     }
 }
 
-/// Extends leases, in as few requests as the bus can carry.
+/// Extends leases, in as few requests as the bus allows.
 pub(super) fn extend(
     bus: Bus,
     worker: String,
@@ -139,7 +139,7 @@ pub(super) fn extend(
             async move {
                 let items = asks.iter().map(|(_, ask)| ask.clone()).collect();
                 let request = Body::Extend(v1::ExtendRequest { worker, items });
-                let items = match bus.request(&subjects::extend(), request, patience).await {
+                let items = match bus.ask_schedulers(Question::Extend, request, patience).await {
                     Ok(Body::Extended(reply)) => reply.items,
                     Ok(_) => Vec::new(),
                     Err(error) => {
@@ -147,7 +147,8 @@ pub(super) fn extend(
                         Vec::new()
                     }
                 };
-                // Only in order: an answer names its job but not the fence, and one worker may hold two.
+                // Match only by order: an answer names its job but not the fence, and one worker may hold two attempts
+                // of a job.
                 let fits = items.len() == asks.len()
                     && items.iter().zip(&asks).all(|(answer, (_, ask))| answer.job_id == ask.job_id);
                 let mut standings = items.iter().filter(|_| fits).map(standing);
@@ -162,7 +163,7 @@ pub(super) fn extend(
     .boxed()
 }
 
-/// Publishes results, together with whatever else is being published.
+/// Publishes results, grouped with others that are being published.
 pub(super) fn publish(publisher: Arc<GroupPublisher<v1::Result>>, results: Vec<(Attempt, v1::Result)>) -> Errand {
     async move {
         let (attempts, results): (Vec<Attempt>, Vec<v1::Result>) = results.into_iter().unzip();
@@ -177,7 +178,8 @@ pub(super) fn publish(publisher: Arc<GroupPublisher<v1::Result>>, results: Vec<(
     .boxed()
 }
 
-/// Acks deliveries and gives others back. One that gets lost is delivered again, and heard to be gone.
+/// Acks some deliveries and gives others back. If an ack is lost, the delivery comes again, and a scheduler answers
+/// that the offer is gone.
 pub(super) fn hand_back(deliveries: Vec<(Arc<Receipt>, Handback)>) -> Errand {
     async move {
         for (delivery, handback) in deliveries {
@@ -191,7 +193,7 @@ pub(super) fn hand_back(deliveries: Vec<(Arc<Receipt>, Handback)>) -> Errand {
     .boxed()
 }
 
-/// Keeps a delivery that is no offer as a dead letter.
+/// Turns a delivery that is not an offer into a dead letter.
 pub(super) fn reject(delivery: Receipt) -> Errand {
     async move {
         delivery.reject("not an offer").await;
@@ -200,7 +202,7 @@ pub(super) fn reject(delivery: Receipt) -> Errand {
     .boxed()
 }
 
-/// Keeps deliveries from being delivered again while their start is being asked for.
+/// Keeps deliveries from being redelivered while their start is being requested.
 pub(super) fn keep(deliveries: Vec<Arc<Receipt>>) -> Errand {
     async move {
         for delivery in deliveries {

@@ -1,5 +1,5 @@
-//! What a worker does with a job: handlers, how their payloads and results become JSON, and the
-//! error by which an attempt fails. Knows nothing of leases or the bus.
+//! Handlers, how their payloads and results become JSON, and the error by which an attempt fails. This module knows
+//! nothing of leases or the bus.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,28 +11,28 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::context::Context;
 
-/// Most bytes of a result that travel; a larger one is a success with a preview.
+/// The most bytes of a result that are sent; a larger one is a success with a preview.
 pub const MAX_RESULT: usize = 256 * 1024;
 
-/// Most bytes of that preview.
+/// The most bytes of that preview.
 pub const RESULT_PREVIEW: usize = 4 * 1024;
 
-/// Most bytes of an error's details; more are left out.
+/// The most bytes of an error's details; larger details are left out.
 const MAX_DETAILS: usize = 64 * 1024;
 
-/// What a payload that its handler cannot read is failed with.
+/// The error code of a payload that its handler cannot parse.
 pub const INVALID_PAYLOAD: &str = "invalid_payload";
 
-/// What a handler has to show for its work.
+/// The result of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobResult {
     /// JSON, verbatim; empty if there is none.
     Whole(Bytes),
-    /// Of a result of more than [`MAX_RESULT`] bytes: how many it has, and how it begins.
+    /// The size and the beginning of a result of more than [`MAX_RESULT`] bytes.
     Cut {
-        /// Its bytes as JSON.
+        /// The size of the result's JSON in bytes.
         size: u64,
-        /// At most [`RESULT_PREVIEW`] of them; more are left out.
+        /// The first bytes; anything beyond [`RESULT_PREVIEW`] is left out.
         preview: String,
     },
 }
@@ -44,7 +44,7 @@ impl From<Bytes> for JobResult {
 }
 
 impl JobResult {
-    /// The same as it may travel: cut if it is too large.
+    /// The result as it may be sent: cut if it is too large.
     #[must_use]
     pub fn fitted(self) -> JobResult {
         match self {
@@ -59,7 +59,7 @@ impl JobResult {
     }
 }
 
-/// The first bytes, up to a whole character.
+/// The first bytes, cut on a character boundary.
 fn beginning(text: &[u8]) -> String {
     let head = &text[..text.len().min(RESULT_PREVIEW)];
     match std::str::from_utf8(head) {
@@ -68,10 +68,10 @@ fn beginning(text: &[u8]) -> String {
     }
 }
 
-/// What an attempt came to: JSON, or why it failed.
+/// The outcome of an attempt: JSON, or why it failed.
 pub(super) type Outcome = Result<JobResult, HandlerError>;
 
-/// A handler with its types rubbed off.
+/// A handler with its types erased.
 pub(super) type Handler = Arc<dyn Fn(Context, Bytes) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// Why an attempt failed. Anything that can be displayed becomes one by `?`: retryable, with the
@@ -92,9 +92,9 @@ pub(super) type Handler = Arc<dyn Fn(Context, Bytes) -> BoxFuture<'static, Outco
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlerError {
-    /// What to match on; `handler_error` unless said otherwise.
+    /// The code to match on; `handler_error` by default.
     pub code: String,
-    /// For people. Cut to 4,000 bytes on a character boundary when it is sent.
+    /// A message for people. Cut to 4,000 bytes on a character boundary when it is sent.
     pub message: String,
     /// Any JSON, verbatim.
     pub details: Option<String>,
@@ -121,21 +121,21 @@ impl HandlerError {
         HandlerError { retryable: false, ..HandlerError::retryable(message) }
     }
 
-    /// With a code of your own.
+    /// Sets a code of your own.
     #[must_use]
     pub fn code(mut self, code: impl Into<String>) -> HandlerError {
         self.code = code.into();
         self
     }
 
-    /// With details for whoever reads the job. Left out if they cannot be written as JSON.
+    /// Adds details for readers of the job. Left out if they cannot be written as JSON.
     #[must_use]
     pub fn details(mut self, details: &impl Serialize) -> HandlerError {
         self.details = serde_json::to_string(details).ok();
         self
     }
 
-    /// To be tried again after this long.
+    /// Asks for the next attempt after this time.
     #[must_use]
     pub fn retry_in(mut self, wait: Duration) -> HandlerError {
         self.retryable = true;
@@ -150,7 +150,7 @@ impl<E: fmt::Display> From<E> for HandlerError {
     }
 }
 
-/// Makes a handler of one that takes and gives typed values.
+/// Wraps a handler that takes and returns typed values.
 pub(super) fn typed<T, R, F, Fut>(handler: F) -> Handler
 where
     T: DeserializeOwned + Send + 'static,
@@ -172,7 +172,7 @@ where
     })
 }
 
-/// Makes a handler of one that takes and gives JSON bytes.
+/// Wraps a handler that takes and returns JSON bytes.
 pub(super) fn raw<F, Fut, R>(handler: F) -> Handler
 where
     R: Into<JobResult> + Send + 'static,
@@ -184,7 +184,7 @@ where
         let handler = Arc::clone(&handler);
         async move {
             let result = handler(context, payload).await?.into();
-            // Whoever reads the job is promised JSON; a handler that breaks the promise would break them.
+            // Readers of the job expect JSON; a result that is not JSON would break them.
             let is_json = |json: &[u8]| serde_json::from_slice::<&serde_json::value::RawValue>(json).is_ok();
             if matches!(&result, JobResult::Whole(json) if !json.is_empty() && !is_json(json)) {
                 return Err(HandlerError::permanent("the handler's result is not JSON"));
@@ -195,13 +195,13 @@ where
     })
 }
 
-/// Reads a payload; none at all is `null`.
+/// Parses a payload; an empty one is `null`.
 fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HandlerError> {
     let json: &[u8] = if payload.is_empty() { b"null" } else { payload };
     serde_json::from_slice(json).map_err(|e| HandlerError::permanent(e).code(INVALID_PAYLOAD))
 }
 
-/// A success as it travels: whole, or with a flag, its size and a preview.
+/// A success as it is sent: whole, or with a flag, its size and a preview.
 pub(super) fn success(result: JobResult) -> v1::Success {
     match result.fitted() {
         JobResult::Whole(result) => v1::Success { result, ..v1::Success::default() },
@@ -209,10 +209,10 @@ pub(super) fn success(result: JobResult) -> v1::Success {
     }
 }
 
-/// A failure as it travels.
+/// A failure as it is sent.
 pub(super) fn failed(error: HandlerError) -> v1::Failed {
     let code = if error.code.is_empty() { JobErrorCode::HandlerError.as_str().to_owned() } else { error.code };
-    // Details are shown verbatim inside a document, so anything else than JSON must not get that far.
+    // Details are shown verbatim inside a document, so anything other than JSON must not get that far.
     let is_json = |text: &String| serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok();
     let details = error.details.filter(|text| text.len() <= MAX_DETAILS && is_json(text));
     let cut = JobError { details, ..JobError::new(code, &error.message, error.retryable) };
@@ -220,7 +220,7 @@ pub(super) fn failed(error: HandlerError) -> v1::Failed {
     v1::Failed { failure: Some(v1::Failure::from(&cut)), retry_in_ms }
 }
 
-/// The failure that a panic is.
+/// The failure for a panic.
 pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> HandlerError {
     let text = panic
         .downcast_ref::<&str>()

@@ -1,10 +1,10 @@
-//! When the leases of what a worker holds are extended, and what the answers mean.
+//! Decides when a worker extends the leases of its attempts, and what the answers mean.
 //!
-//! All held attempts go out in one request, sent by the loop that runs the work: a loop that no
-//! longer turns loses its leases. Every sixth of a lease the loop looks for attempts whose lease was
-//! last confirmed a sixth ago or earlier, so none gets older than a third, and a short job is never
-//! extended at all. Progress travels the same way, soon after it was reported. Silence ends nothing
-//! here: without an answer the work goes on and so does the asking.
+//! All held attempts go out in one request, sent by the loop that runs the work: a loop that hangs loses its leases.
+//! Every sixth of a lease the loop selects attempts whose lease was last confirmed a sixth ago or earlier, so no
+//! confirmation gets older than a third, and a short job is never extended at all. Progress is sent in the same
+//! requests, soon after it was reported. Silence ends nothing here: without an answer the work continues and so do the
+//! requests.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use tokio::time::Instant;
 
 use super::{Attempt, context::StopReason};
 
-/// Shortest time between two requests that carry progress.
+/// The shortest time between two requests that carry progress.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(150);
-/// Most asks in one request.
+/// The most asks in one request.
 const MAX_ASKS: usize = 1000;
-/// How soon to ask again when nobody, or not everybody, answered.
+/// How soon to ask again when some or all answers are missing.
 const REPEAT: Duration = Duration::from_millis(500);
 
 /// What an answer means for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Still ours.
+    /// This worker still holds the attempt.
     Held,
-    /// Ended as we said it did.
+    /// The attempt ended as this worker reported.
     Settled,
-    /// Over, for this reason.
+    /// The attempt is over, for this reason.
     Over(StopReason),
-    /// Nobody could say.
+    /// No scheduler could tell.
     Unknown,
 }
 
-/// Reads an answer. An attempt that is fine but has no lease left was ended by our own word.
+/// Reads an answer. An attempt with standing `ok` and no lease left was ended by this worker's own report.
 pub(super) fn standing(answer: &v1::ExtendAnswer) -> Standing {
     match answer.standing() {
         v1::Standing::Ok if answer.lease_us == 0 => Standing::Settled,
@@ -43,7 +43,7 @@ pub(super) fn standing(answer: &v1::ExtendAnswer) -> Standing {
     }
 }
 
-/// Why an attempt is over. What a newer scheduler may say and we do not know changes nothing.
+/// Why an attempt is over. A standing that only a newer scheduler knows changes nothing.
 pub(super) fn over(standing: v1::Standing) -> Option<StopReason> {
     match standing {
         v1::Standing::Lost | v1::Standing::UnknownJob => Some(StopReason::Lost),
@@ -53,7 +53,7 @@ pub(super) fn over(standing: v1::Standing) -> Option<StopReason> {
     }
 }
 
-/// The timetable of extensions.
+/// The schedule of extensions.
 #[derive(Debug)]
 pub(super) struct Leases {
     lease: Duration,
@@ -63,10 +63,10 @@ pub(super) struct Leases {
     under_way: bool,
 }
 
-/// What is due now.
+/// The extensions that are due now.
 #[derive(Debug, PartialEq)]
 pub(super) struct Due {
-    /// Extend what was last confirmed at or before this moment; none when no sweep is due.
+    /// Extend the attempts last confirmed at or before this moment; none when no sweep is due.
     pub(super) before: Option<Instant>,
     /// Attempts that reported progress.
     pub(super) progress: Vec<Attempt>,
@@ -77,17 +77,17 @@ impl Leases {
         Leases { lease, sweep_at: now + lease / 6, progress_at: now, progress: Vec::new(), under_way: false }
     }
 
-    /// This attempt has progress to tell.
+    /// Notes that this attempt has progress to send.
     pub(super) fn reported(&mut self, attempt: Attempt) {
         self.progress.push(attempt);
     }
 
-    /// When there is progress to send; none if there is not.
+    /// When progress is to be sent; none if there is none.
     pub(super) fn progress_due(&self) -> Option<Instant> {
         (!self.progress.is_empty() && !self.under_way).then_some(self.progress_at)
     }
 
-    /// What to ask now. One request is under way at a time.
+    /// What to ask for now. Only one request is in flight at a time.
     pub(super) fn due(&mut self, now: Instant) -> Option<Due> {
         if self.under_way {
             return None;
@@ -105,12 +105,12 @@ impl Leases {
         Some(Due { before, progress: std::mem::take(&mut self.progress) })
     }
 
-    /// A request goes out.
+    /// Notes that a request goes out.
     pub(super) fn asked(&mut self) {
         self.under_way = true;
     }
 
-    /// It is over; `whole` if everything in it was answered.
+    /// Notes that the request is over; `whole` if everything in it was answered.
     pub(super) fn answered(&mut self, whole: bool, now: Instant) {
         self.under_way = false;
         if !whole {
@@ -124,7 +124,7 @@ impl Leases {
         (self.lease / 6).clamp(Duration::from_millis(250), Duration::from_secs(2))
     }
 
-    /// One attempt's line in a request.
+    /// The entry of one attempt in a request.
     pub(super) fn ask(
         &self,
         attempt: Attempt,
@@ -143,12 +143,12 @@ impl Leases {
     }
 }
 
-/// Cuts asks into requests that the bus can carry.
+/// Splits asks into requests that the bus can carry.
 pub(super) fn split(asks: Vec<(Attempt, v1::ExtendAsk)>, most_bytes: usize) -> Vec<Vec<(Attempt, v1::ExtendAsk)>> {
     let mut requests: Vec<Vec<_>> = Vec::new();
     let mut room = 0;
     for ask in asks {
-        // A few bytes more than the ask itself, for its frame in the request.
+        // Adds a few bytes to the size of the ask, for its frame in the request.
         let size = encoded_len(&ask.1) + 8;
         match requests.last_mut() {
             Some(last) if last.len() < MAX_ASKS && size <= room => {
@@ -180,7 +180,7 @@ mod tests {
         let sweep = now + LEASE / 6;
         let due = leases.due(sweep).unwrap();
         assert_eq!(due.before, Some(now));
-        // Whatever was confirmed just after `before` is at most a third old at the next sweep.
+        // An attempt confirmed just after `before` is at most a third old at the next sweep.
         let next = leases.due(sweep + LEASE / 6).unwrap();
         assert_eq!(next.before, Some(sweep));
     }

@@ -1,37 +1,23 @@
-//! How a worker leaves: it takes no more work and gives back what it has not begun; lets what runs
-//! finish; when its time for that is over, stops the handlers and releases their attempts; and stays
-//! until what it said is settled, or a few seconds have passed. Whoever has sent a result never
-//! releases: `results` keeps what was said first.
+//! How a worker leaves. It takes no more work and gives back offers that it has not started. It lets running handlers
+//! finish; when the time for that is over, it stops them and releases their attempts. It stays until its reports are
+//! settled, or a few seconds have passed. An attempt with a result is never released: `results` keeps the first report.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Order, context::StopReason, running::Fate, turn::Turn};
+use super::{Order, context::StopReason, phase::Phase, running::Fate, turn::Turn};
 
 /// How long handlers may take to stop once the time for draining is over.
 const LEAVE_GRACE: Duration = Duration::from_secs(2);
-/// How much longer than that one that does not yield is waited for.
+/// How much longer than that to wait for a handler that does not yield.
 const ABORT_WAIT: Duration = Duration::from_millis(500);
-/// How long to stay for `settled`, and how often to say things again meanwhile.
+/// How long to stay for `settled`, and how often to repeat reports in that time.
 const SETTLE_WAIT: Duration = Duration::from_secs(5);
 const SETTLE_REPEAT: Duration = Duration::from_secs(1);
 
-/// Where a worker is on its way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Not on its way out.
-    Working,
-    /// What runs may finish, until this moment.
-    Draining { until: Instant },
-    /// Handlers were told to stop; at this moment their attempts are released all the same.
-    Leaving { until: Instant },
-    /// Nothing runs that counts; waits for `settled`, until this moment.
-    Settling { until: Instant },
-}
-
 impl Turn {
-    /// The worker is to leave.
+    /// Takes an order to leave.
     pub(super) fn ordered(&mut self, order: Order) {
         let now = Instant::now();
         let until = match order {
@@ -53,7 +39,7 @@ impl Turn {
         }
     }
 
-    /// Takes the next step out if it is time. True when there is nothing left to stay for.
+    /// Takes the next step on the way out if it is time. Returns true when there is nothing left to wait for.
     pub(super) fn advance(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Working => false,
@@ -72,8 +58,8 @@ impl Turn {
             Phase::Draining { .. } => false,
             Phase::Leaving { .. } if self.nothing_runs() => self.settle(now),
             Phase::Leaving { until } if until <= now => {
-                // A handler that does not yield cannot be stopped. Its attempt goes back all the same,
-                // and its fence keeps whatever it still writes apart.
+                // A handler that does not yield cannot be stopped. Its attempt is released nevertheless, and its old
+                // fence makes its later writes recognisable.
                 for attempt in self.running.with_fate(Fate::Leaving) {
                     if let Some(job) = self.running.get(attempt) {
                         let (context, confirmed) = (job.context.clone(), job.confirmed);
@@ -101,7 +87,7 @@ impl Turn {
         self.nothing_open()
     }
 
-    /// Whether everything was said, and heard.
+    /// Whether every report was sent and settled.
     fn nothing_open(&self) -> bool {
         self.results.is_empty() && self.starts.is_empty() && self.all_told()
     }

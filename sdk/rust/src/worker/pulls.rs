@@ -1,10 +1,10 @@
-//! Where a worker pulls from: the line of each of its topics, and lines that it was told of because it
+//! Where a worker pulls from: the line of each of its topics, and lines that schedulers announce to it because it
 //! provides what their jobs require, or takes the jobs of all tenants.
 //!
-//! Promises: a line it was told of is pulled from for as long as it is told of. Who takes the jobs of all
-//! tenants goes from line to line: while there are more lines with work than free slots, whoever was
-//! pulled from longest ago is next, and free slots are shared evenly. Leaves to others:
-//! opening, fetching and closing (`errands`), and what comes of a delivery.
+//! An announced line is pulled from for as long as announcements of it continue. A worker that takes the jobs of all
+//! tenants goes from line to line: while there are more lines with work than free slots, the line that was pulled from
+//! longest ago is next, and free slots are shared evenly. `errands` opens, fetches and closes; other modules handle the
+//! deliveries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,9 +12,9 @@ use muster_bus::{Appetite, Consumer};
 use muster_domain::{Line, Tenant};
 use tokio::time::Instant;
 
-/// A line of which nothing was heard for so long has nothing for us. Heartbeats are answered every 5 s.
+/// A line that was not announced for this long has nothing for this worker. Heartbeats are answered every 5 s.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// Lines that a worker pulls from at most, besides those of its topics.
+/// The most lines that a worker pulls from, besides those of its topics.
 const MOST_TOLD: usize = 256;
 
 /// A tenant's line.
@@ -27,15 +27,15 @@ pub(super) struct Source {
 /// One line, and how it is pulled from. `C` is its consumer, of which only the bus knows more.
 struct Pull<C> {
     source: Source,
-    /// None while it is being opened.
+    /// None while the line is being opened.
     consumer: Option<Arc<C>>,
     appetite: Appetite,
     under_way: bool,
-    /// The last pull brought something, so there may be more.
+    /// The last pull brought messages, so there may be more.
     has_more: bool,
-    /// When it was last pulled from, counted in pulls.
+    /// When the line was last pulled from, counted in pulls.
     turn: u64,
-    /// Until when it is pulled from; for ever if it is a topic's own.
+    /// Until when the line is pulled from; none, so forever, for a topic's own line.
     until: Option<Instant>,
 }
 
@@ -46,10 +46,10 @@ impl<C> Pull<C> {
     }
 }
 
-/// All of them.
+/// All lines that the worker pulls from.
 pub(super) struct Pulls<C = Consumer> {
     all: Vec<Pull<C>>,
-    /// From line to line.
+    /// Whether to go from line to line.
     fair: bool,
     turns: u64,
 }
@@ -61,7 +61,7 @@ impl<C> Pulls<C> {
         Pulls { all: own.into_iter().map(pull).collect(), fair, turns: 0 }
     }
 
-    /// There is something for us on this line. True if it has to be opened.
+    /// A scheduler announced that this line has jobs for this worker. Returns true if the line has to be opened.
     pub(super) fn told(&mut self, source: &Source, now: Instant) -> bool {
         let until = Some(now + FORGET_AFTER);
         if let Some(pull) = self.all.iter_mut().find(|pull| pull.source == *source) {
@@ -75,7 +75,7 @@ impl<C> Pulls<C> {
         true
     }
 
-    /// It is open; if it could not be opened it is tried when we next hear of it.
+    /// The line is open. If it could not be opened, the next announcement tries again.
     pub(super) fn opened(&mut self, source: &Source, consumer: Option<Arc<C>>) {
         match (self.all.iter().position(|pull| pull.source == *source), consumer) {
             (Some(place), Some(consumer)) => self.all[place].consumer = Some(consumer),
@@ -84,13 +84,13 @@ impl<C> Pulls<C> {
         }
     }
 
-    /// Whoever is to be pulled from now, each with how many messages; they count as under way.
+    /// The lines to pull from now, each with the number of messages; their pulls count as in flight.
     pub(super) fn due(&mut self, free: usize, now: Instant) -> Vec<(Source, Arc<C>, usize)> {
         let is_due = |pull: &&mut Pull<C>| !pull.under_way && pull.until.is_none_or(|until| until > now);
         let mut idle: Vec<&mut Pull<C>> = self.all.iter_mut().filter(is_due).collect();
         let mut share = free;
         if self.fair {
-            // A line that brought nothing is asked all the same: it costs nothing until something comes.
+            // Ask a line that brought nothing as well: that costs nothing until a message comes.
             let with_more = idle.iter().filter(|pull| pull.has_more).count();
             share = (free / with_more.max(1)).max(1);
             idle.sort_by_key(|pull| pull.turn);
@@ -111,7 +111,7 @@ impl<C> Pulls<C> {
         due
     }
 
-    /// A pull from this line is over, and brought so many offers in so many messages.
+    /// A pull from this line is over, and brought this many offers in this many messages.
     pub(super) fn brought(&mut self, source: &Source, messages: usize, offers: usize) {
         if let Some(pull) = self.all.iter_mut().find(|pull| pull.source == *source) {
             pull.under_way = false;
@@ -120,7 +120,7 @@ impl<C> Pulls<C> {
         }
     }
 
-    /// Forgets lines of which nothing was heard for a while; their consumers are to be closed.
+    /// Forgets lines that were not announced for a while; returns their consumers, to be closed.
     pub(super) fn sweep(&mut self, now: Instant) -> Vec<Arc<C>> {
         let over = |pull: &mut Pull<C>| {
             pull.consumer.is_some() && !pull.under_way && pull.until.is_some_and(|until| until <= now)
@@ -176,10 +176,10 @@ mod tests {
         };
         assert_eq!(due(&mut pulls, 4).len(), 3, "nobody knows yet who has something");
         tenants.iter().for_each(|t| pulls.brought(&source(t), usize::from(*t != "c"), usize::from(*t != "c")));
-        // Two have more; the third is asked beside them, for it may have something any time.
+        // Two lines have more; the third is asked beside them, because it may get messages at any time.
         assert_eq!(due(&mut pulls, 4), ["a", "b", "c"]);
         ["a", "b"].iter().for_each(|t| pulls.brought(&source(t), 1, 1));
-        // One slot, two who have more: in turn, however much either has.
+        // One slot, two lines that have more: they take turns, however much either has.
         for next in ["a", "b", "a", "b"] {
             assert_eq!(due(&mut pulls, 1), [next]);
             pulls.brought(&source(next), 1, 1);

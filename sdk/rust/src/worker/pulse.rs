@@ -1,5 +1,5 @@
-//! Tells the schedulers and gateways that this worker lives, and whether its loop turns. Runs beside
-//! the loop, so that a loop that hangs is seen as such: a heart that beats and hands that do nothing.
+//! Reports to the schedulers and gateways that this worker is alive, and whether its loop runs. It runs beside the
+//! loop, so that a hanging loop is visible: the heartbeat continues, but it says that the worker does not consume.
 
 use std::{
     collections::BTreeMap,
@@ -14,12 +14,12 @@ use muster_bus::{Bus, subjects};
 use muster_wire::{Body, v1};
 use tokio::time::Instant;
 
-/// How often a worker is heard of.
+/// How often a worker sends a heartbeat.
 const BEAT: Duration = Duration::from_secs(5);
 /// A loop that has not turned for this long hangs.
 const TURN_LIMIT: Duration = Duration::from_secs(4);
 
-/// What the loop tells about itself, without a lock.
+/// What the loop reports about itself, without a lock.
 #[derive(Debug)]
 pub(super) struct Vitals {
     born: Instant,
@@ -38,7 +38,7 @@ impl Vitals {
         })
     }
 
-    /// The loop has turned, with so many slots taken.
+    /// The loop has turned, with this many slots taken.
     pub(super) fn turned(&self, now: Instant, busy: usize) {
         let since = now.duration_since(self.born).as_millis();
         self.turned_ms.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Vitals {
     }
 }
 
-/// Who beats.
+/// The content of a worker's heartbeats.
 #[derive(Clone, Debug)]
 pub(super) struct Pulse {
     pub(super) worker: String,
@@ -85,8 +85,8 @@ impl Pulse {
         })
     }
 
-    /// Introduces the worker, then beats until it is dropped. A beat that NATS did not take is
-    /// healed by the next.
+    /// Introduces the worker, then sends heartbeats until it is dropped. If NATS does not take a heartbeat, the next
+    /// one makes up for it.
     pub(super) async fn run(self, bus: Bus) {
         bus.connected().await;
         let _ = bus.broadcast(&subjects::handshake(), self.beat(false)).await;
@@ -95,13 +95,13 @@ impl Pulse {
             let _ = bus.broadcast(&subjects::heartbeat(), self.beat(false)).await;
             tokio::select! {
                 () = tokio::time::sleep(BEAT) => {}
-                // After a break, be heard again at once. The sender lives as long as the bus.
+                // After a break, send a heartbeat at once. The sender lives as long as the bus.
                 Ok(()) = state.changed() => {}
             }
         }
     }
 
-    /// The last beat.
+    /// Sends the last heartbeat.
     pub(super) async fn leave(&self, bus: &Bus) {
         let _ = bus.broadcast(&subjects::heartbeat(), self.beat(true)).await;
     }

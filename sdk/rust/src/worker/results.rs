@@ -1,9 +1,9 @@
-//! What attempts came to, remembered until a scheduler has settled it.
+//! The outcomes of attempts, remembered until a scheduler has settled them.
 //!
-//! Knows: every result (and release) that was not yet heard to be settled. Promises: each is
-//! published until the stream acked it, and published again while nobody says `settled`; what was
-//! said once about an attempt is never replaced by something else. Leaves to others: extending the
-//! leases of these attempts (`leases`), and the bus.
+//! This module holds every result (and release) without a `settled` so far. Each is published until
+//! the stream acked it, and published again until `settled` comes. The first report about an
+//! attempt is never replaced by another. `leases` extends the leases of these attempts, and the bus
+//! sends the messages.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -15,7 +15,7 @@ use super::Attempt;
 
 /// How soon a result that the stream did not ack is published again.
 const UNACKED_WAIT: Duration = Duration::from_millis(500);
-/// Past this many results, or bytes of them, no new work is taken.
+/// Beyond this many results, or bytes of them, the worker takes no new work.
 const MAX_UNSETTLED: usize = 20_000;
 const MAX_UNSETTLED_BYTES: usize = 64 * 1024 * 1024;
 
@@ -23,14 +23,14 @@ const MAX_UNSETTLED_BYTES: usize = 64 * 1024 * 1024;
 struct Unsettled {
     result: v1::Result,
     size: usize,
-    /// Last proof that the lease was held.
+    /// The last proof that the lease was held.
     confirmed: Instant,
-    /// When to publish (again); none while a publish is under way.
+    /// When to publish (again); none while a publish is in flight.
     due: Option<Instant>,
     tries: u32,
 }
 
-/// The memory of what is finished and not settled.
+/// The results that are finished and not settled.
 #[derive(Debug)]
 pub(super) struct Results {
     unsettled: HashMap<Attempt, Unsettled>,
@@ -45,7 +45,7 @@ impl Results {
         Results { unsettled: HashMap::new(), fresh: Vec::new(), bytes: 0, patience }
     }
 
-    /// From now on be patient for this long only.
+    /// Shortens the patience from now on.
     pub(super) fn hurry(&mut self, patience: Duration, now: Instant) {
         self.patience = patience;
         for result in self.unsettled.values_mut() {
@@ -53,7 +53,7 @@ impl Results {
         }
     }
 
-    /// Remembers what an attempt came to. What was said first stands.
+    /// Remembers the outcome of an attempt. The first report is kept.
     pub(super) fn add(&mut self, attempt: Attempt, result: v1::Result, confirmed: Instant) {
         let size = encoded_len(&result);
         let entry = Unsettled { result, size, confirmed, due: None, tries: 0 };
@@ -64,7 +64,7 @@ impl Results {
         }
     }
 
-    /// What is to be published now: everything new, and whatever `tick` found due.
+    /// The results to publish now: all new ones, and those that `tick` found due.
     pub(super) fn take_ready(&mut self) -> Vec<(Attempt, v1::Result)> {
         let mut ready = Vec::with_capacity(self.fresh.len());
         for attempt in std::mem::take(&mut self.fresh) {
@@ -77,14 +77,14 @@ impl Results {
         ready
     }
 
-    /// Whether the stream took it. An acked one has `patience` to be settled.
+    /// Records whether the stream took the result. An acked one has `patience` to be settled.
     pub(super) fn published(&mut self, attempt: Attempt, acked: bool, now: Instant) {
         if let Some(entry) = self.unsettled.get_mut(&attempt) {
             entry.due = Some(now + if acked { self.patience } else { UNACKED_WAIT.min(self.patience) });
         }
     }
 
-    /// Finds what has to be published again.
+    /// Finds results that have to be published again.
     pub(super) fn tick(&mut self, now: Instant) {
         for (attempt, entry) in &mut self.unsettled {
             if entry.due.is_some_and(|due| due <= now) {
@@ -94,14 +94,14 @@ impl Results {
         }
     }
 
-    /// Forgets an attempt that is settled or no longer ours.
+    /// Forgets an attempt that is settled or no longer held by this worker.
     pub(super) fn forget(&mut self, attempt: Attempt) -> bool {
         let Some(entry) = self.unsettled.remove(&attempt) else { return false };
         self.bytes -= entry.size;
         true
     }
 
-    /// Attempts whose lease was last confirmed before `moment`, with tenant and topic.
+    /// Attempts whose lease was last confirmed at or before `moment`, each with its result.
     pub(super) fn to_extend(&self, moment: Instant) -> impl Iterator<Item = (Attempt, &v1::Result)> {
         self.unsettled.iter().filter(move |(_, e)| e.confirmed <= moment).map(|(attempt, e)| (*attempt, &e.result))
     }
@@ -121,13 +121,13 @@ impl Results {
         self.unsettled.is_empty()
     }
 
-    /// Whether so much is unsettled that no new work should be taken.
+    /// Whether so much is unsettled that the worker should take no new work.
     pub(super) fn is_full(&self) -> bool {
         self.unsettled.len() >= MAX_UNSETTLED || self.bytes >= MAX_UNSETTLED_BYTES
     }
 }
 
-/// A result of an attempt as it travels.
+/// The result of an attempt as it is sent.
 pub(super) fn result(attempt: Attempt, worker: &str, tenant: &str, topic: &str, kind: v1::result::Kind) -> v1::Result {
     v1::Result {
         job_id: Bytes::copy_from_slice(attempt.job.as_bytes()),

@@ -1,8 +1,8 @@
-//! The handlers that run, one task each.
+//! The running handlers, one task each.
 //!
-//! Knows: which attempt each task runs, whether its result still counts, and when its time is up.
-//! Promises: an attempt stays here, and so keeps its slot, until its task has really ended; a panic
-//! or an abort ends one attempt and nothing else; one ordered set of moments serves all time-outs.
+//! This module knows which attempt each task runs, whether its result still counts, and when its time is up. An attempt
+//! stays here, and so keeps its slot, until its task has really ended. A panic or an abort ends one attempt and nothing
+//! else. One ordered set of moments serves all time-outs.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,14 +24,14 @@ use super::{
     starts::Offered,
 };
 
-/// What becomes of an attempt when its handler ends.
+/// What happens to an attempt when its handler ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Its outcome is published.
+    /// The outcome is published.
     Ours,
-    /// The worker leaves: a success is published, anything else is a release.
+    /// The worker leaves: a success is published, anything else becomes a release.
     Leaving,
-    /// Nobody wants its outcome.
+    /// The outcome is no longer wanted.
     Disowned,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Fate {
 pub(super) struct Job {
     pub(super) context: Context,
     pub(super) fate: Fate,
-    /// Last proof that the lease was held.
+    /// The last proof that the lease was held.
     pub(super) confirmed: Instant,
     offered: Offered,
     abort: AbortHandle,
@@ -55,7 +55,7 @@ pub(super) struct Ended {
     pub(super) outcome: Outcome,
 }
 
-/// All of them.
+/// All running handlers.
 #[derive(Debug)]
 pub(super) struct Running {
     tasks: JoinSet<Outcome>,
@@ -67,7 +67,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// `grace` is how long a handler that was told to stop may take before it is aborted.
+    /// `grace` is how long a handler that was asked to stop may take before it is aborted.
     pub(super) fn new(grace: Duration) -> Running {
         Running {
             tasks: JoinSet::new(),
@@ -79,7 +79,7 @@ impl Running {
         }
     }
 
-    /// Begins an attempt. `confirmed` is a moment before its start was asked for.
+    /// Begins an attempt. `confirmed` is a moment before its start was requested.
     pub(super) fn begin(
         &mut self,
         attempt: Attempt,
@@ -117,7 +117,7 @@ impl Running {
         }
     }
 
-    /// One that has ended already, if there is one.
+    /// A handler that has already ended, if there is one.
     pub(super) fn try_next(&mut self) -> Option<Ended> {
         self.next().now_or_never().flatten()
     }
@@ -145,8 +145,8 @@ impl Running {
         Some(Ended { attempt, job, outcome })
     }
 
-    /// Tells a handler to stop, and to be aborted if it has not within the grace. Says whether the
-    /// attempt was still ours until now.
+    /// Asks a handler to stop, and has it aborted if it has not stopped within the grace. Returns whether this worker
+    /// held the attempt until now.
     pub(super) fn stop(&mut self, attempt: Attempt, reason: StopReason) -> bool {
         let fate = if reason == StopReason::Draining { Fate::Leaving } else { Fate::Disowned };
         let Some(job) = self.jobs.get_mut(&attempt) else { return false };
@@ -166,7 +166,7 @@ impl Running {
         true
     }
 
-    /// From now on this is the grace.
+    /// Sets the grace from now on.
     pub(super) fn set_grace(&mut self, grace: Duration) {
         self.grace = grace;
     }
@@ -199,7 +199,7 @@ impl Running {
         self.started.contains_key(&offered)
     }
 
-    /// Attempts that nobody took from us and whose lease was last confirmed before `moment`.
+    /// Attempts that this worker still holds and whose lease was last confirmed at or before `moment`.
     pub(super) fn to_extend(&self, moment: Instant) -> impl Iterator<Item = (Attempt, &Job)> {
         self.jobs
             .iter()

@@ -1,10 +1,10 @@
 //! The span under which a handler runs.
 //!
-//! Promises: it is called `attempt` and carries the job's id, topic, attempt and trace as fields. With the
-//! feature `opentelemetry`, and a layer of `tracing-opentelemetry` in the program, it is a span in the job's
-//! own trace, a child of what the job was submitted under, or begins a trace if the job has none; what the
-//! handler does under it follows. It is an error if the handler failed, panicked or was aborted. Without
-//! the layer, or without the feature, the trace is a field and nothing more.
+//! The span is called `attempt` and carries the job's id, topic, attempt and trace as fields. With the feature
+//! `opentelemetry`, and a layer of `tracing-opentelemetry` in the program, it is a span in the job's own trace: a child
+//! of the span that the job was submitted under, or the beginning of a trace if the job has none. Spans that the
+//! handler makes are its children. The span is an error if the handler failed, panicked or was aborted. Without the
+//! layer, or without the feature, the trace is only a field.
 
 use muster_domain::JobId;
 use tracing::Span;
@@ -51,7 +51,7 @@ mod joined {
         if let Some(TraceParent { trace_id, parent_id, flags }) = context.traceparent() {
             let (trace, parent) = (TraceId::from(trace_id), SpanId::from(parent_id));
             let remote = SpanContext::new(trace, parent, TraceFlags::new(flags), true, Default::default());
-            // Refused where no layer listens: then there is nobody to whom it would matter.
+            // This fails if no layer listens: then the parent does not matter.
             let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(remote));
         }
         span
@@ -62,7 +62,8 @@ mod joined {
     }
 }
 
-/// Goes with a handler under its span. One that is dropped before it ended has panicked or was aborted.
+/// Accompanies a handler under its span. If it is dropped before the handler ended, the handler panicked or was
+/// aborted.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     ended: bool,

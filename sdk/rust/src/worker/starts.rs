@@ -1,10 +1,10 @@
 //! Offers between their delivery and the answer to their start.
 //!
-//! Knows: which offers came in which delivery, which have a slot, which were asked for and with
-//! which `start_id`. Promises: an ask that went out once is repeated with the same `start_id` until
-//! it is answered, whatever becomes of its delivery; an offer that is delivered again meanwhile
-//! joins the open ask; a delivery is acked when each of its offers was started or is gone, and given
-//! back when one of them got no slot in time. Leaves to others: the bus. It only says what to send.
+//! This module knows which offers came in which delivery, which have a slot, which were asked for and with which
+//! `start_id`. An ask that went out once is repeated with the same `start_id` until it is answered, whatever happens to
+//! its delivery. An offer that is redelivered in the meantime joins the open ask. A delivery is acked when each of its
+//! offers was started or is gone, and given back when one of them got no slot in time. This module does not use the
+//! bus: it only decides what to send.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -12,20 +12,19 @@ use std::{
 };
 
 use bytes::Bytes;
+use muster_bus::PROGRESS;
 use muster_domain::{JobId, StartId};
 use muster_wire::v1;
 use tokio::time::Instant;
 
 /// How long an offer waits for a slot before its delivery is given back.
 pub(super) const SLOT_WAIT: Duration = Duration::from_millis(200);
-/// How long the first request for a start waits for its answer.
+/// How long the first start request waits for its answer.
 const START_WAIT: Duration = Duration::from_secs(1);
-/// How many start requests may be under way at once.
+/// How many start requests may be in flight at once.
 pub(super) const MAX_REQUESTS: usize = 2;
-/// Most asks in one request.
+/// The most asks in one request.
 const MAX_ASKS: usize = 512;
-/// How often a delivery that waits for an answer is kept from being delivered again (ack_wait is 10 s).
-const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// How long a job without a record is left alone.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 const FIRST_REPEAT: Duration = Duration::from_millis(50);
@@ -38,14 +37,14 @@ pub(super) struct Offered {
     pub(super) version: u32,
 }
 
-/// What to tell the bus about a delivery.
+/// How to acknowledge a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handback {
     Ack,
     Nak(Duration),
 }
 
-/// What an ask was answered.
+/// The answer to an ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Go,
@@ -57,13 +56,13 @@ pub(super) enum Verdict {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Has no slot and was never asked for.
+    /// The offer has no slot and was never asked for.
     Waiting,
-    /// Has a slot; goes out with the next request.
+    /// The offer has a slot and goes out with the next request.
     Ready,
-    /// Under way.
+    /// The ask is in flight.
     Asked,
-    /// Asked without an answer; again at this moment.
+    /// The ask got no answer and is repeated at this moment.
     Again(Instant),
 }
 
@@ -86,8 +85,7 @@ struct Parcel<D> {
     kept: Instant,
 }
 
-/// Every offer that was delivered and is not decided. `D` is the delivery, of which only the bus
-/// knows more.
+/// Every offer that was delivered and is not decided. `D` is the delivery, of which only the bus knows more.
 #[derive(Debug)]
 pub(super) struct Starts<D> {
     parcels: HashMap<u64, Parcel<D>>,
@@ -114,7 +112,7 @@ impl<D> Starts<D> {
         }
     }
 
-    /// Takes a delivery in. An offer that `runs` here already needs no asking: it was started.
+    /// Takes in a delivery. An offer that already `runs` here needs no ask: it was started.
     pub(super) fn take(
         &mut self,
         delivery: D,
@@ -126,7 +124,7 @@ impl<D> Starts<D> {
         self.next_parcel += 1;
         let mut mine = Vec::with_capacity(offers.len());
         for offer in offers {
-            // The bus hands on none that names no job, and has the job ended of any other that makes no sense.
+            // The bus delivers no offer without a job, and has the jobs of other invalid offers rejected.
             let Some(job) = JobId::from_slice(&offer.job_id) else { continue };
             let offered = Offered { job, version: offer.version };
             if runs(offered) || mine.contains(&offered) {
@@ -151,7 +149,7 @@ impl<D> Starts<D> {
         open
     }
 
-    /// Gives up to `free` waiting offers a slot, the oldest first; says how many took one.
+    /// Gives up to `free` waiting offers a slot, the oldest first; returns how many took one.
     pub(super) fn admit(&mut self, free: usize) -> usize {
         let mut taken = 0;
         while taken < free {
@@ -165,7 +163,7 @@ impl<D> Starts<D> {
         taken
     }
 
-    /// The next request to send, if there is something to ask and a request may go out.
+    /// The next request to send, if there is something to ask for and another request may be in flight.
     pub(super) fn next_request(&mut self, lease: Duration) -> Option<Vec<(Offered, v1::StartAsk)>> {
         if self.requests >= MAX_REQUESTS || self.ready.is_empty() {
             return None;
@@ -183,7 +181,7 @@ impl<D> Starts<D> {
                 dispatched_at: ask.offer.dispatched_at,
                 start_id: Bytes::copy_from_slice(&ask.start_id.0),
                 lease_ms,
-                // What nobody can read, the bus has rejected.
+                // The bus has already rejected offers that cannot be read.
                 undecodable: false,
                 tenant: ask.offer.tenant.clone(),
                 topic: ask.offer.topic.clone(),
@@ -195,9 +193,9 @@ impl<D> Starts<D> {
         Some(request)
     }
 
-    /// How long a request waits for its answer: longer each time that one of its asks got none. An
-    /// answer that takes longer than the wait is not heard, so a scheduler that has become slow would
-    /// otherwise never be heard again, and attempts would be begun that nobody runs.
+    /// How long a request waits for its answer: longer each time that one of its asks got none. An answer that takes
+    /// longer than the wait is lost, so otherwise no answer of a slow scheduler would ever arrive in time, and it would
+    /// start attempts that no worker runs.
     pub(super) fn patience(&self, request: &[(Offered, v1::StartAsk)]) -> Duration {
         let tries = request.iter().filter_map(|(offered, _)| self.asks.get(offered)).map(|ask| ask.tries).max();
         START_WAIT * 2u32.pow(tries.unwrap_or(1).saturating_sub(1).min(3))
@@ -208,8 +206,8 @@ impl<D> Starts<D> {
         self.requests = self.requests.saturating_sub(1);
     }
 
-    /// What an ask was answered. Gives the offer back for `Go`; its slot then belongs to the attempt.
-    /// With `Gone` and `Unknown` the slot is free again.
+    /// Records the answer to an ask. Returns the offer for `Go`; its slot then belongs to the attempt. With `Gone` and
+    /// `Unknown` the slot is free again.
     pub(super) fn answer(&mut self, offered: Offered, verdict: Verdict, now: Instant) -> Option<v1::Offer> {
         if verdict == Verdict::Repeat {
             if let Some(ask) = self.asks.get_mut(&offered) {
@@ -227,7 +225,7 @@ impl<D> Starts<D> {
         Some(ask.offer)
     }
 
-    /// One offer of a parcel is decided; the last one says what becomes of its delivery.
+    /// One offer of a parcel is decided; the last one determines how the delivery is acknowledged.
     fn decided(&mut self, id: u64, unknown: bool) {
         let Some(parcel) = self.parcels.get_mut(&id) else { return };
         parcel.open -= 1;
@@ -240,8 +238,8 @@ impl<D> Starts<D> {
         }
     }
 
-    /// Whatever time brings: asks to be repeated, deliveries whose offers found no slot. Says how many
-    /// slots that frees.
+    /// Handles what is due: asks to be repeated, and deliveries whose offers found no slot. Returns how many slots that
+    /// frees.
     pub(super) fn tick(&mut self, now: Instant) -> usize {
         let mut freed = 0;
         while let Some(&(at, offered)) = self.again.first() {
@@ -266,18 +264,18 @@ impl<D> Starts<D> {
         freed
     }
 
-    /// Deliveries that wait so long for an answer that the bus must hear they are in good hands.
+    /// Deliveries that have waited so long for an answer that the bus must get an in-progress report.
     pub(super) fn keep_alive(&mut self, now: Instant) -> impl Iterator<Item = &D> {
         self.parcels.values_mut().filter_map(move |parcel| {
-            (now.duration_since(parcel.kept) >= KEEP_ALIVE).then(|| {
+            (now.duration_since(parcel.kept) >= PROGRESS).then(|| {
                 parcel.kept = now;
                 &parcel.delivery
             })
         })
     }
 
-    /// Gives a delivery back at once. What it brought and was never asked for is forgotten; what was
-    /// asked for stays open. Says how many slots that frees.
+    /// Gives a delivery back at once. Its offers that were never asked for are forgotten; those that were asked for
+    /// stay open. Returns how many slots that frees.
     fn give_back(&mut self, id: u64) -> usize {
         let Some(parcel) = self.parcels.remove(&id) else { return 0 };
         let mut freed = 0;
@@ -296,19 +294,19 @@ impl<D> Starts<D> {
         freed
     }
 
-    /// Gives every delivery back that holds something never asked for. Says how many slots that frees.
+    /// Gives back every delivery that holds an offer that was never asked for. Returns how many slots that frees.
     pub(super) fn give_back_unbegun(&mut self) -> usize {
         let unbegun: Vec<u64> =
             self.asks.values().filter(|ask| ask.tries == 0).flat_map(|ask| ask.parcels.clone()).collect();
         unbegun.into_iter().map(|id| self.give_back(id)).sum()
     }
 
-    /// What the bus has to be told.
+    /// The acknowledgements to send to the bus.
     pub(super) fn take_handbacks(&mut self) -> Vec<(D, Handback)> {
         std::mem::take(&mut self.handbacks)
     }
 
-    /// Whether there is something to tell.
+    /// Whether there are acknowledgements to send.
     pub(super) fn has_handbacks(&self) -> bool {
         !self.handbacks.is_empty()
     }
@@ -318,7 +316,7 @@ impl<D> Starts<D> {
         self.waiting.len()
     }
 
-    /// Whether nothing is undecided.
+    /// Whether every offer is decided.
     pub(super) fn is_empty(&self) -> bool {
         self.asks.is_empty() && self.parcels.is_empty()
     }
@@ -411,8 +409,8 @@ mod tests {
         starts.take("parcel", vec![offer(JobId::mint(0))], |_| false, now);
         starts.admit(1);
         assert_eq!(starts.keep_alive(now).count(), 0);
-        assert_eq!(starts.keep_alive(now + KEEP_ALIVE).count(), 1);
-        assert_eq!(starts.keep_alive(now + KEEP_ALIVE).count(), 0);
+        assert_eq!(starts.keep_alive(now + PROGRESS).count(), 1);
+        assert_eq!(starts.keep_alive(now + PROGRESS).count(), 0);
     }
 
     #[tokio::test]

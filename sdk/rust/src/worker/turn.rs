@@ -1,9 +1,8 @@
 //! The worker's loop: one task that owns all state, decides, and sends errands.
 //!
-//! It pulls, asks for starts, begins handlers, hears how they ended, extends leases, publishes
-//! results and listens to `ctl`. Because it does all of that, leases are extended exactly as long as
-//! it turns. Each turn takes everything that is ready before it sends anything, so what comes
-//! together goes out together.
+//! The loop pulls, asks for starts, begins handlers, collects their outcomes, extends leases, publishes results and
+//! listens to `ctl`. Because it does all of that, leases are extended exactly as long as the loop turns. Each turn
+//! takes everything that is ready before it sends anything, so that messages are grouped.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -22,7 +21,7 @@ use super::{
     errands::{self, Done, Errand},
     handler::{HandlerError, failed, success},
     leases::{Leases, Standing, over, split},
-    leave::Phase,
+    phase::Phase,
     pulls::{Pulls, Source},
     pulse::Vitals,
     results::{Results, result},
@@ -31,14 +30,14 @@ use super::{
     starts::{Offered, Starts, Verdict},
 };
 
-/// How often the loop looks at the clock while it has something in hand, and while it has nothing.
+/// How often the loop checks the clock while it has work, and while it has none.
 const BUSY_TICK: Duration = Duration::from_millis(50);
 const IDLE_TICK: Duration = Duration::from_secs(1);
-/// How often unsettled results and old deliveries are looked at.
+/// How often unsettled results and old deliveries are checked.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Most events that one turn takes before it sends.
+/// The most events that one turn takes before it sends.
 const GULP: usize = 4096;
-/// How long a cancel for an attempt we do not know yet is remembered: it may overtake the `go`.
+/// How long a cancel for an unknown attempt is remembered: it may overtake the `go`.
 const EARLY_CANCEL: Duration = Duration::from_secs(10);
 const MAX_EARLY_CANCELS: usize = 4096;
 
@@ -59,7 +58,7 @@ pub(super) struct Turn {
     news: (mpsc::UnboundedSender<Attempt>, mpsc::UnboundedReceiver<Attempt>),
     early_cancels: HashMap<Attempt, (StopReason, Instant)>,
     sweep_at: Instant,
-    /// Errands under way that end in [`Done::Sent`].
+    /// Errands in flight that end in [`Done::Sent`].
     sending: usize,
 }
 
@@ -93,7 +92,7 @@ impl Turn {
         }
     }
 
-    /// Turns until the worker was told to stop and has done so. Leaves the consumers to be closed.
+    /// Turns until the worker was asked to stop and has done so. Returns the consumers, to be closed.
     pub(super) async fn run(
         mut self,
         mut ctl: Subscription,
@@ -125,7 +124,7 @@ impl Turn {
         }
     }
 
-    /// Takes whatever else is ready, so that what follows from it goes out together.
+    /// Takes everything else that is ready, so that the resulting messages go out together.
     fn gulp(&mut self, ctl: &mut Subscription) {
         for _ in 0..GULP {
             let mut idle = true;
@@ -178,13 +177,13 @@ impl Turn {
         }
     }
 
-    /// Sends something that nobody waits for, except whoever leaves.
+    /// Sends a message that needs no answer; only a leaving worker waits until it is sent.
     fn tell(&mut self, errand: Errand) {
         self.sending += 1;
         self.errands.push(errand);
     }
 
-    /// Whether everything that was to be told is told.
+    /// Whether all such messages and all acknowledgements are sent.
     pub(super) fn all_told(&self) -> bool {
         self.sending == 0 && !self.starts.has_handbacks()
     }
@@ -217,14 +216,14 @@ impl Turn {
         }
     }
 
-    /// A start was won. The slot it was asked with is the attempt's from here on.
+    /// A start was won. From here on the attempt owns the slot with which it was asked for.
     fn begin(&mut self, offered: Offered, mut offer: v1::Offer, answer: &v1::StartAnswer, sent: Instant) {
-        // An ask that was answered late began its lease when it was first heard.
+        // The lease of a late answer began when a scheduler first received the ask.
         let used = self.plan.lease.saturating_sub(Duration::from_micros(answer.lease_us));
         let sent = sent.checked_sub(used).unwrap_or(sent);
         let attempt = Attempt { job: offered.job, fence: answer.fence };
         if self.phase != Phase::Working {
-            // Won while leaving: it was never begun, so it goes back whole.
+            // Won while leaving: the attempt never began, so it is released.
             self.give_back(attempt, &offer.tenant, &offer.topic, offer.slot, sent);
             self.slots.give(1);
             return;
@@ -239,7 +238,7 @@ impl Turn {
             (Some(handler), Some(context)) => {
                 self.running.begin(attempt, offered, context, &handler, offer.payload, sent);
             }
-            // Cannot be: an offer names the line that it came on, and lines are opened for topics that have one.
+            // Cannot happen: an offer names its line, and lines are opened only for topics with a handler.
             _ => {
                 let error = HandlerError::retryable("this worker has no handler for the offer it got");
                 let kind = Kind::Failed(failed(error));
@@ -253,13 +252,14 @@ impl Turn {
         }
     }
 
-    /// A handler has ended.
+    /// Handles the end of a handler.
     fn ended(&mut self, ended: Ended) {
         self.slots.give(1);
         let Ended { attempt, job, outcome } = ended;
         let kind = match (job.fate, outcome) {
             (Fate::Disowned, _) => {
-                // Cancelled or out of time, and now it is really over: whoever waits for its slot may run.
+                // The job was cancelled or timed out, and its handler has now really ended: a job that waits for its
+                // concurrency slot may run.
                 if job.context.concurrency_slot().is_some() {
                     self.report(attempt, &job.context, Kind::Release(v1::Release { delay_ms: 0 }), job.confirmed);
                 }
@@ -292,7 +292,7 @@ impl Turn {
         self.results.add(attempt, v1::Result { slot, traceparent, ..result }, confirmed);
     }
 
-    /// Gives an attempt back, unless something was said about it already.
+    /// Releases an attempt, unless it was already reported.
     pub(super) fn release(&mut self, attempt: Attempt, context: &Context, confirmed: Instant) {
         let (tenant, topic) = (context.tenant().as_str(), context.topic().as_str());
         self.give_back(attempt, tenant, topic, context.concurrency_slot(), confirmed);
@@ -328,7 +328,7 @@ impl Turn {
         self.leases.answered(whole, Instant::now());
     }
 
-    /// An attempt is no longer ours: its handler stops, and nothing more is said about it.
+    /// The worker no longer holds an attempt: its handler stops, and the worker reports nothing more about it.
     fn over(&mut self, attempt: Attempt, reason: StopReason) {
         self.results.forget(attempt);
         if self.running.stop(attempt, reason) {
@@ -337,7 +337,7 @@ impl Turn {
         }
     }
 
-    /// A notice on `ctl`.
+    /// Handles a notice on `ctl`.
     fn told(&mut self, notice: Body) {
         let Body::Control(control) = notice else { return };
         for settled in control.settled {
@@ -370,7 +370,7 @@ impl Turn {
         }
     }
 
-    /// Whatever time brings.
+    /// Handles everything that is due by time.
     fn tick(&mut self, now: Instant) {
         let freed = self.starts.tick(now);
         self.slots.give(freed);
@@ -393,8 +393,8 @@ impl Turn {
         }
     }
 
-    /// An attempt took longer than it may, by our own clock. The scheduler will have noticed too; if
-    /// it was first, this report is stale and nobody minds.
+    /// An attempt took longer than allowed, by this worker's own clock. The scheduler notices as well; if the scheduler
+    /// was first, this report is stale, which is harmless.
     fn timed_out(&mut self, attempt: Attempt) {
         let Some((context, confirmed)) = self.running.get(attempt).map(|job| (job.context.clone(), job.confirmed))
         else {
@@ -407,7 +407,7 @@ impl Turn {
         self.report(attempt, &context, Kind::Failed(failed(error)), confirmed);
     }
 
-    /// Sends whatever is to be sent.
+    /// Sends everything that is ready to be sent.
     fn send(&mut self, now: Instant) {
         let taken = self.starts.admit(self.slots.free());
         self.slots.take(taken);
@@ -456,8 +456,8 @@ impl Turn {
         self.errands.push(errands::extend(self.bus.clone(), self.plan.worker.to_string(), requests, patience));
     }
 
-    /// Pulls what fits the free slots. Topics do not reserve slots from each other: what comes too
-    /// much at once waits a little and then goes back.
+    /// Pulls as much as fits the free slots. Topics do not reserve slots from each other: offers that are too many wait
+    /// a little and then go back.
     fn pull(&mut self) {
         let free = self.slots.free();
         if self.phase != Phase::Working || free == 0 || self.starts.waiting() > 0 || self.results.is_full() {

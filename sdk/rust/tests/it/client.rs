@@ -1,4 +1,4 @@
-//! What the client promises, seen from the gateway's side.
+//! Tests of the client's guarantees, seen from the gateway's side.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A gateway that answers what a test tells it to, and remembers what it was asked.
+//! A fake gateway that gives the answers of a test, and remembers the requests.
 
 use std::{
     collections::VecDeque,
@@ -63,7 +63,7 @@ impl Gateway {
         Gateway { url, shared, _server: server }
     }
 
-    /// What to answer next, after what was said before.
+    /// Adds an answer after those added before.
     pub(super) fn then(&self, status: u16, headers: &[(&str, &str)], body: &str) -> &Gateway {
         let mut response = body.to_owned().into_response();
         *response.status_mut() = StatusCode::from_u16(status).unwrap();

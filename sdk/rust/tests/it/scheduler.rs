@@ -1,5 +1,5 @@
-//! A scheduler that keeps no records: answers starts and extensions as a test wants it to, collects
-//! results, says `settled`. It speaks the real protocol over a real NATS.
+//! A scheduler without records: answers starts and extensions as a test requires, collects results, sends `settled`. It
+//! uses the real protocol over a real NATS.
 
 use std::{
     collections::HashMap,
@@ -26,13 +26,13 @@ pub(super) struct Wishes {
     pub(super) deaf_to_starts: AtomicUsize,
     /// How many starts to answer `unknown`.
     pub(super) unknown_starts: AtomicUsize,
-    /// Say nothing about results.
+    /// Do not answer results.
     pub(super) mute_about_results: AtomicBool,
-    /// Extensions hear that the attempt has ended as its worker said.
+    /// Answer extensions that the attempt has ended as its worker reported.
     pub(super) ended_by_worker: AtomicBool,
-    /// What extensions hear, by job; `OK` if nothing is said.
+    /// The answers to extensions, by job; `OK` by default.
     pub(super) standings: Mutex<HashMap<JobId, v1::Standing>>,
-    /// The `timeout_ms` of offers to come.
+    /// The `timeout_ms` of future offers.
     pub(super) timeout_ms: AtomicUsize,
 }
 
@@ -158,7 +158,7 @@ impl Scheduler {
         self.publish(topic, items).await;
     }
 
-    /// An offer as it should be.
+    /// A valid offer.
     pub(super) fn offer_of(&self, topic: &str, job: JobId, payload: &str) -> v1::Offer {
         v1::Offer {
             job_id: Bytes::copy_from_slice(job.as_bytes()),
@@ -176,14 +176,14 @@ impl Scheduler {
         }
     }
 
-    /// Puts offers on a topic in one message, whatever they say.
+    /// Publishes offers on a topic in one message, valid or not.
     pub(super) async fn publish(&self, topic: &str, items: Vec<v1::Offer>) {
         let group = v1::OfferGroup { items };
         let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).unwrap());
         self.bus.publish(&subject, None, None, Body::Offer(group)).await.unwrap();
     }
 
-    /// Waits until so many results were heard, and gives them.
+    /// Waits until this many results have arrived, and returns them.
     pub(super) async fn results(&self, count: usize) -> Vec<v1::Result> {
         until(SOON, &format!("{count} results"), async || {
             let results = self.heard.results.lock().unwrap().clone();
@@ -197,7 +197,7 @@ impl Scheduler {
         self.bus.broadcast(&subject, Body::Control(control)).await.unwrap();
     }
 
-    /// Waits until no offer stands on a topic any more.
+    /// Waits until a topic has no offer any more.
     pub(super) async fn all_taken(&self, topic: &str) {
         let subject = subjects::offer(&Tenant::default(), Topic::parse(topic).unwrap());
         until(SOON, "the offers to be acked", async || {
@@ -206,7 +206,7 @@ impl Scheduler {
         .await;
     }
 
-    /// Waits until a worker said that it leaves.
+    /// Waits until a worker reported that it leaves.
     pub(super) async fn goodbye(&self, worker: &str) {
         until(SOON, "the goodbye", async || {
             let beats = self.heard.beats.lock().unwrap();
@@ -215,7 +215,7 @@ impl Scheduler {
         .await;
     }
 
-    /// Every start id that a job was asked with.
+    /// Every start id that workers have used for a job.
     pub(super) fn start_ids(&self, job: JobId) -> Vec<Bytes> {
         let starts = self.heard.starts.lock().unwrap();
         let items = starts.iter().flat_map(|request| &request.items);
@@ -231,8 +231,8 @@ pub(super) async fn settle(bus: &Bus, result: &v1::Result) {
 }
 
 impl Heard {
-    /// The gate: the first start id wins a job, and only it hears `go` again; who could not read its offer
-    /// hears that it is over.
+    /// The gate: the first start id wins a job, and only that id is answered `go` again; a worker that could not read
+    /// its offer is answered `gone`.
     fn start(&self, ask: &v1::StartAsk, wishes: &Wishes) -> v1::StartAnswer {
         let job = JobId::from_slice(&ask.job_id).unwrap();
         let mut answer = v1::StartAnswer { job_id: ask.job_id.clone(), ..v1::StartAnswer::default() };
@@ -260,7 +260,7 @@ impl Heard {
     }
 }
 
-/// Counts one down; true when there was nothing left to count.
+/// Decrements the counter; true if it was already zero.
 fn used_up(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_err()
 }

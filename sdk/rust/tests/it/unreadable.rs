@@ -1,5 +1,5 @@
-//! Offers that a worker cannot make sense of: their jobs are ended, no attempt is spent, and whatever
-//! else came with them runs.
+//! Offers that a worker cannot read: their jobs are ended, no attempt is used, and the other offers of the same message
+//! run.
 
 use std::{
     sync::{
@@ -47,7 +47,7 @@ async fn an_offer_that_makes_no_sense_is_rejected_through_start_and_its_neighbou
         assert!(asks.iter().all(|ask| ask.topic == "t" && ask.tenant == "default"), "as they stood: {asks:?}");
         assert!(asks.iter().filter(|ask| !ask.undecodable).all(|ask| ask.job_id[..] == good.as_bytes()[..]));
     }
-    // What names no job is kept for somebody to look at.
+    // A message that names no job becomes a dead letter.
     let letters = scheduler.bus.consumer(ConsumerSpec::gateway(subjects::dlq())).await.unwrap();
     let letter = until(SOON, "the dead letter", async || {
         letters.fetch(1, Duration::from_secs(1)).await.unwrap_or_default().pop()
@@ -56,7 +56,7 @@ async fn an_offer_that_makes_no_sense_is_rejected_through_start_and_its_neighbou
     let Body::DeadLetter(letter) = letter.body else { panic!("not a dead letter") };
     assert_eq!(letter.reason, "offer 2 of 4: field job_id: 4 bytes instead of 16");
     assert_eq!(letter.subject, "job.default.t");
-    // It took no slot of the worker's, and left none taken.
+    // The offer took no slot of the worker, and left none taken.
     let [next] = scheduler.offer("t", ["null"]).await;
     assert_eq!(job_of(&scheduler.results(2).await[1]), next);
     handle.drain();

@@ -1,4 +1,4 @@
-//! What a worker promises, seen from the scheduler's side.
+//! Tests of a worker's guarantees, seen from the scheduler's side.
 
 use std::{
     sync::{

@@ -1,44 +1,37 @@
-//! What is done to one job of a bulk operation. Each deed may be repeated without harm, and counts
-//! as done when it is repeated: its job was chosen while the deed was still to be done.
+//! The action of a bulk operation on one job. Repeating an action is harmless, and a repeated action counts as done:
+//! the job was chosen while the action was still needed.
 
 use futures_util::{StreamExt, stream};
 use muster_domain::{JobId, ProblemCode};
 use muster_flow::Cancelled;
 use muster_store::{Action, Deleted, Fields, Record, StoreError};
 
-use crate::{
-    Gateway,
-    auth::Caller,
-    group::Refused,
-    problem::Problem,
-    routes::{control, retry},
-    submit::Overrides,
-};
+use crate::{Gateway, auth::Caller, group::Refused, problem::Problem, removal, retries, submit::Overrides};
 
-/// How many jobs are dealt with side by side. Retries of one batch share their commits.
+/// The number of jobs handled concurrently. Retries of one batch share their commits.
 const AT_ONCE: usize = 64;
-/// What the history of a cancelled job says.
+/// The reason in the history of a cancelled job.
 const REASON: &str = "cancelled by a bulk operation";
 
-/// What became of one job.
+/// The result of the action on one job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Deed {
-    /// Dealt with, now or before.
+    /// The action was carried out, now or before.
     Done,
-    /// It needs nothing any more, or allows nothing.
+    /// The job no longer needs the action, or does not allow it.
     Skipped,
-    /// It cannot be dealt with.
+    /// The action failed for this job, for this reason.
     Failed(String),
-    /// A store is away, or a limit is reached: the same again later.
+    /// A store did not answer, or a limit was reached: the same action is tried again later.
     Later,
 }
 
-/// Whether there is nothing to do for a job that matches: it has a retry already.
+/// Whether a matching job needs no action: it was already retried.
 pub(crate) fn skips(action: Action, record: &Record) -> bool {
     action == Action::Retry && record.retried_as.is_some()
 }
 
-/// Deals with all of them; the answers come in any order.
+/// Acts on all of these jobs. The results come in any order.
 pub(super) async fn all(gateway: &Gateway, who: &Caller, action: Action, jobs: Vec<JobId>) -> Vec<(JobId, Deed)> {
     let deed = |id: JobId| async move {
         let deed = match action {
@@ -58,7 +51,7 @@ async fn retried(gateway: &Gateway, who: &Caller, id: JobId) -> Deed {
         Ok(_) => return Deed::Skipped,
         Err(fault) => return faulty(fault),
     };
-    match retry::make(gateway, who, old, Overrides::none(), None).await {
+    match retries::make(gateway, who, old, Overrides::none(), None).await {
         Ok(Ok(_)) => Deed::Done,
         Ok(Err(Refused::Mismatch)) => Deed::Skipped,
         Ok(Err(refused)) => refusal(refused.into_problem(ProblemCode::AlreadyRetried)),
@@ -75,7 +68,7 @@ async fn cancelled(gateway: &Gateway, who: &Caller, id: JobId) -> Deed {
 }
 
 async fn deleted(gateway: &Gateway, who: &Caller, id: JobId) -> Deed {
-    match control::remove(&gateway.flow, &who.tenant, id).await {
+    match removal::remove(&gateway.flow, &who.tenant, id).await {
         Ok(Deleted::Deleted | Deleted::Missing) => Deed::Done,
         Ok(Deleted::Alive) => Deed::Skipped,
         Err(fault) => faulty(fault),

@@ -1,8 +1,8 @@
-//! Which jobs a bulk operation is for, as its request says it.
+//! The filter of a bulk operation, as its request gives it.
 //!
-//! Promises: nothing is touched by accident. A retry without states is for bad ends, a cancel
-//! without states is for what has not ended, a delete has to name its states; a state that the
-//! action can do nothing with is refused.
+//! Promises: no job is touched by accident. A retry without states matches jobs that ended badly, a cancel without
+//! states matches jobs that have not ended, and a delete has to name its states. A state that the action cannot apply
+//! to is refused.
 
 use muster_domain::{ProblemCode, State, Topic};
 use muster_store::{Action, ListFilter};
@@ -12,7 +12,7 @@ use crate::{
     problem::Problem,
 };
 
-/// Reads `filter` of a request.
+/// Reads the field `filter` of a request.
 pub(crate) fn read_filter(mut o: Object<'_>, action: Action, faults: &mut Faults) -> ListFilter {
     let states = o.names("state", faults, |word| match State::parse(word) {
         None => Err(format!("`{word}` is not a state")),
@@ -56,7 +56,7 @@ pub(crate) fn read_filter(mut o: Object<'_>, action: Action, faults: &mut Faults
     filter
 }
 
-/// Reads a filter that was accepted before.
+/// Parses the stored filter of an accepted operation.
 pub(super) fn parse(text: &str, action: Action) -> Result<ListFilter, Problem> {
     let mut faults = Faults::default();
     let filter = read_filter(Object::from_body(text.as_bytes())?, action, &mut faults);

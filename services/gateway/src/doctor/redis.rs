@@ -1,26 +1,52 @@
-//! What a Redis node has to be.
+//! Requirements for a Redis node.
 
 use std::time::Duration;
 
 use muster_store::{NodeVitals, StoreError, router::NodeAddr};
 
-use super::{Chart, Finding, Level, at_least};
+use super::{Chart, Finding, Level, at_least, latency};
 
-/// The oldest version that has all that the scripts use.
+/// The oldest version with all the features that the scripts use.
 const VERSION: (u32, u32) = (7, 0);
-/// A clock this far off is wrong.
+/// A clock that is off by more than this is a fault.
 const CLOCK_OFF: Duration = Duration::from_secs(1);
-/// Up to this size our hashes' values should be packed.
+/// Redis should keep hashes packed up to this size of their values.
 const PACKED: u64 = 512;
+
+/// Limits for the skew between the clocks of two primaries. Beyond the first, looks come early or late; beyond the
+/// second, leases are wrong too.
+const SKEW: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 type Checkup = Result<Vec<(NodeAddr, Result<NodeVitals, StoreError>)>, StoreError>;
 
-/// Every node in turn.
+/// Checks every node in turn.
 pub(super) fn judge(checkup: &Checkup, cluster: bool) -> Vec<Finding> {
     match checkup {
-        Ok(nodes) => nodes.iter().flat_map(|(addr, vitals)| node(&format!("redis {addr}"), vitals, cluster)).collect(),
+        Ok(nodes) => {
+            let each = nodes.iter().flat_map(|(addr, vitals)| node(&format!("redis {addr}"), vitals, cluster));
+            each.chain(skew(nodes)).collect()
+        }
         Err(fault) => silent("redis", fault),
     }
+}
+
+/// Checks the skew between the clocks of the primaries: each primary judges by its own clock what is due.
+fn skew(nodes: &[(NodeAddr, Result<NodeVitals, StoreError>)]) -> Option<Finding> {
+    let ahead: Vec<i64> = nodes.iter().filter_map(|(_, vitals)| Some(vitals.as_ref().ok()?.clock_ahead_us)).collect();
+    if ahead.len() < 2 {
+        return None;
+    }
+    let apart = ahead.iter().max()?.abs_diff(*ahead.iter().min()?);
+    let apart = Duration::from_micros(apart);
+    let mend = "set the clocks of all Redis nodes by NTP: each judges by its own when a job is due";
+    let fault = match apart {
+        apart if apart > SKEW.1 => Some((Level::Error, mend)),
+        apart if apart > SKEW.0 => Some((Level::Warn, mend)),
+        _ => None,
+    };
+    let mut chart = Chart::of("redis");
+    chart.note("skew", format!("the clocks of {} primaries are {} ms apart", ahead.len(), apart.as_millis()), fault);
+    chart.findings.pop()
 }
 
 fn silent(place: &str, fault: &StoreError) -> Vec<Finding> {
@@ -44,6 +70,7 @@ fn node(place: &str, vitals: &Result<NodeVitals, StoreError>, cluster: bool) -> 
     eviction(&mut chart, vitals);
     replicas(&mut chart, vitals, cluster);
     clock(&mut chart, vitals);
+    latency(&mut chart, vitals.latency);
     if let Some(size) = vitals.packed_values {
         let loose = (Level::Warn, "hash-max-listpack-value 512: records then take less memory");
         chart.note("memory", format!("hash-max-listpack-value {size}"), (size < PACKED).then_some(loose));
@@ -76,7 +103,7 @@ fn eviction(chart: &mut Chart, vitals: &NodeVitals) {
     const MEND: &str = "maxmemory-policy noeviction: an evicted key is a lost job";
     let limit =
         if vitals.max_memory == 0 { "no maxmemory".to_owned() } else { format!("maxmemory {}", vitals.max_memory) };
-    // Without a limit nothing is evicted yet.
+    // Without a memory limit, Redis evicts nothing yet.
     let fault = match (vitals.eviction == "noeviction", vitals.max_memory) {
         (true, _) => None,
         (false, 0) => Some((Level::Warn, MEND)),
@@ -122,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What is not as it should be, on a cluster.
+    /// The faults of a changed node, as a cluster node if `cluster` is set.
     fn faults(change: impl FnOnce(&mut NodeVitals), cluster: bool) -> Vec<(&'static str, Level)> {
         let mut vitals = sound();
         change(&mut vitals);
@@ -134,7 +161,7 @@ mod tests {
     fn each_fault_is_found_as_itself() {
         use Level::{Error, Warn};
         type Row = (fn(&mut NodeVitals), bool, &'static [(&'static str, Level)]);
-        let rows: [Row; 15] = [
+        let rows: [Row; 16] = [
             (|_| (), true, &[]),
             (|_| (), false, &[]),
             (|v| v.version = "6.2.7".into(), true, &[("version", Error)]),
@@ -148,6 +175,7 @@ mod tests {
             (|v| v.eviction = "allkeys-lru".into(), true, &[("eviction", Warn)]),
             (|v| v.replicas = 0, true, &[("replicas", Error)]),
             (|v| v.replicas = 0, false, &[("replicas", Warn)]),
+            (|v| v.latency = Duration::from_millis(20), true, &[("latency", Warn)]),
             (|v| v.clock_off = Duration::from_millis(1_001), true, &[("clock", Warn)]),
             (
                 |v| (v.packed_values, v.full_coverage) = (Some(64), Some(true)),
@@ -158,6 +186,21 @@ mod tests {
         for (n, (change, cluster, wanted)) in rows.into_iter().enumerate() {
             assert_eq!(faults(change, cluster), wanted, "row {n}");
         }
+    }
+
+    #[test]
+    fn clocks_of_primaries_that_differ_are_told() {
+        let level = |ahead: &[i64]| {
+            let nodes = ahead.iter().enumerate().map(|(n, ahead)| {
+                let addr = NodeAddr::new("127.0.0.1", 7000 + n as u16);
+                (addr, Ok(NodeVitals { clock_ahead_us: *ahead, ..sound() }))
+            });
+            skew(&nodes.collect::<Vec<_>>()).map(|finding| finding.level)
+        };
+        assert_eq!(level(&[9_000_000]), None, "one alone differs from none");
+        assert_eq!(level(&[0, 400_000, -90_000]), Some(Level::Ok));
+        assert_eq!(level(&[0, 400_000, -200_000]), Some(Level::Warn));
+        assert_eq!(level(&[3_000_000, -3_000_000]), Some(Level::Error));
     }
 
     #[test]

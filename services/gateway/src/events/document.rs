@@ -7,7 +7,7 @@ use muster_wire::v1::{JobEvent, ProgressNotice};
 use super::Point;
 use crate::view::{Json, document, write_progress};
 
-/// Whose events these are: those of the whole cluster, whichever gateway tells them.
+/// The CloudEvents source of all events: the whole cluster, whichever gateway sends the event.
 const SOURCE: &str = "urn:muster:jobs";
 
 fn frame(json: &mut Json, id: Option<Point>, kind: &str, subject: Option<&JobId>, at: Time) {
@@ -24,7 +24,7 @@ fn frame(json: &mut Json, id: Option<Point>, kind: &str, subject: Option<&JobId>
     json.text("datacontenttype", "application/json");
 }
 
-/// A job has come to a state. None if it names no job.
+/// The event that a job has reached a state. `None` if the job id is not valid.
 pub(super) fn moved(id: Point, state: State, event: &JobEvent) -> Option<Bytes> {
     let job = JobId::from_slice(&event.job_id)?;
     Some(document(|json| {
@@ -44,7 +44,7 @@ pub(super) fn moved(id: Point, state: State, event: &JobEvent) -> Option<Bytes> 
     }))
 }
 
-/// A job has told how far it is. Nobody can resume from it, so it has no id.
+/// The event that a worker has reported progress. A client cannot resume from it, so it has no id.
 pub(super) fn progress(notice: &ProgressNotice, now: Time) -> Option<Bytes> {
     let job = JobId::from_slice(&notice.job_id)?;
     let progress = Progress::from(notice.progress.clone()?);
@@ -57,13 +57,13 @@ pub(super) fn progress(notice: &ProgressNotice, now: Time) -> Option<Bytes> {
             json.object(Some("progress"), |json| write_progress(json, &progress));
         });
     });
-    // Its data is as the worker wrote it. Ends of lines, which JSON has only between words, would be taken
-    // for those of the stream.
+    // The progress data is JSON as the worker wrote it. It may have line breaks between tokens, which would end a
+    // field of the event stream.
     let on_one_line = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
     Some(shown.iter().map(on_one_line).collect())
 }
 
-/// Something was missed. What follows comes after `id`.
+/// The event that events are missing. The events that follow come after `id`.
 pub(super) fn gap(id: Point, now: Time) -> Bytes {
     document(|json| {
         frame(json, Some(id), "muster.gap", None, now);

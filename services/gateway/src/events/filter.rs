@@ -1,4 +1,4 @@
-//! Which events a watcher sees: its tenant's, of topics that its key covers, and of those what it asked for.
+//! Which events a watcher sees: events of its tenant, on topics that its key covers, that match its request.
 
 use muster_domain::{JobId, State, Topic};
 use muster_wire::v1::{JobEvent, ProgressNotice};
@@ -8,16 +8,16 @@ use crate::auth::Caller;
 /// A kind of event, as its `type` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A job has come to this state.
+    /// A job has reached this state.
     State(State),
-    /// A job has told how far it is.
+    /// A worker has reported progress of a job.
     Progress,
-    /// Something was missed. Told to everybody, asked for or not.
+    /// Events are missing. Every watcher gets these, requested or not.
     Gap,
 }
 
 impl Kind {
-    /// Reads `muster.job.<state>`, `muster.job.progress` or `muster.gap`.
+    /// Parses `muster.job.<state>`, `muster.job.progress` or `muster.gap`.
     pub(crate) fn parse(text: &str) -> Option<Kind> {
         match text.strip_prefix("muster.")? {
             "gap" => Some(Kind::Gap),
@@ -27,12 +27,12 @@ impl Kind {
     }
 }
 
-/// What a watcher wants of what it may see.
+/// What a watcher requested, and the caller that limits it.
 pub(crate) struct Filter {
     pub(crate) caller: Caller,
     pub(crate) topic: Option<Topic>,
     pub(crate) job: Option<JobId>,
-    /// Empty: every kind.
+    /// Empty means every kind.
     pub(crate) kinds: Vec<Kind>,
 }
 
@@ -45,13 +45,14 @@ impl Filter {
             && self.caller.covers(topic)
     }
 
-    /// The state that an event tells of, if it is to be seen. One that this version does not know is not.
+    /// The state that an event reports, if the watcher sees the event. `None` for a state that this version does not
+    /// know.
     pub(super) fn event(&self, event: &JobEvent) -> Option<State> {
         let state = u8::try_from(event.state).ok().and_then(State::from_code)?;
         self.takes(Kind::State(state), &event.tenant, &event.topic, &event.job_id).then_some(state)
     }
 
-    /// Whether a notice of progress is to be seen.
+    /// Whether the watcher sees a progress notice.
     pub(super) fn progress(&self, notice: &ProgressNotice) -> bool {
         self.takes(Kind::Progress, &notice.tenant, &notice.topic, &notice.job_id)
     }

@@ -1,52 +1,52 @@
-//! Where a watcher stands: the id of the last event that it has seen, the same on every gateway.
+//! A watcher's position: the id of the last event that it has seen. It is valid on every gateway.
 
 use std::fmt;
 
 use muster_bus::Mark;
 use muster_domain::Time;
 
-/// A place on the stream of events.
+/// A position on the stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
-    /// When the stream was made.
+    /// The time at which the stream was created.
     pub(crate) epoch: Time,
-    /// Which message.
+    /// The sequence number of the message.
     pub(crate) seq: u64,
-    /// Which of its events; none is all of them.
+    /// The index of the event in the message; `None` means after all of its events.
     pub(crate) place: Option<u32>,
 }
 
 impl Point {
-    /// No stream ever had it.
+    /// A position that is on no stream.
     pub(crate) const NOWHERE: Point = Point { epoch: Time::NONE, seq: 0, place: None };
 
-    /// After all of a message.
+    /// The position after all events of a message.
     pub(crate) fn after(mark: Mark) -> Point {
         Point { epoch: mark.epoch, seq: mark.seq, place: None }
     }
 
-    /// After one of its events.
+    /// The position after one event of a message.
     pub(crate) fn within(mark: Mark, place: usize) -> Point {
         Point { place: u32::try_from(place).ok(), ..Point::after(mark) }
     }
 
-    /// Reads an id.
+    /// Parses an event id.
     pub(crate) fn parse(text: &str) -> Option<Point> {
         let mut parts = text.trim().split('-');
         let epoch = u64::from_str_radix(parts.next()?, 16).ok().filter(|epoch| *epoch > 0)?;
         let seq = parts.next()?.parse().ok().filter(|seq| *seq < u64::MAX)?;
         let place: Option<u32> = parts.next().map(str::parse).transpose().ok()?;
-        // Before the first message there is no event.
+        // Sequence 0 is before the first message and has no events.
         let whole = parts.next().is_none() && (seq > 0 || place.is_none());
         whole.then_some(Point { epoch: Time(epoch), seq, place })
     }
 
-    /// The first message that may hold something new.
+    /// The sequence number of the first message that may hold new events.
     pub(crate) fn next_seq(self) -> u64 {
         self.seq + u64::from(self.place.is_none())
     }
 
-    /// The first event of this message that is new: 0 for all of them, none for none.
+    /// The index of the first new event of this message: 0 if all are new, `None` if no event is new.
     pub(crate) fn first_new(self, mark: Mark) -> Option<usize> {
         match (self.epoch == mark.epoch, mark.seq.cmp(&self.seq)) {
             (true, std::cmp::Ordering::Greater) => Some(0),

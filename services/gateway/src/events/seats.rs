@@ -1,4 +1,4 @@
-//! Who watches here: so many at one time, and no tenant more than its share.
+//! Limits the number of watchers, in all and for each tenant.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::problem::Problem;
 
-/// The seats of a gateway.
+/// The seats for watchers of one gateway.
 pub(super) struct Seats {
     taken: Arc<watch::Sender<Taken>>,
     most: usize,
@@ -17,23 +17,23 @@ pub(super) struct Seats {
 #[derive(Default)]
 struct Taken {
     all: usize,
-    /// Of whom; nobody is there with none.
+    /// The number of watchers of each tenant. Tenants without watchers have no entry.
     of: HashMap<Tenant, usize>,
 }
 
-/// A watcher's place among the others; free again when dropped.
+/// The seat of one watcher. Dropping it frees the seat.
 pub(super) struct Seat {
     taken: Arc<watch::Sender<Taken>>,
     tenant: Tenant,
 }
 
 impl Seats {
-    /// So many.
+    /// Creates `most` seats.
     pub(super) fn new(most: usize) -> Seats {
         Seats { taken: Arc::default(), most }
     }
 
-    /// Lets a watcher in.
+    /// Takes a seat for a watcher of this tenant, or refuses it.
     pub(super) fn enter(&self, tenant: &Tenant) -> Result<Seat, Problem> {
         let mut refused = None;
         self.taken.send_if_modified(|taken| {
@@ -55,18 +55,18 @@ impl Seats {
         }
     }
 
-    /// What one tenant may have of them.
+    /// The most seats that one tenant may take.
     fn share(&self) -> usize {
         (self.most / 4).max(1)
     }
 
-    /// Resolves when somebody is there.
+    /// Resolves when at least one seat is taken.
     pub(super) async fn taken(&self) {
-        // Never closed: this holds the sender.
+        // The channel never closes: `self` holds the sender.
         let _ = self.taken.subscribe().wait_for(|taken| taken.all > 0).await;
     }
 
-    /// Resolves when nobody was there for so long.
+    /// Resolves when no seat has been taken for this long.
     pub(super) async fn empty_for(&self, long: Duration) {
         loop {
             let _ = self.taken.subscribe().wait_for(|taken| taken.all == 0).await;

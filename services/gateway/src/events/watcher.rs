@@ -1,10 +1,10 @@
-//! One watcher: where it stands, and what it is told next.
+//! One watcher: its position, and the next event that it sends to its client.
 //!
-//! Promises: each event that it may see once, in the order of the stream, whichever gateway it was at
-//! before; or one `muster.gap`, and then what comes. What it did not get from the tap it reads from the
-//! stream, a few messages at a time; of those it holds what it is to be told, [`PAGE_EVENTS`] at most, and
-//! nothing is read for a client that does not take what it has. It ends when the gateway stops, and soon
-//! after its key was deleted or has expired.
+//! Promises: the client gets each event that it may see once, in the order of the stream, whichever gateway it was
+//! connected to before; or it gets one `muster.gap`, and then the events that follow. The watcher reads from the
+//! stream what it did not get from the tap, a few messages at a time. Of these it holds the events for its client,
+//! [`PAGE_EVENTS`] at most, and it reads nothing more while the client does not take what it holds. It ends when the
+//! gateway stops, and soon after its key is deleted or expires.
 
 use std::{
     collections::VecDeque,
@@ -30,31 +30,32 @@ use crate::{
     problem::Problem,
 };
 
-/// How often a client hears that the connection stands.
+/// How often a client gets a comment that shows that the connection is alive.
 const PING: Duration = Duration::from_secs(15);
-/// How soon a client that lost its connection should come back.
+/// How soon a client that lost its connection should reconnect.
 const COME_BACK: Duration = Duration::from_secs(1);
-/// Messages read from the stream at one time.
+/// How many messages a watcher reads from the stream at one time.
 const PAGE: u64 = 8;
-/// Events that a watcher holds of what it has read. A message may have more: then it is read again.
+/// The most events that a watcher holds after reading. A message with more events is read again.
 const PAGE_EVENTS: usize = 512;
-/// Before the stream is asked again that could not be read.
+/// The pause before the next try when the stream could not be read.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// Somebody who watches.
+/// One client that watches events.
 pub(crate) struct Watcher {
     gateway: Gateway,
     filter: Filter,
-    /// What it showed to come in; the same must still let it in later.
+    /// The request headers of the client. The watcher checks the key in them again later.
     headers: HeaderMap,
     news: Receiver<News>,
     progress: Receiver<Arc<ProgressNotice>>,
     at: Point,
-    /// The tap's message that it is at, and the next of its events. The tap does not wait with letting go of it.
+    /// The current message of the tap, and the index of its next event. The tap may drop the message before the
+    /// watcher is done with it.
     current: Option<(Weak<Told>, usize)>,
-    /// Read from the stream, to be told next.
+    /// Events read from the stream, to be sent next.
     page: Page,
-    /// Something must be read from the stream before the tap is listened to.
+    /// Whether the watcher must read from the stream before it listens to the tap.
     behind: bool,
     greeted: bool,
     ping: Interval,
@@ -62,7 +63,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch: after `since`, or with what comes.
+    /// Starts to watch after `since`, or with the next event.
     pub(crate) async fn join(
         gateway: Gateway,
         filter: Filter,
@@ -70,7 +71,8 @@ impl Watcher {
         since: Option<Point>,
     ) -> Result<Watcher, Problem> {
         let seat = gateway.live.seats.enter(&filter.caller.tenant)?;
-        // In this order: what happens in between comes by both ways, and is told once.
+        // Subscribe before reading the position: a message that arrives in between comes by both ways and is sent
+        // once.
         let (news, progress) = (gateway.live.news.subscribe(), gateway.live.progress.subscribe());
         let live = gateway.live.opened().await?;
         let mut ping = interval_at(Instant::now() + PING, PING);
@@ -91,7 +93,7 @@ impl Watcher {
         })
     }
 
-    /// What it is told next; none at the end.
+    /// The next event for the client; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         if !std::mem::replace(&mut self.greeted, true) {
             return Some(self.mark(Event::default().comment("hello").retry(COME_BACK)));
@@ -115,7 +117,8 @@ impl Watcher {
                     Read::Gap(mark) => return Some(self.gap(mark)),
                 },
                 heard = self.news.recv(), if !self.behind => match heard {
-                    // Another stream. If the tap has left it again, this was said before it was missed.
+                    // The message is from another stream. If the tap has left that stream already, the message is
+                    // outdated and is ignored.
                     Ok(News::Events(mark, _)) if mark.epoch != at.epoch => {
                         self.behind = gateway.live.is_at(mark.epoch);
                     }
@@ -125,7 +128,7 @@ impl Watcher {
                         }
                     }
                     Ok(News::Events(mark, told)) => self.current = at.first_new(mark).map(|first| (told, first)),
-                    // The tap was closed for a while, or the stream has lost something: it will tell.
+                    // The tap was closed for a while, or the stream lost messages. Reading the stream shows which.
                     Ok(News::From(mark)) => self.behind = mark.seq != at.seq,
                     Err(RecvError::Lagged(_)) => self.behind = true,
                     Err(RecvError::Closed) => return None,
@@ -136,7 +139,7 @@ impl Watcher {
                             return Some(data(Event::default(), &shown));
                         }
                     }
-                    // Not its own, or missed: that is not told again.
+                    // The notice is not for this watcher, or notices were missed. Missed notices are not sent again.
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return None,
                 },
@@ -144,7 +147,7 @@ impl Watcher {
         }
     }
 
-    /// The next event of those that were read.
+    /// The next event of the page that was read.
     fn of_page(&mut self) -> Option<Event> {
         while let Some((at, event)) = self.page.pop_front() {
             self.at = at;
@@ -153,12 +156,12 @@ impl Watcher {
                 return shown;
             }
         }
-        // Its room is not kept either.
+        // Free the memory of the page too.
         self.page = Page::new();
         None
     }
 
-    /// The next event of the tap's message that it is at.
+    /// The next event of the tap's current message.
     fn of_current(&mut self) -> Option<Event> {
         let (told, next) = self.current.as_mut()?;
         let Some(told) = told.upgrade() else {
@@ -177,19 +180,20 @@ impl Watcher {
         None
     }
 
-    /// Goes on after this place, and says that something is missing before it.
+    /// Continues after this mark, and returns the event that says that events before it are missing.
     fn gap(&mut self, mark: Mark) -> Event {
         (self.at, self.behind) = (Point::after(mark), false);
         let shown = document::gap(self.at, self.gateway.flow.store.now());
         data(Event::default().id(self.at.to_string()), &shown)
     }
 
-    /// Lets a client that sees few events resume from here all the same. An id alone is no event.
+    /// Adds the current position to a comment, so that a client that sees few events can resume from here. An id
+    /// alone is not an event.
     fn mark(&self, event: Event) -> Event {
         if self.at == Point::NOWHERE { event } else { event.id(self.at.to_string()) }
     }
 
-    /// Whether its key would still let it in. While that cannot be found out it stays.
+    /// Whether the key still allows this watcher. While Redis cannot answer that, the watcher stays.
     async fn may_stay(&mut self) -> bool {
         match self.gateway.keys.identify(&self.headers).await {
             Ok(caller) => {
@@ -202,25 +206,25 @@ impl Watcher {
     }
 }
 
-/// Events to be told, each with its place; at the last place there may be none.
+/// Events to send, each with its position. The last position may have no event.
 type Page = VecDeque<(Point, Option<JobEvent>)>;
 
-/// What was found on the stream.
+/// The result of reading the stream.
 enum Read {
-    /// What comes next; whether there is more before the tap has the next message.
+    /// The next events, and whether there are more before the tap's next message.
     Page { page: Page, more: bool },
-    /// What comes next is gone. This is where to go on.
+    /// The next events are gone. The watcher continues at this mark.
     Gap(Mark),
 }
 
-/// Reads on from a place, up to where the tap is. Waits while the stream cannot be read.
+/// Reads on from a position, up to the tap's position. Waits while the stream cannot be read.
 async fn read_on(gateway: &Gateway, filter: &Filter, at: Point) -> Read {
-    // Closed only if this process is about to end.
+    // The semaphore is never closed.
     let _turn = gateway.live.readers.acquire().await;
     loop {
         match try_read(gateway, filter, at).await {
             Ok(read) => return read,
-            // Told by the bus.
+            // The bus logs the error.
             Err(_) => sleep(AGAIN).await,
         }
     }
@@ -229,7 +233,7 @@ async fn read_on(gateway: &Gateway, filter: &Filter, at: Point) -> Read {
 async fn try_read(gateway: &Gateway, filter: &Filter, at: Point) -> Result<Read, BusError> {
     let closed = Mark { epoch: Time::NONE, seq: 0 };
     let (from, live) = (at.next_seq(), gateway.live.at.borrow().unwrap_or(closed));
-    // Of a stream that the tap does not know there is nothing to read before the tap does.
+    // While the tap does not know this stream, there is nothing to read.
     let known = live.epoch == at.epoch;
     let last = if known { live.seq.max(at.seq).min(from.saturating_add(PAGE - 1)) } else { from.saturating_sub(1) };
     let (span, told) = gateway.flow.bus.events_between(from, last).await?;
@@ -238,14 +242,14 @@ async fn try_read(gateway: &Gateway, filter: &Filter, at: Point) -> Result<Read,
         return Ok(Read::Gap(Mark { epoch: span.epoch, seq }));
     }
     let (mut page, whole) = chosen(told, filter, at);
-    // The last ones may be nobody's: they are behind all the same.
+    // The last messages may hold no event for this watcher. The position moves past them all the same.
     if whole && last >= from {
         page.push_back((Point::after(Mark { epoch: span.epoch, seq: last }), None));
     }
     Ok(Read::Page { page, more: !whole || (known && last < live.seq) })
 }
 
-/// What of these messages is new and to be told, as much as a watcher may hold; whether that is all.
+/// The new events of these messages that the watcher sees, up to its limit; and whether these are all.
 fn chosen(told: Vec<Told>, filter: &Filter, at: Point) -> (Page, bool) {
     let mut page = Page::new();
     for Told { mark, items } in told {
@@ -257,7 +261,7 @@ fn chosen(told: Vec<Told>, filter: &Filter, at: Point) -> (Page, bool) {
             if page.len() == PAGE_EVENTS {
                 return (page, false);
             }
-            // A copy: the id is a piece of the message, and would hold all of it.
+            // Copy the id: it is a slice of the message and would keep the whole message in memory.
             let event = JobEvent { job_id: Bytes::copy_from_slice(&event.job_id), ..event };
             page.push_back((Point::within(mark, place), Some(event)));
         }
@@ -265,7 +269,7 @@ fn chosen(told: Vec<Told>, filter: &Filter, at: Point) -> (Page, bool) {
     (page, true)
 }
 
-/// An event as this watcher reads it, if it is to see it.
+/// The event in the format for this watcher, if the watcher sees it.
 fn show(filter: &Filter, id: Point, event: &JobEvent) -> Option<Event> {
     let shown = document::moved(id, filter.event(event)?, event)?;
     Some(data(Event::default().id(id.to_string()), &shown))
@@ -292,7 +296,7 @@ mod tests {
         Filter { caller, topic: None, job: None, kinds: Vec::new() }
     }
 
-    /// Messages 1, 2 and so on, with so many events each; one in four is of `us`.
+    /// Messages 1, 2 and so on, with `events` events each. One event in four belongs to `us`.
     fn messages(n: u64, events: u32) -> Vec<Told> {
         let event = |version: u32| JobEvent {
             job_id: JobId::mint(0).as_bytes().to_vec().into(),

@@ -1,5 +1,5 @@
-//! The words. Each sentence stands alone, names moments both on the clock and from now, and says
-//! what a reader can do where a wait is longer than it should be.
+//! The sentences of an explanation. Each sentence is complete by itself, gives times both as a clock time and
+//! relative to now, and says what the reader can do when a wait is too long.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use muster_store::Record;
 
 use super::{Seen, refusal};
 
-/// From here on a wait for the bus is longer than it should be.
+/// A wait for the bus that takes longer than this is too long.
 const LONG: Duration = Duration::from_secs(30);
-/// A look that is due is normally taken within this.
+/// A scheduler normally takes a due look within this time.
 const OVERDUE: Duration = Duration::from_secs(10);
 
-/// All there is to say. The first sentence is the summary.
+/// All sentences about a job. The first is the summary.
 pub(super) fn about(seen: &Seen<'_>) -> Vec<String> {
     let mut told = Vec::new();
     standing(seen, &mut told);
@@ -43,7 +43,7 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
         }
     };
     match &head.phase {
-        // It stands in line, though its record says no more than that it was accepted.
+        // The job is in the backlog, although its record only says that it was accepted.
         Phase::Pending { .. } if seen.place.is_some() => queued(seen, told),
         Phase::Pending { .. } if seen.standing_offers().is_some() => {
             told.push(format!(
@@ -154,7 +154,7 @@ fn standing(seen: &Seen<'_>, told: &mut Vec<String>) {
     }
 }
 
-/// What a pause does to an offer that stands on the bus.
+/// What a pause of the topic does to an offer on the bus.
 fn paused(seen: &Seen<'_>, told: &mut Vec<String>) {
     let topic = &seen.record.spec.topic;
     if seen.told.is_some_and(|told| told.paused.is_some()) {
@@ -169,7 +169,7 @@ fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
     let (topic, priority) = (&record.spec.topic, record.spec.priority);
     let limited = seen.slots.is_some_and(|slots| slots.held > 0) || seen.places.is_some_and(|p| p.are_taken());
     told.push(match &seen.place {
-        // Those who wait for a limit are claimed too, only to find that it holds them.
+        // A scheduler also claims jobs that wait for a limit, and then finds that the limit holds them.
         Some(place) if !limited && place.claimed_until.is_some_and(|until| !until.reached(now)) => {
             format!(
                 "It is in the backlog of topic {topic}, {} before it, and a scheduler has claimed it and is about to \
@@ -239,7 +239,7 @@ fn queued(seen: &Seen<'_>, told: &mut Vec<String>) {
     });
 }
 
-/// Whether anybody could run it.
+/// Whether there are workers that could run the job.
 fn workers(seen: &Seen<'_>, told: &mut Vec<String>) {
     let Some(serving) = seen.workers.filter(|_| seen.record.head.lease().is_none()) else { return };
     let (topic, tenant) = (&seen.record.spec.topic, &seen.record.spec.tenant);
@@ -303,7 +303,7 @@ fn ended(record: &Record, end: Ending) -> String {
     }
 }
 
-/// How the attempt before went, of a job that lives.
+/// How the previous attempt of an active job ended.
 fn last_attempt(record: &Record, told: &mut Vec<String>) {
     let (head, attempt) = (&record.head, record.head.attempt);
     if head.lease().is_some() {
@@ -323,7 +323,7 @@ fn last_attempt(record: &Record, told: &mut Vec<String>) {
     }
 }
 
-/// The moments that end it.
+/// The times at which the job expires.
 fn limits(seen: &Seen<'_>, told: &mut Vec<String>) {
     let (head, now) = (&seen.record.head, seen.now);
     if let Some(at) = head.start_by.filter(|_| !head.was_started()) {
@@ -350,7 +350,7 @@ fn attempts(head: &Head) -> String {
     format!("{} of {} attempts used{left}{lost}{back}.", head.attempt, head.max_attempts)
 }
 
-/// Who looks at it next, and when.
+/// Which scheduler looks at the job next, and when.
 fn look(seen: &Seen<'_>, told: &mut Vec<String>) {
     let (head, now) = (&seen.record.head, seen.now);
     let does = match &head.phase {
@@ -399,7 +399,7 @@ fn messages(n: u64) -> String {
     }
 }
 
-/// One line, without the stop that the sentence brings itself.
+/// The text on one line, at most 200 characters, without a final full stop: the sentence adds its own.
 fn plain(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let cut: String = line.chars().take(200).collect();
@@ -407,7 +407,7 @@ fn plain(text: &str) -> String {
     format!("{}{more}", cut.trim_end_matches('.'))
 }
 
-/// A moment on the clock, and from now.
+/// A time as a clock time and relative to now.
 fn on_clock(at: Time, now: Time) -> String {
     match at.reached(now) {
         true => format!("{} ({} ago)", at.rfc3339(), span(now.since(at))),
@@ -415,7 +415,7 @@ fn on_clock(at: Time, now: Time) -> String {
     }
 }
 
-/// A span in its largest sensible unit.
+/// A duration in its largest sensible unit.
 pub(super) fn span(span: Duration) -> String {
     match span.as_secs() {
         0 => "less than a second".to_owned(),

@@ -1,11 +1,11 @@
-//! Every state is explained, and rightly.
+//! Tests that every state is explained correctly.
 
 use std::time::Duration;
 
 use muster_domain::{
     Ending, Head, JobSpec, Progress, StartId, Tenant, Topic, WorkerId,
     job::{Lease, OnLostLease, Transition},
-    topic::{Paused, TopicRate},
+    topic::{Concurrency, Paused, TopicRate},
 };
 use muster_store::WorkerSeen;
 use serde_json::Value;
@@ -53,7 +53,7 @@ fn record(phase: Phase) -> Record {
     }
 }
 
-/// As it is after an attempt that this event ended.
+/// The record after an attempt that this event ended.
 fn tried(mut record: Record, ended_by: Event, error: Option<(&str, &str)>) -> Record {
     record.head.attempt = 2;
     record.head.started_at = Some(NOW.before(10 * S));
@@ -91,7 +91,7 @@ fn placed(record: &Record, home: Option<Time>, place: Option<QueuePlace>) -> Exp
     explain(&Seen { home, place, ..seen(record) })
 }
 
-/// Nothing but the record, and that somebody leads.
+/// Only the record, and a reconciler that has a leader.
 fn seen(record: &Record) -> Seen<'_> {
     Seen {
         record,
@@ -148,7 +148,7 @@ fn a_pending_job_of_a_busy_topic_is_told_that_it_may_be_offered_already() {
     );
     assert_eq!((explanation.waits_for, &shown(&explanation)["offers"]["messages"]), (WaitsFor::Worker, &3.into()));
     says(&about(Some(1)), "and 1 message with offers stands there.");
-    // Nothing stands there, or nobody knows.
+    // There are no messages with offers, or their number is unknown.
     for offers in [Some(0), None] {
         let explanation = about(offers);
         assert_eq!(explanation.waits_for, WaitsFor::Decision);
@@ -195,6 +195,15 @@ fn only_what_a_scheduler_may_offer_as_it_is_is_said_to_stand_there() {
     let mut told = TopicRecord::default();
     told.settings.rate = Some(TopicRate { per_s: 0.5, burst: 2 });
     assert!(!may_be_offered_as_it_is(&pending(), Some(&told), NOW), "one of a topic with a rate");
+    // The same rule as the scheduler's: a job without a concurrency key needs no slot, whatever its topic sets for
+    // jobs with a key.
+    let concurrent = |max, per_key| {
+        let mut told = TopicRecord::default();
+        told.settings.concurrency = Some(Concurrency { max, per_key });
+        told
+    };
+    assert!(!may_be_offered_as_it_is(&pending(), Some(&concurrent(Some(3), None)), NOW), "one of a topic with places");
+    assert!(may_be_offered_as_it_is(&pending(), Some(&concurrent(None, Some(2))), NOW), "one of a topic with slots");
 }
 
 #[test]
@@ -206,7 +215,8 @@ fn a_job_that_waits_for_a_slot_names_who_has_it() {
     says(&explanation, &format!("concurrency key customer:17 may run: {other} has the slot, and 2 jobs are in line."));
     assert_eq!(shown(&explanation)["concurrency"]["held_by"][0], other.to_string());
     assert_eq!(explanation.waits_for, WaitsFor::Limit);
-    // A scheduler claims it, finds the slot taken and gives it its place back: it is not about to go.
+    // A scheduler claims the job, finds the slot taken and returns the job to its place. The job is not about to be
+    // offered.
     let claimed = QueuePlace { ahead: 0, waiting: 2, claimed_until: Some(NOW + 3 * S) };
     let explanation = explain(&Seen { place: Some(claimed), ..seen });
     says(&explanation, "It waits its turn in the backlog");
@@ -311,7 +321,7 @@ fn moments_are_data_too() {
     assert_eq!(shown["next_look"]["due"], false);
     assert_eq!(shown["as_of"], "2027-01-15T08:00:00.000Z");
     assert!(shown.get("next_retry_at").is_none(), "nothing was tried yet");
-    // Once it has started, start_by binds no more.
+    // After the job has started, `start_by` no longer applies.
     let started = tried(waiting, Event::Release, None);
     assert!(explained(&started).start_by.is_none());
     says(&explained(&started), "Its last attempt on worker w7 was given back.");

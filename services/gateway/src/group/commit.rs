@@ -1,4 +1,4 @@
-//! One commit: rate tokens, ids, both stores, answers.
+//! One commit: takes rate tokens, mints ids, writes both stores and answers.
 
 use std::{
     collections::HashMap,
@@ -10,20 +10,20 @@ use std::{
 };
 
 use muster_domain::{JobId, Tenant};
-use muster_flow::{Flow, SubmitRefused};
+use muster_flow::{Accepted, Flow, SubmitRefused};
 use muster_store::{NewJob, StoreError, Taken, Want};
 
 use super::{Answer, Entry, Item, Refused, deferred::Deferred};
 use crate::limits::{Bucket, Limits};
 
-/// What a group needs to be committed. Copies are the same.
+/// Commits groups. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct Committer {
     flow: Flow,
     limits: Arc<Limits>,
-    /// What the bus did not confirm.
+    /// Submits that the bus did not confirm.
     deferred: Arc<Deferred>,
-    /// The home shard of the next group. Each group writes one, and they take turns.
+    /// Selects the home shard of the next group. Each group writes to one shard, and the shards take turns.
     shard: Arc<AtomicU8>,
 }
 
@@ -32,24 +32,29 @@ impl Committer {
         Committer { flow, limits, deferred, shard: Arc::new(AtomicU8::new(fastrand::u8(..))) }
     }
 
-    /// Commits a group and answers each of its entries. Whoever has left is left out.
+    /// Commits a group and answers each of its entries.
     pub(crate) fn commit(&self, group: Vec<Entry>) -> impl Future<Output = ()> + use<> {
         let committer = self.clone();
         async move { committer.carry_out(group).await }
     }
 
     async fn carry_out(&self, group: Vec<Entry>) {
-        let group = Entry::in_time(group);
         let mut tokens = self.tokens(&group).await;
         let shard = self.flow.store.home_shard(self.shard.fetch_add(1, Ordering::Relaxed));
         let mint = || self.flow.store.mint(shard);
         let mut jobs = Vec::with_capacity(group.len());
         let mut plans = Vec::with_capacity(group.len());
+        let mut unpaid = Vec::new();
         for Entry { items, reply, .. } in group {
+            // These jobs may turn out to be repeats.
+            unpaid.extend(items.iter().filter(|item| !item.paid).filter_map(|item| item.id));
             let plan = items.into_iter().map(|item| plan(item, &mut tokens, mint, &mut jobs)).collect::<Vec<_>>();
             plans.push((plan, reply));
         }
         let outcomes = if jobs.is_empty() { Vec::new() } else { self.flow.submit(&mut jobs).await };
+        if !unpaid.is_empty() {
+            self.give_back(&unpaid, &jobs, &outcomes).await;
+        }
         let mut outcomes = jobs.into_iter().zip(outcomes);
         for (plan, reply) in plans {
             let mut answer = |refused: Option<Refused>| -> Answer {
@@ -65,12 +70,26 @@ impl Committer {
             };
             let answers: Vec<Answer> = plan.into_iter().map(&mut answer).collect();
             self.deferred.note(&answers);
-            // Nobody listens any more: the job is stored all the same, and found by its key.
+            // The send fails if the client has left. The job is stored all the same, and the client finds it by its
+            // key.
             let _ = reply.send(answers);
         }
     }
 
-    /// One call per tenant, for all of its items at once.
+    /// Returns the tokens of jobs that were stored before: a repeat costs nothing. This happens before the answers go
+    /// out, so that a client that has its answer finds the token returned.
+    async fn give_back(&self, unpaid: &[JobId], jobs: &[NewJob], outcomes: &[Result<Accepted, SubmitRefused>]) {
+        let mut back: HashMap<&Tenant, u32> = HashMap::new();
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            if matches!(outcome, Ok(accepted) if accepted.replayed) && unpaid.contains(&job.id) {
+                *back.entry(&job.spec.tenant).or_default() += 1;
+            }
+        }
+        let gives = back.into_iter().map(|(tenant, n)| self.limits.give_back(tenant, n));
+        futures_util::future::join_all(gives).await;
+    }
+
+    /// Takes the rate tokens with one call per tenant, for all of the tenant's items at once.
     async fn tokens(&self, group: &[Entry]) -> HashMap<Tenant, Taken> {
         let mut wanted: HashMap<&Tenant, u32> = HashMap::new();
         for item in group.iter().flat_map(|entry| &entry.items).filter(|item| !item.paid) {
@@ -83,7 +102,7 @@ impl Committer {
     }
 }
 
-/// Puts an admitted item among the jobs; says why not otherwise. First come, first served.
+/// Adds an admitted item to `jobs`, or returns why it is refused. Items take their tokens in order of arrival.
 fn plan(
     item: Item,
     tokens: &mut HashMap<Tenant, Taken>,

@@ -1,9 +1,9 @@
-//! Submits that the bus did not confirm in time, until it does.
+//! Keeps the submits that the bus did not confirm in time until the bus confirms them.
 //!
-//! Promises: a job that was accepted while NATS was away is published as soon as NATS answers again,
-//! not only when somebody looks at it; what is kept is bounded, and kept here alone, because it is a
-//! help and no more: whatever does not fit, or dies with this replica, is published by its look, and
-//! what both publish is decided once.
+//! Promises: a job that was accepted while NATS did not answer is published as soon as NATS answers again, and does
+//! not have to wait for its look. The kept submits are bounded and kept only in this process, because they are only
+//! an optimization: a submit that does not fit, or is lost with this replica, is published by its look. If both
+//! publish a submit, it is decided once.
 
 use std::{
     collections::VecDeque,
@@ -20,15 +20,15 @@ use tokio::sync::Notify;
 
 use super::{Answer, GROUP_ITEMS};
 
-/// Most bytes that all of them hold.
+/// The most bytes that all kept submits may use.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
-/// What one takes beside the bytes it says, and what each of its labels and requirements does.
+/// Estimated overhead in bytes of one submit (`EACH`), and of each of its labels and requirements (`PAIR`).
 const EACH: usize = 1024;
 const PAIR: usize = 96;
-/// Between two tries, while the connection stands and nobody confirms.
+/// The pause between two tries while the connection is up but the bus confirms nothing.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What waits for the bus.
+/// The submits that wait for the bus.
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
     waiting: Mutex<Waiting>,
@@ -42,8 +42,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// One more, if there is room. Its payload is a part of its request's body, which would stay with it: so
-    /// the payload is copied.
+    /// Adds a submit if there is room. The payload is copied: it is a slice of the request body, and would keep the
+    /// whole body in memory.
     fn add(&mut self, submit: Submit) {
         let size = size(&submit);
         if self.bytes + size <= MOST_BYTES {
@@ -52,12 +52,12 @@ impl Waiting {
         }
     }
 
-    /// The first ones. They stay, and count, until it is known what became of them.
+    /// The first `n` submits. They stay in the queue, and count, until the result of publishing them is known.
     fn first(&self, n: usize) -> Vec<Submit> {
         self.submits.iter().take(n).cloned().collect()
     }
 
-    /// Of the first `n` these are left: they wait behind the others.
+    /// Removes the first `n` submits. Those in `left` were not published and go to the end of the queue.
     fn settle(&mut self, n: usize, left: Vec<Submit>) {
         self.bytes -= self.submits.drain(..n).map(|submit| size(&submit)).sum::<usize>();
         self.bytes += left.iter().map(size).sum::<usize>();
@@ -65,14 +65,14 @@ impl Waiting {
     }
 }
 
-/// What a submit holds in memory, or a little more.
+/// An upper estimate of the memory that a submit uses.
 fn size(submit: &Submit) -> usize {
     let pairs = submit.spec.as_ref().map_or(0, |spec| spec.labels.len() + spec.requires.len());
     encoded_len(submit) + EACH + pairs * PAIR
 }
 
 impl Deferred {
-    /// Keeps what was answered as deferred.
+    /// Keeps the submits whose answer says that the bus deferred them.
     pub(crate) fn note(&self, answers: &[Answer]) {
         let deferred = |answer: &Answer| match answer {
             Ok((job, accepted)) if accepted.bus_deferred => Some(submit_of(job, accepted)),
@@ -85,7 +85,7 @@ impl Deferred {
         }
     }
 
-    /// Publishes what comes, for as long as this runs.
+    /// Publishes kept submits for as long as it runs.
     pub(crate) async fn publish(&self, flow: &Flow) {
         loop {
             flow.bus.connected().await;

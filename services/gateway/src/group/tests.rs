@@ -8,8 +8,15 @@ fn item(bytes: usize) -> Item {
     Item { id: None, spec, payload: Bytes::from(vec![b'1'; bytes]), hash: None, paid: false }
 }
 
+/// An entry of one item, for the answer of which a client waits.
 fn entry(bytes: usize) -> Entry {
-    Entry::new(vec![item(bytes)]).0
+    let (entry, answer) = Entry::new(vec![item(bytes)]);
+    std::mem::forget(answer);
+    entry
+}
+
+fn late(entry: Entry) -> Entry {
+    Entry { since: entry.since - TAKEN_UP_WITHIN - Duration::from_millis(1), ..entry }
 }
 
 /// Runs one committer over a queue; each commit needs a permit and reports its group's size.
@@ -51,7 +58,8 @@ async fn what_arrives_during_a_commit_is_the_next_group() {
     assert_eq!(committed(2, 40).await, [2, 40]);
 }
 
-/// Two committers over a queue; the first commit goes on for `stuck`. The sizes of the groups, as they are begun.
+/// Runs two committers over one queue; the first commit takes `stuck`. Returns the sizes of the groups in the order
+/// in which their commits begin.
 async fn by_two(stuck: Duration, wait: Duration) -> Vec<usize> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let (receiver, under_way) = (Mutex::new(receiver), UnderWay::new(BESIDE_AFTER));
@@ -118,14 +126,25 @@ async fn a_stop_leaves_nobody_in_the_queue() {
 }
 
 #[test]
-fn whoever_waited_too_long_hears_that_nothing_was_stored() {
-    let (mut late, mut answer) = Entry::new(vec![item(1), item(1)]);
-    late.since -= TAKEN_UP_WITHIN + Duration::from_millis(1);
-    let (fresh, _answer) = Entry::new(vec![item(1)]);
-    assert_eq!(Entry::in_time(vec![late, fresh, entry(1)]).len(), 1, "the last one has left");
+fn a_submit_that_waited_too_long_is_answered_that_nothing_was_stored() {
+    let (entry, mut answer) = Entry::new(vec![item(1), item(1)]);
+    assert!(late(entry).in_time().is_none());
     let answers = answer.try_recv().unwrap();
     assert!(answers.iter().all(|a| matches!(a, Err(Refused::NotTried(p)) if p.code == ProblemCode::Overloaded)));
     assert_eq!(answers.len(), 2);
+    let (entry, answer) = Entry::new(vec![item(1)]);
+    drop(answer);
+    assert!(entry.in_time().is_none(), "its client has left");
+}
+
+#[tokio::test]
+async fn late_submits_take_no_room_in_a_group() {
+    let (sender, mut receiver) = mpsc::channel(QUEUE);
+    for n in 0..1_000 {
+        sender.try_send(if n < 700 { late(entry(1)) } else { entry(1) }).ok().unwrap();
+    }
+    let first = receiver.recv().await.unwrap();
+    assert_eq!(gather(first, &mut receiver).await.len(), GROUP_ITEMS);
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Publishes every entry of the audit log on `sys.audit.export`, at least once, in about the log's order.
+//! Publishes every entry of the audit log on `sys.audit.export`, at least once, in approximately the order of the
+//! log.
 //!
-//! A group of the stream in Redis remembers what was handed out: each entry goes to one replica, and
-//! to another if that one does not confirm it in time. The Msg-Id is the entry's own, so a second
-//! try that follows soon is one message. The durable consumer that exporters share is made here, so
-//! that whoever comes later still finds what the stream keeps. Leaves to others: carrying the
-//! entries on from there, and recognising those that come twice by their id.
+//! A consumer group of the Redis stream records which entries were handed out: each entry goes to one replica, and to
+//! another replica if the first does not confirm it in time. The Msg-Id is the id of the entry, so a second try that
+//! follows soon does not create a second message. The loop creates the durable consumer that exporters share, so that
+//! an exporter that starts later still finds what the stream keeps. Leaves to others: exporting the entries from the
+//! bus, and recognising duplicates by their id.
 
 use std::time::Duration;
 
@@ -12,27 +13,33 @@ use futures_util::future::join_all;
 use muster_bus::{ConsumerSpec, subjects};
 use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_flow::{Flow, failpoint};
+use muster_replica::{LoopOf, Member};
 use muster_store::AuditEntry;
 use muster_wire::{Body, v1};
 
-/// Entries at once.
+use crate::{Gateway, settings};
+
+/// The most entries that are handed out at once.
 const BATCH: usize = 100;
-/// How long a replica may take to publish what it was handed.
+/// How long a replica may take to publish the entries that it was handed.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long one publish may take: less than that.
+/// How long one publish may take; less than `PATIENCE`.
 const PUBLISH: Duration = Duration::from_secs(5);
 
-/// The loop.
+/// The loop that publishes audit entries.
 pub(super) struct AuditRelay {
     flow: Flow,
 }
 
-impl AuditRelay {
-    pub(super) fn new(flow: Flow) -> AuditRelay {
-        AuditRelay { flow }
+impl LoopOf<Gateway> for AuditRelay {
+    fn make(member: &Member, _: &Gateway) -> Option<AuditRelay> {
+        let wanted = settings::audit_is_relayed(&member.chassis.values);
+        wanted.then(|| AuditRelay { flow: member.flow.clone() })
     }
+}
 
-    /// Where the entry stands, if the stream on the bus has it.
+impl AuditRelay {
+    /// Publishes an entry. Returns the entry's id in the Redis stream if the bus has stored it.
     async fn publish(&self, entry: AuditEntry) -> Option<String> {
         let body = Body::Audit(v1::AuditEntry {
             id: entry.id.clone(),
@@ -57,7 +64,8 @@ impl Loop for AuditRelay {
 
     async fn run_once(&mut self, (): &(), budget: Budget) -> anyhow::Result<Counts> {
         let mut counts = Counts::none();
-        // Before anything is handed out: what is handed out and cannot be published waits for its turn again.
+        // Create the consumer before taking entries: an entry that is handed out and cannot be published has to wait
+        // for another turn.
         self.flow.bus.consumer_state(&ConsumerSpec::audit_exporters()).await?;
         loop {
             let entries = self.flow.store.audit_to_export(BATCH, PATIENCE).await?;

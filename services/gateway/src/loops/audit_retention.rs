@@ -1,29 +1,34 @@
-//! Lets old entries of the audit log leave: its storage is bounded, by age and by number.
+//! Removes old entries from the audit log, to bound its storage by age and by number of entries.
 //!
-//! Leaves to others: that the chain stays whole (`store`).
+//! Leaves to others: keeping the chain of entries intact (`store`).
 
 use std::time::Duration;
 
 use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_replica::{LoopOf, Member};
 use muster_store::{AuditRetention, Store};
 
-/// Entries that leave in one step.
+use crate::{Gateway, settings};
+
+/// The most entries that one step removes.
 const BATCH: usize = 500;
 
-/// The loop.
+/// The loop that removes old audit entries.
 pub(super) struct AuditRetentionLoop {
     store: Store,
     keep: AuditRetention,
 }
 
-impl AuditRetentionLoop {
-    pub(super) fn new(store: Store, keep: AuditRetention) -> AuditRetentionLoop {
-        AuditRetentionLoop { store, keep }
+impl LoopOf<Gateway> for AuditRetentionLoop {
+    fn make(member: &Member, _: &Gateway) -> Option<AuditRetentionLoop> {
+        let keep = settings::audit_retention(&member.chassis.values);
+        Some(AuditRetentionLoop { store: member.flow.store.clone(), keep })
     }
 }
 
 impl Loop for AuditRetentionLoop {
     const NAME: &'static str = "audit retention";
+    const EVERY: &'static str = "60s";
     const SAFE: Safety = Safety::Idempotent {
         why: "entries leave only if the log still ends where the replica read it; of several, one is heard",
         duplicate_costs: "a read of the log's oldest entries",

@@ -1,8 +1,8 @@
-//! Deletes ended jobs after their time, and with them listings and dead letters: storage is bounded.
+//! Deletes ended jobs after their retention time, with their listings and dead letters, to bound the storage.
 //!
-//! Goes in steps until nothing is due, working half of the time only, then sleeps until something
-//! is. What a pass deleted stands in the audit log as one entry for each tenant, after it: what cannot be told
-//! then is told with the next. Leaves to others: what is due, and writes that compare what was read (`store`).
+//! Works in steps until nothing is due, at most half of the time, then sleeps until something is due. After each
+//! pass, the loop writes one audit entry for each tenant with what the pass deleted; if that fails, the next pass
+//! includes it. Leaves to others: finding what is due, and conditional writes (`store`).
 
 use std::{
     collections::BTreeMap,
@@ -11,25 +11,37 @@ use std::{
 
 use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_domain::{Act, JobId, Tenant};
+use muster_replica::{LoopOf, Member};
 use muster_store::{LeaderLock, Lease, Removed, Retention, RetentionWalk, Store, StoreError};
 
-/// Entries of listings that one step looks at.
+use crate::{Gateway, settings};
+
+/// The most entries of listings that one step reads.
 const BATCH: usize = 500;
-/// The least pause between two rounds.
+/// The shortest pause between two rounds.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The loop.
+/// The loop that deletes ended jobs.
 pub(super) struct RetentionLoop {
     store: Store,
-    /// How long, at this moment.
+    /// Returns the retention times that apply now.
     keep: Box<dyn Fn() -> Retention + Send + Sync>,
     walk: RetentionWalk,
-    /// What was deleted and is not told yet.
+    /// What was deleted and is not in the audit log yet.
     untold: BTreeMap<Tenant, Removed>,
 }
 
+impl LoopOf<Gateway> for RetentionLoop {
+    fn make(member: &Member, gateway: &Gateway) -> Option<RetentionLoop> {
+        // The loop calls this before every pass, because the retention times may change while it runs.
+        let keeping = gateway.clone();
+        let keep = move || keeping.topics.retention(&settings::retention(&keeping.config.now()));
+        Some(RetentionLoop::new(member.flow.store.clone(), keep))
+    }
+}
+
 impl RetentionLoop {
-    pub(super) fn new(store: Store, keep: impl Fn() -> Retention + Send + Sync + 'static) -> RetentionLoop {
+    fn new(store: Store, keep: impl Fn() -> Retention + Send + Sync + 'static) -> RetentionLoop {
         RetentionLoop { store, keep: Box::new(keep), walk: RetentionWalk::new(), untold: BTreeMap::new() }
     }
 
@@ -39,7 +51,7 @@ impl RetentionLoop {
         }
         let act = |(tenant, removed): (&Tenant, &Removed)| {
             let Removed { records, listings, dead_letters } = *removed;
-            // Its own id: of two that believe to lead, each tells what it deleted.
+            // A minted id: if two replicas both believe to lead, each logs what it deleted.
             let id = format!("retention:{}", JobId::mint(0));
             let act = Act::by_system(id, self.store.now(), tenant.as_str(), "retention_removed");
             act.with("records", records).with("listings", listings).with("dead_letters", dead_letters)
@@ -53,6 +65,7 @@ impl RetentionLoop {
 
 impl Loop for RetentionLoop {
     const NAME: &'static str = "retention";
+    const EVERY: &'static str = "1h";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Retention.as_str(),
         why: "a record is judged by its age and deleted in one script; what is gone already is passed over",
@@ -110,7 +123,7 @@ mod tests {
     async fn a_pass_deletes_what_has_ended_and_keeps_what_lives() {
         let server = RedisServer::start().await;
         let store = Store::connect(RedisSettings::new(server.url())).await.unwrap();
-        // The last ones are another tenant's.
+        // The last 200 jobs belong to another tenant.
         let spec = |n: usize| {
             let tenant = Tenant::parse(if n < 1000 { "default" } else { "acme" }).unwrap();
             JobSpec::new(tenant, Topic::parse("t").unwrap())

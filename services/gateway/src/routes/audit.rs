@@ -1,4 +1,4 @@
-//! The audit log: who did what, and whether the log is as it was written.
+//! The audit log: who did what, and whether the log is unchanged.
 
 use axum::{extract::State, response::Response};
 use http::{HeaderMap, StatusCode};
@@ -16,7 +16,7 @@ use crate::{
     view::{self, Json},
 };
 
-/// Entries that one call verifies, or a few more.
+/// How many entries one call verifies; it may be a few more.
 const WALK: usize = 50_000;
 
 /// List the audit log, newest first. A tenant's key sees what was done to its tenant; a key for all
@@ -80,7 +80,7 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, body))
 }
 
-/// The act's own fields, verbatim, and how it is linked.
+/// Writes the act's own fields verbatim, then the fields that link the entry.
 fn write(json: &mut Json, entry: &AuditEntry) {
     let act: serde_json::Value = serde_json::from_str(&entry.body).unwrap_or_default();
     for (name, value) in act.as_object().into_iter().flatten() {

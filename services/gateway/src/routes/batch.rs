@@ -1,4 +1,4 @@
-//! Many jobs in one request, each answered for itself.
+//! Submits many jobs in one request. Each item gets its own answer.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,7 +9,7 @@ use muster_domain::{JobId, ProblemCode};
 use muster_flow::Accepted;
 use muster_store::{Fields, NewJob, Record, Want};
 
-use super::{Submitter, jobs::unless_there, json};
+use super::{Submitter, json};
 use crate::{
     Gateway,
     auth::Caller,
@@ -19,12 +19,13 @@ use crate::{
     limits::Bucket,
     problem::{Problem, Within},
     query::Params,
+    retries::unless_there,
     schema,
     submit::{Asked, Place, Told, read_job},
     view::{self, JobView},
 };
 
-/// Jobs in one batch.
+/// The most jobs in one batch.
 const MOST_ITEMS: usize = 1000;
 
 /// Submit up to 1,000 jobs. Each is answered for itself, in order; over the rate limit nothing is
@@ -60,18 +61,17 @@ pub(super) async fn submit(
         job.spec.principal.clone_from(&caller.key.id);
         job.spec.trace = job.spec.trace.or(trace);
     }
+    let ids = asked
+        .iter()
+        .enumerate()
+        .filter_map(|(place, job)| derived(&caller, job.as_ref().ok()?, (place, key.as_deref())));
+    let ids: Vec<JobId> = ids.collect();
     let good = u32::try_from(asked.iter().flatten().count()).unwrap_or(u32::MAX);
+    let mut paid = 0;
     if good > 0 {
-        // Before the rate is asked: what cannot get in costs no token.
+        // Check the lag before the rate, so that a batch that cannot get in costs no token.
         gateway.lag.admit()?;
-        if let Some(most) = gateway.limits.burst().filter(|most| good > *most) {
-            let why = format!("{good} jobs never fit: the tenant's rate lets {most} in at once, so send fewer");
-            return Err(Problem { detail: why.into(), ..Problem::rate_limited(Duration::ZERO) });
-        }
-        let taken = gateway.limits.take(&caller.tenant, Bucket::Submit, good, Want::All).await;
-        if taken.granted < good {
-            return Err(Problem::rate_limited(taken.retry_after));
-        }
+        paid = Box::pin(pay(&gateway, &caller, good, &ids)).await?;
     }
     let (mut items, mut faults) = (Vec::with_capacity(asked.len()), Vec::with_capacity(asked.len()));
     for (place, job) in asked.into_iter().enumerate() {
@@ -99,7 +99,13 @@ pub(super) async fn submit(
             }
         })
         .collect();
-    // When nothing got in because a store is away, the whole request may be repeated as it is.
+    // Repeats cost nothing. For jobs that `pay` found to be stored already, no token was taken.
+    let replayed = outcomes.iter().flatten().filter(|(_, accepted)| accepted.replayed).count();
+    let back = u32::try_from(replayed).unwrap_or(u32::MAX).saturating_sub(good - paid).min(paid);
+    if back > 0 {
+        gateway.limits.give_back(&caller.tenant, back).await;
+    }
+    // If no item was accepted because a store does not answer, the client may repeat the whole request unchanged.
     if let Some(Err(first)) = outcomes.first()
         && outcomes.iter().all(|o| matches!(o, Err(p) if p.code == first.code && p.status().as_u16() == 503))
     {
@@ -113,9 +119,41 @@ pub(super) async fn submit(
     Ok(response)
 }
 
+/// Takes a token for each of `good` jobs or, if there are not that many, only for the jobs that are not stored yet.
+/// Returns how many tokens were taken.
+async fn pay(gateway: &Gateway, caller: &Caller, good: u32, ids: &[JobId]) -> Result<u32, Problem> {
+    let refused = match take(gateway, caller, good).await {
+        Ok(()) => return Ok(good),
+        Err(refused) => refused,
+    };
+    if ids.is_empty() || gateway.take_read(caller).await.is_err() {
+        return Err(refused);
+    }
+    let read = gateway.flow.store.read(ids, Fields::NONE).await;
+    let there = read.iter().flatten().flatten().filter(|record| record.spec.tenant == caller.tenant).count();
+    if there == 0 {
+        return Err(refused);
+    }
+    let new = good.saturating_sub(u32::try_from(there).unwrap_or(u32::MAX));
+    if new > 0 {
+        take(gateway, caller, new).await?;
+    }
+    Ok(new)
+}
+
+/// Takes `n` tokens, or none.
+async fn take(gateway: &Gateway, caller: &Caller, n: u32) -> Result<(), Problem> {
+    if let Some(most) = gateway.limits.burst().filter(|most| n > *most) {
+        let why = format!("{n} jobs never fit: the tenant's rate lets {most} in at once, so send fewer");
+        return Err(Problem { detail: why.into(), ..Problem::rate_limited(Duration::ZERO) });
+    }
+    let taken = gateway.limits.take(&caller.tenant, Bucket::Submit, n, Want::All).await;
+    if taken.granted < n { Err(Problem::rate_limited(taken.retry_after)) } else { Ok(()) }
+}
+
 type Outcome = Result<(NewJob, Accepted), Problem>;
 
-/// The id of an item whose key, or whose place under the whole request's key, says what it is.
+/// The derived id of an item: from its own key, or from its place in the batch and the key of the whole request.
 fn derived(caller: &Caller, job: &Asked, (place, shared): (usize, Option<&str>)) -> Option<JobId> {
     match (&job.key, shared) {
         (Some(own), _) => Some(JobId::derive("job", &caller.tenant, own)),
@@ -124,7 +162,7 @@ fn derived(caller: &Caller, job: &Asked, (place, shared): (usize, Option<&str>))
     }
 }
 
-/// Lets an item in, or says why not.
+/// Admits an item, or returns why it is refused.
 async fn admit(gateway: &Gateway, caller: &Caller, job: &Asked, named: (usize, Option<&str>)) -> Result<(), Problem> {
     let (topic, at) = (&job.spec.topic, format!("/items/{}/payload", named.0));
     if let Err(refused) = gateway.topics.fits(&caller.tenant, topic, &job.payload, &at).await {
@@ -163,9 +201,9 @@ fn read_items(
     Ok(items.into_iter().enumerate().map(read).collect())
 }
 
-/// The jobs that were there before as they stand now, by one read: without their large fields, of which a
-/// thousand would be hundreds of megabytes. Those that are deleted, or that Redis does not tell, are shown as
-/// their submit found them.
+/// The current records of jobs that were stored before, by one read, without their large fields: a thousand of those
+/// would be hundreds of megabytes. A job that was deleted, or that Redis does not return, is shown as its submit
+/// found it.
 async fn records_of_replayed(gateway: &Gateway, outcomes: &[Outcome]) -> HashMap<JobId, Record> {
     let replayed = outcomes.iter().flatten().filter(|(_, accepted)| accepted.replayed);
     let ids: Vec<JobId> = replayed.map(|(job, _)| job.id).collect();

@@ -1,9 +1,9 @@
-//! Bulk operations: ask for one, follow it, end it.
+//! Bulk operations: start one, follow it, end it.
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use muster_domain::{Act, JobId, ProblemCode};
+use muster_domain::{Act, OperationId, ProblemCode};
 use muster_store::{Action, ListFilter, NewOperation, Operation, OperationStatus};
 
 use super::{Named, Submitter, dead_letters::refused, json};
@@ -55,8 +55,8 @@ pub(super) async fn ask(
     let named = key.is_some();
     let new = NewOperation {
         id: match key {
-            Some(key) => JobId::derive("operation", &caller.tenant, &key),
-            None => JobId::mint(0),
+            Some(key) => OperationId::derive("operation", &caller.tenant, &key),
+            None => OperationId::mint(0),
         },
         tenant: caller.tenant.clone(),
         action: asked.action,
@@ -67,7 +67,7 @@ pub(super) async fn ask(
         canary: asked.canary,
         hash: asked.hash,
     };
-    // Derived, so that a repeat is the same act.
+    // The id of the act is derived, so that a repeated request writes the same act.
     let act = gateway.act(&caller, "bulk_start").target(format!("operation/{}", new.id));
     let act = act.with("action", new.action.as_str()).with("filter", new.filter.as_str());
     gateway.tell(Act { id: format!("operation:{}", new.id), ..act }).await?;
@@ -176,7 +176,7 @@ pub(super) async fn cancel(
 struct Asked {
     action: Action,
     filter: ListFilter,
-    /// The filter as it was written.
+    /// The filter as the client wrote it.
     text: String,
     dry_run: bool,
     rate: u32,
@@ -219,12 +219,13 @@ async fn outlook(gateway: &Gateway, caller: &Caller, asked: &Asked) -> Result<By
 }
 
 async fn find(gateway: &Gateway, caller: &Caller, name: &Named) -> Result<Operation, Problem> {
-    let id: JobId = name.0.parse().map_err(|_| nothing(name))?;
+    let id: OperationId = name.0.parse().map_err(|_| nothing(name))?;
     let found = gateway.flow.store.operation(id).await?;
     found.filter(|operation| visible(caller, operation)).ok_or_else(|| nothing(name))
 }
 
-/// A tenant's own; a key that is bound to topics sees those that are bound to the same ones.
+/// A caller sees the operations of its tenant. A key that is bound to topics sees only operations bound to the same
+/// topics.
 fn visible(caller: &Caller, operation: &Operation) -> bool {
     let topics = &caller.key.topics;
     operation.asked.tenant == caller.tenant && (topics.is_empty() || *topics == operation.asked.topics)

@@ -1,6 +1,6 @@
-//! Settings that the cluster changes while it runs, and where each value of this gateway comes from.
+//! Settings that the cluster can change while it runs, and the source of each value of this gateway.
 //!
-//! They hold for all tenants, so only a key for all tenants may touch them.
+//! They apply to all tenants, so only a key for all tenants may use these routes.
 
 use axum::{extract::State, response::Response};
 use http::{HeaderMap, StatusCode};
@@ -40,7 +40,7 @@ pub(super) async fn get(State(gateway): State<Gateway>, caller: Caller, params: 
 #[utoipa::path(
     put, path = "/api/v1/config", tag = "operations",
     params(("If-Match" = Option<String>, Header, description = "The `ETag` that was read: another one is refused")),
-    request_body(content = std::collections::BTreeMap<String, String>, description = "Settings by name"),
+    request_body(content = std::collections::BTreeMap<String, schema::SettingValue>, description = "Settings by name"),
     responses(
         (status = 200, description = "As it is now", body = schema::Config),
         (status = 412, description = "Somebody else wrote meanwhile", body = schema::Problem),
@@ -62,7 +62,7 @@ pub(super) async fn put(
         None => SeenVersion::Any,
         Some(asked) => asked.against(gateway.flow.store.read_config().await?.version)?,
     };
-    // Names only: a value may be somebody's secret.
+    // Only the names: a value may be a secret.
     let names = values.keys().cloned().collect::<Vec<_>>().join(",");
     gateway.tell(gateway.act(&caller, "config_set").target("config").with("names", names)).await?;
     match gateway.flow.put_config(seen, &values).await? {
@@ -95,7 +95,7 @@ pub(super) async fn effective(
     params.finish(Faults::default())?;
     for_all_tenants(&caller)?;
     let ourselves = |it: &Replica| it.service == crate::SERVICE && it.instance == gateway.instance;
-    // This gateway's own settings are worth knowing whatever Redis does.
+    // The gateway shows its own settings even if Redis does not answer.
     let others = gateway.flow.store.replicas().await.ok();
     let others = others.map(|all| all.into_iter().filter(|it| !ourselves(it)).collect::<Vec<_>>());
     let body = view::document(|json| {

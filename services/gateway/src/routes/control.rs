@@ -1,10 +1,10 @@
-//! What one does to a job from outside: cancel it, delete it.
+//! Cancels and deletes jobs.
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_domain::{JobId, ProblemCode, Tenant};
-use muster_flow::{Cancelled, End, Flow, failpoint};
+use muster_domain::{JobId, ProblemCode};
+use muster_flow::Cancelled;
 use muster_store::{Deleted, Fields, StoreError};
 
 use super::{Id, jobs::find, json};
@@ -16,6 +16,7 @@ use crate::{
     json::Faults,
     problem::Problem,
     query::Params,
+    removal::remove,
     schema,
     submit::read_reason,
     view::JobView,
@@ -94,8 +95,8 @@ pub(super) async fn delete(
     }
 }
 
-/// Finishes an earlier delete that may have died once the record was gone: nobody else would take its dead
-/// letter away before its time.
+/// Finishes an earlier delete that may have been interrupted after the record was gone. Otherwise the job's dead
+/// letter would stay until its retention time ends.
 async fn forget(gateway: &Gateway, caller: &Caller, id: JobId) -> Result<(), StoreError> {
     let store = &gateway.flow.store;
     match store.read_one(id, Fields::NONE).await {
@@ -106,8 +107,8 @@ async fn forget(gateway: &Gateway, caller: &Caller, id: JobId) -> Result<(), Sto
     }
 }
 
-/// Removes a job whose record cannot be read, in whatever state it may be. Nobody knows whose it is, so only
-/// who looks after the whole fleet may.
+/// Removes a job whose record cannot be read, in whatever state it is. Its tenant is unknown, so only a key for the
+/// whole fleet may do this.
 async fn discard(gateway: &Gateway, caller: &Caller, id: JobId) -> Result<Response, Problem> {
     caller.may(Access::Fleet)?;
     gateway.tell(gateway.act(caller, "job_delete").job(id).with("unreadable", true)).await?;
@@ -117,27 +118,7 @@ async fn discard(gateway: &Gateway, caller: &Caller, id: JobId) -> Result<Respon
     }
 }
 
-/// Removes an ended job from everywhere. Repeating finishes what an earlier call left undone. One whose home
-/// is still there may not have had the effects of its end: they are done first, because nobody can do
-/// them without the record.
-pub(crate) async fn remove(flow: &Flow, tenant: &Tenant, id: JobId) -> Result<Deleted, StoreError> {
-    let store = &flow.store;
-    if store.home_of(id).await?.is_some() {
-        match store.read_one(id, Fields::NONE).await? {
-            Some(record) if record.head.state().is_end() => drop(flow.finish(vec![End::of(&record, false)]).await?),
-            Some(_) => return Ok(Deleted::Alive),
-            None => {}
-        }
-    }
-    let outcome = store.delete_ended(id).await?;
-    failpoint!("delete.after_record");
-    if outcome != Deleted::Alive {
-        store.drop_dead_letter(tenant, id).await?;
-    }
-    Ok(outcome)
-}
-
-/// The job has not ended yet.
+/// The refusal for a job that has not ended yet.
 pub(super) fn not_done(record: &muster_store::Record) -> Problem {
     Problem::new(ProblemCode::JobNotDone, format!("job {} is {}", record.id, record.head.state()))
 }

@@ -1,4 +1,4 @@
-//! Dead letters: jobs that ended badly, and messages that nobody could read.
+//! Dead letters: jobs that ended badly, and messages that a service could not decode.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::{
 
 const USUAL_PAGE: u64 = 50;
 const LARGEST_PAGE: u64 = 500;
-/// Most causes that a summary tells.
+/// The most causes that a summary lists.
 const MOST_CAUSES: usize = 500;
 
 /// List the dead letters, newest first. A page may be short: only a missing `next_cursor` ends the list.
@@ -56,7 +56,7 @@ pub(super) async fn list(
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let cursor = params.take("cursor").filter(|cursor| !cursor.is_empty());
     let messages = params.read("kind", f, read_kind).unwrap_or(false);
-    // Messages have none of what a filter asks for.
+    // Messages have none of the fields that a filter matches.
     let filter = if messages { ListFilter::default() } else { read_filter(&mut params, f) };
     params.finish(std::mem::take(f))?;
     if messages && caller.key.tenant.is_some() {
@@ -66,6 +66,7 @@ pub(super) async fn list(
         ));
     }
     gateway.take_read(&caller).await?;
+    let _turn = gateway.listings.turn().await?;
     let store = &gateway.flow.store;
     let body = if messages {
         let (items, next) = store.list_dead_messages(cursor.as_deref(), limit).await.map_err(refused)?;
@@ -113,6 +114,7 @@ pub(super) async fn summary(
     let filter = read_filter(&mut params, &mut faults);
     params.finish(faults)?;
     gateway.take_read(&caller).await?;
+    let _turn = gateway.listings.turn().await?;
     let store = &gateway.flow.store;
     let found = store.list(&caller.tenant, None, PAGE_WORK + 1, &filter, Fields::NONE).await.map_err(refused)?;
     let total = store.count_dead_letters(&caller.tenant).await?;
@@ -141,7 +143,7 @@ pub(super) async fn summary(
     Ok(json(StatusCode::OK, body))
 }
 
-/// How many of what.
+/// Counts of dead letters by topic, code, state and cause.
 #[derive(Default)]
 struct Tables {
     all: u64,
@@ -151,16 +153,16 @@ struct Tables {
     causes: BTreeMap<Cause, Seen>,
 }
 
-/// Why something is a dead letter.
+/// Why a job or message is a dead letter.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
-    /// How a job ended, and with which error code if any.
+    /// The state in which the job ended, and its error code if there is one.
     Job { state: JobState, code: Option<String> },
-    /// Where a message was sent, and what is wrong with it.
+    /// The subject of a message, and what is wrong with the message.
     Message { subject: String, reason: String },
 }
 
-/// How often, and when last.
+/// The number of dead letters with one cause, and the time of the last one.
 #[derive(Default)]
 struct Seen {
     count: u64,
@@ -191,7 +193,7 @@ impl Tables {
     }
 }
 
-/// The most frequent first.
+/// Writes counts, the highest first.
 fn write_counts(json: &mut Json, name: &str, counts: &BTreeMap<String, u64>) {
     let mut sorted: Vec<_> = counts.iter().collect();
     sorted.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
@@ -203,7 +205,7 @@ fn write_counts(json: &mut Json, name: &str, counts: &BTreeMap<String, u64>) {
     }
 }
 
-/// The most frequent first, and of these the most recent.
+/// Writes causes, the most frequent first; among equals, the most recent first.
 fn write_causes(json: &mut Json, causes: &BTreeMap<Cause, Seen>) {
     let mut sorted: Vec<_> = causes.iter().collect();
     sorted.sort_by_key(|(_, seen)| std::cmp::Reverse((seen.count, seen.last)));
@@ -278,7 +280,7 @@ fn write_message(json: &mut Json, message: &DeadMessage) {
     json.moment("found_at", message.at.some());
 }
 
-/// Why it is here, in words.
+/// Why the job is a dead letter, as text.
 fn reason(record: &Record) -> String {
     let (head, attempts) = (&record.head, format!("{} of {}", record.head.attempt, record.head.max_attempts));
     match head.state() {
@@ -323,7 +325,7 @@ fn read_states(given: &str) -> Result<Vec<JobState>, String> {
     given.split(',').filter(|text| !text.is_empty()).map(word).collect()
 }
 
-/// A list's refusal, as the client sees it.
+/// The refusal of a list, as a problem.
 pub(super) fn refused(fault: ListError) -> Problem {
     match fault {
         ListError::BadCursor => Problem::field(ProblemCode::InvalidRequest, "/query/cursor", fault.to_string()),

@@ -1,4 +1,4 @@
-//! Whether the stores are such that the promises can be kept on them.
+//! Reports whether the stores are configured so that Muster can keep its promises.
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;

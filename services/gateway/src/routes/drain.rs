@@ -1,8 +1,8 @@
-//! Telling a worker to leave.
+//! Tells a worker to drain.
 //!
-//! Promises: a worker on NATS hears it at once, one that speaks HTTP with its next call, on whatever
-//! gateway; asking again is harmless. Leaves to others: leaving (the worker: it takes no more, ends
-//! what it runs, gives the rest back).
+//! Promises: a worker on NATS gets the request at once, and a worker that speaks HTTP gets it with its next call to
+//! any gateway; asking again is harmless. Leaves to others: the draining itself (the worker takes no more jobs,
+//! finishes those that it runs, and gives the others back).
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use muster_wire::{Body, v1::Control};
 use super::{Named, fleet::visible, json};
 use crate::{Gateway, auth::Caller, json::Faults, problem::Problem, query::Params, schema, view};
 
-/// For so long an HTTP worker hears it, whenever it asks for work: the longest lease there is.
+/// How long the drain request of an HTTP worker is kept for its calls: as long as the longest lease.
 const HOLDS: Duration = Duration::from_secs(900);
 
 /// Tell a worker to leave: it takes no more jobs, finishes what it runs and gives the rest back.

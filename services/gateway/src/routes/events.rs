@@ -1,4 +1,4 @@
-//! What happens, as it happens.
+//! Streams events as they happen.
 
 use std::convert::Infallible;
 
@@ -50,12 +50,12 @@ pub(super) async fn watch(
         Some((Ok::<_, Infallible>(event), watcher))
     });
     let mut response = Sse::new(events).into_response();
-    // A proxy that keeps an answer until it is whole would keep this one for ever.
+    // A proxy that buffers a response until it is complete would hold this one for ever.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
 
-/// What is to be watched, and since when.
+/// Reads which events the client wants, and from which position.
 fn read(caller: Caller, headers: &HeaderMap, mut params: Params) -> Result<(Filter, Option<Point>), Problem> {
     let f = &mut Faults::default();
     let topic = params.read("topic", f, Topic::parse);
@@ -71,7 +71,7 @@ fn read(caller: Caller, headers: &HeaderMap, mut params: Params) -> Result<(Filt
     }
     let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
     let since = header.or(asked).filter(|text| !text.trim().is_empty());
-    // What is no id of ours is a point that is gone: a client that is refused might never come back.
+    // An unknown id is treated as a position that is gone: a client that gets an error might never reconnect.
     let since = since.map(|text| Point::parse(&text).unwrap_or(Point::NOWHERE));
     Ok((Filter { caller, topic, job, kinds }, since))
 }

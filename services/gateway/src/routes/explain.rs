@@ -1,4 +1,4 @@
-//! Why one job stands where it stands.
+//! Explains the state of one job.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use crate::{
     schema,
 };
 
-/// A submit is on the bus so soon after it was stored.
+/// How soon after it was stored a submit is on the bus.
 const SENT_WITHIN: Duration = Duration::from_secs(1);
-/// How long the bus may take to say what stands on it.
+/// How long the bus may take to answer a question about its messages.
 const BUS_LIMIT: Duration = Duration::from_millis(500);
-/// Holders that are named.
+/// How many holders of slots are named.
 const NAMED: usize = 16;
 
 /// Explain a job: what it waits for, who holds it, what happens next and when; in sentences and as
@@ -51,12 +51,12 @@ pub(super) async fn explain(
     let may_stand = may_be_offered_as_it_is(&record, told.as_deref(), store.now());
     let decided = may_stand && is_decided(&gateway.flow.bus, &record).await;
     if decided {
-        // Only what is read from here on tells what was decided.
+        // Read the record again: only a read after the check shows what the scheduler decided.
         record = find(&gateway, &caller, id, Fields::NONE).await?;
     }
     let home = store.home_of(id).await?;
     let place = match record.head.state() {
-        // A pending job may stand in line without a word of it in its record.
+        // A pending job may be in the backlog although its record does not say so.
         JobState::Queued | JobState::Pending => store.queue_place(&QueueEntry::of(&record)).await?,
         _ => None,
     };
@@ -98,7 +98,7 @@ pub(super) async fn explain(
     Ok(json(StatusCode::OK, explained(&seen).document()))
 }
 
-/// Whether some scheduler has handled the submit of a job. False if the bus does not say.
+/// Whether a scheduler has handled the submit of a job. False if the bus does not answer.
 async fn is_decided(bus: &Bus, record: &Record) -> bool {
     match timeout(BUS_LIMIT, bus.oldest_unhandled_submit()).await {
         Ok(Known::Empty) => true,
@@ -107,7 +107,7 @@ async fn is_decided(bus: &Bus, record: &Record) -> bool {
     }
 }
 
-/// Messages that stand on the line of a job; none if the bus does not say.
+/// The number of messages with offers on the job's line; `None` if the bus does not answer.
 async fn offers(bus: &Bus, record: &Record) -> Option<u64> {
     let subject = subjects::offer(&record.spec.tenant, Line::of(&record.spec.topic, &record.spec.requires));
     timeout(BUS_LIMIT, bus.subject_count(&subject)).await.ok()?.ok()

@@ -1,8 +1,8 @@
-//! Who works, who runs, who leads: what the cluster knows of itself, the same on every gateway.
+//! Workers, replicas, loops and locks: what the cluster knows about itself, the same on every gateway.
 //!
-//! Promises: a caller sees its own tenant's workers only, by the names they gave themselves;
-//! times are moments, though replicas tell ages. Leaves to others: writing it down (the leader of
-//! the snapshot, and each replica for itself).
+//! Promises: a caller sees only the workers of its own tenant, by the names that the workers gave themselves; all
+//! times are absolute, although replicas report ages. Leaves to others: writing this data (the leader of the snapshot
+//! loop, and each replica for itself).
 
 use std::time::Duration;
 
@@ -41,7 +41,10 @@ pub(super) async fn workers(
         json.moment("as_of", snapshot.as_ref().map(|snapshot| snapshot.at));
         json.list("items", |json| {
             let all = snapshot.iter().flat_map(|snapshot| &snapshot.workers);
-            for worker in all.filter(|worker| worker.tenant == caller.tenant.as_str()) {
+            let mut own: Vec<&WorkerSeen> = all.filter(|worker| worker.tenant == caller.tenant.as_str()).collect();
+            // Sort by the names that are shown: on the bus an HTTP worker has another name.
+            own.sort_by_key(|worker| shown_name(worker));
+            for worker in own {
                 let topics = visible(&caller, worker);
                 if !topics.is_empty() {
                     json.object(None, |json| write_worker(json, worker, &topics));
@@ -52,14 +55,19 @@ pub(super) async fn workers(
     Ok(json(StatusCode::OK, body))
 }
 
-/// Those of a worker's topics that the caller's key may touch.
+/// The topics of a worker that the caller's key covers.
 pub(super) fn visible<'a>(caller: &Caller, worker: &'a WorkerSeen) -> Vec<&'a str> {
     let fine = |topic: &&str| Topic::parse(topic).is_ok_and(|topic| caller.may_touch(&topic).is_ok());
     worker.topics.iter().map(String::as_str).filter(fine).collect()
 }
 
+/// The name that a worker gave itself.
+fn shown_name(worker: &WorkerSeen) -> String {
+    WorkerId::trusted(worker.id.as_str()).own_name().to_owned()
+}
+
 fn write_worker(json: &mut Json, worker: &WorkerSeen, topics: &[&str]) {
-    json.text("id", WorkerId::trusted(worker.id.as_str()).own_name());
+    json.text("id", &shown_name(worker));
     json.text("tenant", &worker.tenant);
     if worker.all_tenants {
         json.boolean("all_tenants", true);
@@ -122,7 +130,7 @@ fn write_replica(json: &mut Json, replica: &Replica, locks: &[LockSeen]) {
     json.list("deciding", |json| replica.deciding.iter().for_each(|job| json.item(job)));
 }
 
-/// Who holds a loop's lock. Asked of Redis this moment: it may be ahead of what the replica last said.
+/// The holder of a loop's lock, as Redis reports it now. It may be newer than what the replica last announced.
 fn holder_of<'a>(entry: &Value, locks: &'a [LockSeen]) -> Option<&'a LockHolder> {
     let lock = entry["lock"].as_str()?;
     locks.iter().find(|seen| seen.key == lock)?.holder.as_ref()

@@ -1,4 +1,4 @@
-//! `If-Match` of RFC 9110, for what has versions: a write by somebody who has seen another one is refused.
+//! `If-Match` of RFC 9110 for versioned objects: a write is refused if its client has seen another version.
 
 use http::{HeaderMap, header};
 use muster_domain::ProblemCode;
@@ -6,17 +6,17 @@ use muster_store::SeenVersion;
 
 use crate::{json::integer, problem::Problem};
 
-/// What must stand for the write to be done.
+/// The condition for the write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum IfMatch {
-    /// `*`: anything that somebody wrote.
+    /// `*`: any version that was written.
     Written,
-    /// One of these versions. Tags that no version ever had are not among them.
+    /// One of these versions. Tags that cannot be a version are left out.
     OneOf(Vec<u64>),
 }
 
 impl IfMatch {
-    /// Reads the header; none if it is absent.
+    /// Reads the header; `None` if it is absent.
     pub(super) fn read(headers: &HeaderMap) -> Result<Option<IfMatch>, Problem> {
         let wrong = || {
             let why = "must be `*`, or the ETags of reads: each a number in quotes";
@@ -39,7 +39,7 @@ impl IfMatch {
             return Err(wrong());
         }
         while !rest.is_empty() {
-            // A weak tag is never the same as a strong one, and ours are strong.
+            // A weak tag never matches a strong one, and the gateway's tags are strong.
             let weak = rest.starts_with("W/");
             let (tag, after) = rest
                 .strip_prefix("W/")
@@ -57,7 +57,7 @@ impl IfMatch {
         Ok(Some(IfMatch::OneOf(versions)))
     }
 
-    /// The version that the write is to replace, if it is one that was asked for; 0 = nobody has written yet.
+    /// The version that the write is to replace, if it meets the condition. 0 means that no version was written yet.
     pub(super) fn against(&self, stands: u64) -> Result<SeenVersion, Problem> {
         let fits = match self {
             IfMatch::Written => stands > 0,
@@ -67,7 +67,7 @@ impl IfMatch {
     }
 }
 
-/// Somebody was faster.
+/// The refusal of a write because another write came first.
 pub(super) fn changed_meanwhile(version: u64) -> Problem {
     let why = format!("version \"{version}\" stands; read it, and decide again");
     Problem::new(ProblemCode::PreconditionFailed, why)

@@ -1,4 +1,4 @@
-//! One job: submit it, read it, wait for it, read its story.
+//! One job: submit it, read it, wait for it, read its history.
 
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use crate::{
     access::{Access, Scope},
     auth::Caller,
     body::{Posted, SINGLE},
-    group::Item,
+    group::{Answer, Item, Refused},
     json::{Faults, Object},
     problem::{MUSTER_BUS, Problem},
     query::Params,
+    retries::unless_there,
     schema,
     submit::{Asked, Place, read_job},
     view::{JobView, history as story},
@@ -46,7 +47,8 @@ pub(super) async fn submit(
     params: Params,
     body: Posted<SINGLE>,
 ) -> Result<Response, Problem> {
-    // Every layer between here and the connection moves the handler's future, so it is a small one.
+    // Every layer between here and the connection moves the handler's future, so the future is boxed to keep it
+    // small.
     Box::pin(accept(gateway, submitter, params, body)).await
 }
 
@@ -69,14 +71,19 @@ async fn accept(
     if let Err(refused) = topics.admit(&caller.tenant, &item.spec.topic).await {
         Box::pin(unless_there(&gateway, caller, item.id, refused)).await?;
     }
-    let answer = gateway.group.submit(item).await?;
+    let id = item.id;
+    let mut answer = gateway.group.submit(item).await?;
+    if let (Err(Refused::RateLimited(wait)), Some(id)) = (&answer, id) {
+        answer = Box::pin(repeat(&gateway, &submitter, &body, id, *wait)).await?;
+    }
     let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
     let record = match wait {
         Some(wait) => Some(Box::pin(wait_for(&gateway, caller, job.id, visible(caller), wait)).await),
         None if accepted.replayed => Some(Box::pin(find(&gateway, caller, job.id, visible(caller))).await),
         None => None,
     };
-    // It is accepted, though it may be deleted meanwhile or Redis gone: then the answer is what the commit said.
+    // The job is accepted, even if it was deleted meanwhile or Redis does not answer. Then the response shows what
+    // the commit returned.
     let record = record.and_then(Result::ok);
     let view = JobView::accepted(&job, &accepted, record.as_ref());
     let ended = wait.is_some() && view.head.state().is_end();
@@ -85,7 +92,7 @@ async fn accept(
     Ok(response)
 }
 
-/// The job that a body asks for.
+/// Reads the job that a body describes.
 fn read_item(gateway: &Gateway, submitter: &Submitter, body: &Posted<SINGLE>) -> Result<Item, Problem> {
     let Submitter { caller, key, trace } = submitter;
     let mut faults = Faults::default();
@@ -103,18 +110,22 @@ fn read_item(gateway: &Gateway, submitter: &Submitter, body: &Posted<SINGLE>) ->
     Ok(Item { id, spec, payload, hash: key.is_some().then_some(hash), paid: false })
 }
 
-/// A job that was accepted stays so: a repeat of its submit is not refused by what its topic was told since.
-pub(super) async fn unless_there(
+/// Repeats a submit that the tenant's rate refused, if its job is stored already: a repeat costs no token. The check
+/// is a read, and counts as one.
+async fn repeat(
     gateway: &Gateway,
-    caller: &Caller,
-    id: Option<JobId>,
-    refused: Problem,
-) -> Result<(), Problem> {
-    let Some(id) = id else { return Err(refused) };
-    match gateway.flow.store.read_one(id, Fields::NONE).await? {
-        Some(record) if record.spec.tenant == caller.tenant => Ok(()),
-        _ => Err(refused),
+    submitter: &Submitter,
+    body: &Posted<SINGLE>,
+    id: JobId,
+    wait: Duration,
+) -> Result<Answer, Problem> {
+    let (caller, refused) = (&submitter.caller, Problem::rate_limited(wait));
+    if gateway.take_read(caller).await.is_err() {
+        return Err(refused);
     }
+    unless_there(gateway, caller, Some(id), refused).await?;
+    let item = read_item(gateway, submitter, body)?;
+    gateway.group.submit(Item { paid: true, ..item }).await
 }
 
 /// The headers of an accepted job.
@@ -189,12 +200,12 @@ pub(super) async fn history(
     Ok(json(StatusCode::OK, story(id, &record.history)))
 }
 
-/// The large fields that the caller may see.
+/// The large fields of a job that the caller may see.
 pub(super) fn visible(caller: &Caller) -> Fields {
     if caller.has(Scope::Payloads) { Fields::ALL } else { Fields::NONE }
 }
 
-/// The large fields that the caller asks for by name: then it must have the scope.
+/// The large fields that the request names. The caller needs the scope for them.
 pub(super) fn included(caller: &Caller, asked: Fields) -> Result<Fields, Problem> {
     if asked != Fields::NONE {
         caller.may(Access::Scope(Scope::Payloads))?;
@@ -202,7 +213,7 @@ pub(super) fn included(caller: &Caller, asked: Fields) -> Result<Fields, Problem
     Ok(asked)
 }
 
-/// Reads `include=payload,result`.
+/// Parses `include=payload,result`.
 pub(super) fn read_include(given: &str) -> Result<Fields, &'static str> {
     let mut fields = Fields::NONE;
     for word in given.split(',').filter(|word| !word.is_empty()) {
@@ -215,8 +226,8 @@ pub(super) fn read_include(given: &str) -> Result<Fields, &'static str> {
     Ok(fields)
 }
 
-/// A job that the caller may know of. Nobody can say whose a job is that cannot be read, so only keys for all
-/// tenants hear of it.
+/// Reads a job that the caller may see. The tenant of an unreadable job is unknown, so only keys for all tenants
+/// learn about it.
 pub(super) async fn find(gateway: &Gateway, caller: &Caller, id: JobId, fields: Fields) -> Result<Record, Problem> {
     let found = match gateway.flow.store.read_one(id, fields).await {
         Err(fault) if fault.is_unreadable() && caller.key.tenant.is_some() => None,
@@ -228,7 +239,7 @@ pub(super) async fn find(gateway: &Gateway, caller: &Caller, id: JobId, fields: 
     found.filter(theirs).ok_or_else(|| Problem::no_job(id))
 }
 
-/// The job once it has ended, or as it stands when the time is up or this gateway stops.
+/// The job once it has ended, or its current record when the time is up or this gateway stops.
 async fn wait_for(
     gateway: &Gateway,
     caller: &Caller,

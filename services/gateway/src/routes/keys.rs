@@ -1,4 +1,4 @@
-//! API keys: made once, listed without their secret, given a new secret, deleted.
+//! API keys: create, list without secrets, rotate the secret, delete.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
     view::{self, Json},
 };
 
-/// How long the old secret works on unless something else is asked for.
+/// How long the old secret keeps working by default.
 const USUAL_OVERLAP_MS: u64 = 3_600_000;
 const LONGEST_OVERLAP_MS: u64 = 30 * 24 * 3_600_000;
 
@@ -46,13 +46,13 @@ pub(super) async fn create(
         return Err(Problem::field(ProblemCode::UnsupportedField, "/header/Idempotency-Key", why));
     }
     let asked = read(&body.bytes, &caller)?;
-    // Redis's clock decides when a key ends, so it also says when it began.
+    // Redis's clock decides when a key expires, so the creation time comes from it too.
     let created_at = gateway.flow.store.ping().await?;
     let minted = mint();
     let key = ApiKey { id: minted.id.clone(), secret_hash: minted.hash, created_at, ..asked };
     gateway.tell(about(gateway.act(&caller, "key_create"), &key)).await?;
     gateway.flow.store.put_key(&key).await?;
-    gateway.keys.forget(&key.id);
+    changed(&gateway, &key).await;
     tracing::info!(event = "key_made", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key was made");
     let body = view::document(|json| {
         write(json, &key);
@@ -76,7 +76,8 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
     Ok(json(StatusCode::OK, body))
 }
 
-/// Delete a key. It stops working within a few seconds on every gateway. A key for all tenants finds any key by
+/// Delete a key. It stops working at once here and within a second on every other gateway, or within three if
+/// the news of it was lost. A key for all tenants finds any key by
 /// its id, unless it sends `Muster-Tenant`.
 #[utoipa::path(
     delete, path = "/api/v1/keys/{id}", tag = "keys",
@@ -97,13 +98,13 @@ pub(super) async fn delete(
     let store = &gateway.flow.store;
     gateway.tell(about(gateway.act(&caller, "key_delete"), &key)).await?;
     store.delete_key(&key.id).await?;
-    gateway.keys.forget(&key.id);
+    changed(&gateway, &key).await;
     tracing::info!(event = "key_deleted", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key was deleted");
     Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
 }
 
 /// Give a key a new secret. The old one works on for `overlap_ms`, an hour unless given, so that whoever uses
-/// it can be told in time; 0 ends it within a few seconds. A key for all tenants finds any key by its id, unless
+/// it can be told in time; 0 ends it at once, as a delete does. A key for all tenants finds any key by its id, unless
 /// it sends `Muster-Tenant`.
 #[utoipa::path(
     post, path = "/api/v1/keys/{id}/rotate", tag = "keys",
@@ -130,8 +131,8 @@ pub(super) async fn rotate(
     o.finish(&mut faults);
     faults.into_result()?;
     let read = find(&gateway, &caller, &id).await?;
-    // Whoever gets a key's secret can do what that key can.
-    within(&caller, &read.topics)?;
+    // A client with the new secret can do everything that the key allows, so the caller must be allowed to do it too.
+    within(&caller, &read.scopes, &read.topics)?;
     let now = gateway.flow.store.ping().await?;
     let minted = mint_for(read.id.clone());
     let until = now + Duration::from_millis(overlap);
@@ -140,7 +141,7 @@ pub(super) async fn rotate(
     if !gateway.flow.store.swap_key(&read, &key).await? {
         return Err(Problem::new(ProblemCode::NotFound, "the key was deleted, or rotated by somebody else, meanwhile"));
     }
-    gateway.keys.forget(&key.id);
+    changed(&gateway, &key).await;
     tracing::info!(event = "key_rotated", key = key.id, tenant = %key.tenant, by = caller.key.id, "a key has a new secret");
     let body = view::document(|json| {
         write(json, &key);
@@ -150,7 +151,13 @@ pub(super) async fn rotate(
     Ok(json(StatusCode::OK, body))
 }
 
-/// The key of this id, if it is one that the caller manages.
+/// Makes every gateway drop the key from its cache, this one first.
+async fn changed(gateway: &Gateway, key: &ApiKey) {
+    gateway.keys.forget(&key.id);
+    gateway.flow.tell_key_change(&key.id).await;
+}
+
+/// The key with this id, if the caller manages it.
 async fn find(gateway: &Gateway, caller: &Caller, id: &str) -> Result<ApiKey, Problem> {
     let none = || Problem::new(ProblemCode::NotFound, "there is no such key");
     if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
@@ -160,8 +167,15 @@ async fn find(gateway: &Gateway, caller: &Caller, id: &str) -> Result<ApiKey, Pr
     key.filter(|key| caller.manages().is_none_or(|tenant| key.tenant == *tenant)).ok_or_else(none)
 }
 
-/// Refuses a key that reaches further than the caller's own.
-fn within(caller: &Caller, topics: &[String]) -> Result<(), Problem> {
+/// Refuses a key that allows more than the caller's own key. The bootstrap key has all scopes and topics.
+fn within(caller: &Caller, scopes: &[String], topics: &[String]) -> Result<(), Problem> {
+    // A name that is no longer a scope grants nothing.
+    let lacks = |word: &&String| Scope::parse(word).is_some_and(|scope| !caller.has(scope));
+    let lacking: Vec<&str> = scopes.iter().filter(lacks).map(String::as_str).collect();
+    if !lacking.is_empty() {
+        let why = format!("this key lacks the scopes it would give: `{}`", lacking.join("`, `"));
+        return Err(Problem::new(ProblemCode::MissingScope, why));
+    }
     let own = &caller.key.topics;
     if own.is_empty() || (!topics.is_empty() && topics.iter().all(|glob| own.contains(glob))) {
         return Ok(());
@@ -169,7 +183,7 @@ fn within(caller: &Caller, topics: &[String]) -> Result<(), Problem> {
     Err(Problem::new(ProblemCode::MissingScope, "this key lacks those topics: it makes keys for its own only"))
 }
 
-/// What the audit log says of a key: never its secret, nor the hash of it.
+/// Adds what the audit log says about a key: never its secret or the secret's hash.
 fn about(act: Act, key: &ApiKey) -> Act {
     let act =
         act.target(format!("key/{}", key.id)).with("name", key.name.as_str()).with("scopes", key.scopes.join(","));
@@ -177,7 +191,7 @@ fn about(act: Act, key: &ApiKey) -> Act {
     Act { tenant: key.tenant.to_string(), ..act }
 }
 
-/// Reads what is asked for; id, hash and time are filled in later.
+/// Reads the requested key. The caller fills in the id, hash and time.
 fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
     let mut faults = Faults::default();
     let f = &mut faults;
@@ -205,10 +219,10 @@ fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
             "this key lacks all tenants: it makes keys for its own only",
         ));
     }
-    within(caller, &topics)?;
     let mut scopes: Vec<String> = scopes.unwrap_or_default().iter().map(ToString::to_string).collect();
     scopes.sort();
     scopes.dedup();
+    within(caller, &scopes, &topics)?;
     Ok(ApiKey {
         id: String::new(),
         name: name.unwrap_or_default(),
@@ -224,7 +238,7 @@ fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
 
 fn read_glob(given: &str) -> Result<String, &'static str> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'*');
-    // Few stars: matching tries every way to place them.
+    // Limit the stars: matching tries every way to place them.
     let stars = given.bytes().filter(|b| *b == b'*').count();
     if given.is_empty() || given.len() > 128 || stars > 3 || !given.bytes().all(plain) {
         return Err("is a topic, with at most three `*` for any characters");
@@ -250,12 +264,16 @@ mod tests {
     use crate::{access::Scopes, auth::Key};
 
     fn caller(tenant: Option<&str>, topics: &[&str]) -> Caller {
+        caller_with(Scopes::all(), tenant, topics)
+    }
+
+    fn caller_with(scopes: Scopes, tenant: Option<&str>, topics: &[&str]) -> Caller {
         let tenant = tenant.map(|t| Tenant::parse(t).unwrap());
         let key = Key {
             id: "k".into(),
             name: String::new(),
             tenant: tenant.clone(),
-            scopes: Scopes::all(),
+            scopes,
             topics: topics.iter().map(|t| (*t).to_owned()).collect(),
             expires_at: None,
         };
@@ -294,5 +312,14 @@ mod tests {
         assert_eq!(asked(r#"{"scopes":["read"]}"#, &acme).unwrap_err().status(), 403);
         assert_eq!(asked(r#"{"scopes":["read"],"topics":["pay"]}"#, &acme).unwrap_err().status(), 403);
         assert!(asked(r#"{"scopes":["read"],"topics":["mail.*"]}"#, &acme).is_ok());
+    }
+
+    #[test]
+    fn nobody_makes_a_key_that_may_do_more_than_their_own() {
+        let few = caller_with([Scope::Admin, Scope::Read].into_iter().collect(), Some("acme"), &[]);
+        assert!(asked(r#"{"scopes":["read","admin"]}"#, &few).is_ok());
+        let refused = asked(r#"{"scopes":["read","submit","worker"]}"#, &few).unwrap_err();
+        assert_eq!((refused.status().as_u16(), refused.code), (403, ProblemCode::MissingScope));
+        assert!(refused.detail.contains("`submit`, `worker`"), "{}", refused.detail);
     }
 }

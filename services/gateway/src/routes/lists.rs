@@ -40,6 +40,7 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
     let Asked { filter, limit, cursor, fields } = read(params)?;
     let fields = included(&caller, fields)?;
     gateway.take_read(&caller).await?;
+    let _turn = gateway.listings.turn().await?;
     let page = gateway.flow.store.list(&caller.tenant, cursor.as_deref(), limit, &filter, fields).await;
     let page = page.map_err(|fault| match fault {
         ListError::BadCursor => Problem::field(ProblemCode::InvalidRequest, "/query/cursor", fault.to_string()),
@@ -58,7 +59,7 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
     Ok(json(StatusCode::OK, body))
 }
 
-/// Those on a page that cannot be read, for whoever may see every topic: theirs is not known.
+/// Lists the unreadable jobs of a page, if the caller may see every topic: their topics are unknown.
 pub(super) fn write_unreadable(json: &mut view::Json, caller: &Caller, jobs: &[JobId]) {
     if !jobs.is_empty() && caller.key.topics.is_empty() {
         json.list("unreadable", |json| jobs.iter().for_each(|id| json.item(&id.to_string())));

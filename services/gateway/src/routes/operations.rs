@@ -1,4 +1,4 @@
-//! Who am I, and how is this gateway.
+//! The caller's own key, and the state of this gateway.
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;

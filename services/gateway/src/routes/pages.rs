@@ -1,14 +1,15 @@
-//! The root: a first page, health, the API's document and its rendering. Nothing is loaded from
-//! elsewhere, so the pages work on a machine without a way out.
+//! The root: a landing page, health, the API's document and its rendering. The pages load nothing from other hosts,
+//! so they work on a machine without internet access.
 
 use axum::{
     extract::State,
     response::{Html, IntoResponse, Response},
 };
 use http::{StatusCode, header};
+use muster_domain::ProblemCode;
 
-use super::json;
-use crate::Gateway;
+use super::{Named, json};
+use crate::{Gateway, problem::Problem};
 
 /// The first page, with links.
 #[utoipa::path(get, path = "/", tag = "root", responses((status = 200, description = "A page", content_type = "text/html")))]
@@ -51,9 +52,30 @@ pub(super) async fn docs() -> Response {
     page_of(include_str!("pages/docs.html").to_owned())
 }
 
+/// Script and style of the pages.
+#[utoipa::path(
+    get, path = "/assets/{file}", tag = "root",
+    params(("file" = String, Path, description = "As a page names it")),
+    responses((status = 200, description = "The file", content((String = "text/css"), (String = "text/javascript"))))
+)]
+pub(super) async fn asset(Named(file): Named) -> Result<Response, Problem> {
+    let found = ASSETS.iter().find(|(name, _, _)| *name == file);
+    let (_, kind, text) = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, "there is no such file"))?;
+    Ok(([(header::CONTENT_TYPE, *kind), NOSNIFF], *text).into_response())
+}
+
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const ASSETS: [(&str, &str, &str); 4] = [
+    ("landing.css", CSS, include_str!("pages/landing.css")),
+    ("landing.js", SCRIPT, include_str!("pages/landing.js")),
+    ("docs.css", CSS, include_str!("pages/docs.css")),
+    ("docs.js", SCRIPT, include_str!("pages/docs.js")),
+];
+const NOSNIFF: (header::HeaderName, &str) = (header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+
 fn page_of(page: String) -> Response {
-    // Inline style and script of our own, and the document from here: nothing else may load.
-    const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
-    ([(header::CONTENT_SECURITY_POLICY, POLICY), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], Html(page))
-        .into_response()
+    // Only the gateway's own files and document may load or run.
+    const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+    ([(header::CONTENT_SECURITY_POLICY, POLICY), NOSNIFF], Html(page)).into_response()
 }

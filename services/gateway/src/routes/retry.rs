@@ -1,27 +1,26 @@
-//! Retry by hand: a new job with the old one's spec. An ended job never moves again.
+//! Retry by hand: creates a new job with the old job's spec. An ended job never changes its state again.
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_domain::{JobId, JobSpec, ProblemCode, Time, TraceParent, job::When};
+use muster_domain::ProblemCode;
 use muster_flow::failpoint;
-use muster_store::{Fields, Record};
+use muster_store::Fields;
 
 use super::{
     Id, Submitter,
     control::not_done,
-    jobs::{find, note_acceptance, unless_there, visible},
+    jobs::{find, note_acceptance, visible},
     json,
 };
 use crate::{
     Gateway,
-    auth::Caller,
     body::{Posted, SINGLE},
-    group::{Answer, Item},
     json::Faults,
     problem::Problem,
     query::Params,
+    retries::{commit, prepare},
     schema,
-    submit::{Overrides, read_overrides},
+    submit::read_overrides,
     view::JobView,
 };
 
@@ -54,7 +53,7 @@ pub(super) async fn retry(
     }
     let first = old.retried_as.is_none();
     let item = prepare(&gateway, &caller, old, overrides, trace).await?;
-    // Told once nothing but the stores can refuse it.
+    // Write the act once only the stores can still refuse the retry.
     if first {
         gateway.tell(gateway.act(&caller, "job_retry_by_hand").job(id)).await?;
         failpoint!("retry.after_audit");
@@ -65,85 +64,4 @@ pub(super) async fn retry(
     let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted, record.as_ref()).document());
     note_acceptance(&mut response, job.id, &accepted);
     Ok(response)
-}
-
-/// Makes an ended job's retry. Repeating finds the same one.
-pub(crate) async fn make(
-    gateway: &Gateway,
-    caller: &Caller,
-    old: Record,
-    overrides: Overrides,
-    trace: Option<TraceParent>,
-) -> Result<Answer, Problem> {
-    let id = old.id;
-    let item = prepare(gateway, caller, old, overrides, trace).await?;
-    commit(gateway, id, item).await
-}
-
-/// The new job, if the caller and its topic allow it.
-async fn prepare(
-    gateway: &Gateway,
-    caller: &Caller,
-    old: Record,
-    overrides: Overrides,
-    trace: Option<TraceParent>,
-) -> Result<Item, Problem> {
-    let mut spec = again(&old.spec, gateway.flow.store.now());
-    spec.retry_of = Some(old.id);
-    spec.principal.clone_from(&caller.key.id);
-    spec.trace = trace.or(spec.trace);
-    spec.topic = overrides.topic.unwrap_or(spec.topic);
-    spec.priority = overrides.priority.unwrap_or(spec.priority);
-    caller.may_touch(&spec.topic)?;
-    gateway.lag.admit()?;
-    gateway.topics.know().await?;
-    let refused = |why: &str| Problem::field(ProblemCode::InvalidRequest, "/topic", why);
-    gateway.topics.told(&caller.tenant, &spec.topic).map_err(refused)?;
-    let id = JobId::derive("retry", &caller.tenant, &old.id.to_string());
-    let changed = overrides.payload.is_some() || spec.topic != old.spec.topic;
-    let payload = overrides.payload.or(old.payload).unwrap_or_default();
-    // A payload that was accepted for this topic is tried again, whatever the topic was told since.
-    if changed && let Err(refused) = gateway.topics.fits(&caller.tenant, &spec.topic, &payload, "/payload").await {
-        unless_there(gateway, caller, Some(id), refused).await?;
-    }
-    if let Err(refused) = gateway.topics.admit(&caller.tenant, &spec.topic).await {
-        unless_there(gateway, caller, Some(id), refused).await?;
-    }
-    Ok(Item { id: Some(id), spec, payload, hash: Some(overrides.hash), paid: false })
-}
-
-async fn commit(gateway: &Gateway, old: JobId, item: Item) -> Result<Answer, Problem> {
-    let answer = gateway.group.submit(item).await?;
-    if let Ok((job, _)) = &answer {
-        failpoint!("retry.after_submit");
-        // After the new job: a crash in between is mended by the next click.
-        gateway.flow.store.mark_retried(old, job.id).await?;
-    }
-    Ok(answer)
-}
-
-/// The same wishes, less those moments that have passed: they would end the new job at once.
-fn again(old: &JobSpec, now: Time) -> JobSpec {
-    let ahead = |when: Option<When>| when.filter(|when| !matches!(when, When::At(at) if at.reached(now)));
-    JobSpec { run_at: ahead(old.run_at), start_by: ahead(old.start_by), deadline: ahead(old.deadline), ..old.clone() }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use muster_domain::{Tenant, Topic};
-
-    use super::*;
-
-    #[test]
-    fn moments_that_have_passed_are_not_copied() {
-        let mut old = JobSpec::new(Tenant::default(), Topic::parse("t").unwrap());
-        old.run_at = Some(When::At(Time(5)));
-        old.deadline = Some(When::At(Time(50)));
-        old.start_by = Some(When::In(Duration::from_secs(1)));
-        let new = again(&old, Time(10));
-        assert_eq!((new.run_at, new.deadline, new.start_by), (None, old.deadline, old.start_by));
-        assert_eq!(again(&old, Time(50)).deadline, None);
-    }
 }

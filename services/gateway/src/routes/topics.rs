@@ -1,8 +1,8 @@
-//! Topics: what each was told, how it is doing, and the switch that stops it.
+//! Topics: their settings, their numbers, and the switch that pauses them.
 //!
-//! Promises: what a read shows of settings is what Redis holds; the numbers beside it are asked
-//! in calls by the number of its lines, however much waits. A write that names a version it has seen
-//! (`If-Match`) never replaces another.
+//! Promises: the settings in a response are those in Redis. The numbers need calls in proportion to the number of the
+//! topic's lines, however many jobs wait. A write that names the version it has seen (`If-Match`) never replaces
+//! another version.
 
 use axum::{extract::State, response::Response};
 use futures_util::future::join_all;
@@ -30,7 +30,7 @@ use crate::{
     view::{self, Json},
 };
 
-/// So many lines with offers are asked for their oldest.
+/// The most lines with offers that are asked for their oldest offer.
 const MOST_ASKED: usize = 64;
 
 /// List the tenant's topics: those that were told something, and those that live workers take.
@@ -119,7 +119,7 @@ pub(super) async fn put(
     change(&gateway, &caller, &topic, seen, TopicChange::Settings(settings)).await
 }
 
-/// Whether the caller may say that the topic is shared, or no longer: that is about the jobs of all tenants.
+/// Checks whether the caller may share the topic or end the sharing: that affects the jobs of all tenants.
 async fn may_share(gateway: &Gateway, caller: &Caller, topic: &Topic, shared: bool) -> Result<(), Problem> {
     let default = Tenant::default();
     if caller.tenant != default {
@@ -207,7 +207,7 @@ async fn change(
     }
 }
 
-/// The topic that a path names, if the caller may touch it. What cannot be a topic names nothing.
+/// The topic in a path, if the caller may touch it. An invalid topic name is answered as not found.
 fn named(caller: &Caller, name: &str) -> Result<Topic, Problem> {
     let none = |why: String| Problem::new(ProblemCode::NotFound, format!("there is no such topic: {why}"));
     let topic = Topic::parse(name).map_err(|why| none(why.to_string()))?;
@@ -215,7 +215,7 @@ fn named(caller: &Caller, name: &str) -> Result<Topic, Problem> {
     Ok(topic)
 }
 
-/// Adds the version to an answer.
+/// Adds the version to a response as its ETag.
 pub(super) fn tagged(mut response: Response, version: u64) -> Response {
     if let Ok(tag) = HeaderValue::try_from(format!("\"{version}\"")) {
         response.headers_mut().insert(header::ETAG, tag);
@@ -223,7 +223,7 @@ pub(super) fn tagged(mut response: Response, version: u64) -> Response {
     response
 }
 
-/// The whole topic, with its numbers.
+/// The response with the whole topic and its numbers.
 async fn shown(
     gateway: &Gateway,
     caller: &Caller,
@@ -265,7 +265,8 @@ async fn shown(
     Ok(tagged(json(StatusCode::OK, body), told.map_or(0, |told| told.version)))
 }
 
-/// Since when the oldest waits: in the backlogs as it was accepted, on the bus as it was offered.
+/// The time since which the oldest job waits: in the backlogs, since it was accepted; on the bus, since it was
+/// offered.
 async fn oldest(gateway: &Gateway, tenant: &Tenant, lines: &[LineWaiting]) -> Result<Option<Time>, Problem> {
     let names: Vec<(Tenant, Line)> = lines.iter().map(|line| (tenant.clone(), line.known.line.clone())).collect();
     let offered = lines.iter().filter(|line| line.offered != Some(0)).take(MOST_ASKED);
@@ -275,7 +276,7 @@ async fn oldest(gateway: &Gateway, tenant: &Tenant, lines: &[LineWaiting]) -> Re
     Ok(queued?.into_iter().flatten().chain(offered).min())
 }
 
-/// What more workers would run: all that they could, less what a pause, a rate or a limit holds back.
+/// How many jobs more workers could run now: the waiting jobs, less those that a pause, a rate or a limit holds back.
 fn runnable(told: Option<&TopicRecord>, worth: Waits, places: Option<u64>) -> u64 {
     match told {
         Some(told) if told.paused.is_some() => 0,

@@ -1,4 +1,5 @@
-//! The five calls of a worker that speaks HTTP. Reads and answers; `workers` does the rest.
+//! The five calls of a worker that speaks HTTP. This file reads requests and writes responses; `workers` does the
+//! rest.
 
 mod read;
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, Type, schema::SchemaType},
+};
 
 /// What the cluster was told at run time.
 #[derive(ToSchema)]
@@ -14,6 +17,18 @@ pub(crate) struct Config {
     /// By name.
     settings: BTreeMap<String, String>,
 }
+
+/// A setting's value: a number or a flag is the same as its text, and null is as if it were not given.
+pub(crate) struct SettingValue;
+
+impl PartialSchema for SettingValue {
+    fn schema() -> RefOr<Schema> {
+        let types = [Type::String, Type::Number, Type::Boolean, Type::Null];
+        ObjectBuilder::new().schema_type(SchemaType::from_iter(types)).into()
+    }
+}
+
+impl ToSchema for SettingValue {}
 
 /// Every setting of one gateway, and of the other replicas.
 #[derive(ToSchema)]

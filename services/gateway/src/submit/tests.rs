@@ -1,4 +1,4 @@
-//! The submit fields, row by row: what is taken, what is refused, and where the pointer points.
+//! Tests of the submit fields, row by row: what is accepted, what is refused, and the pointer of each fault.
 
 use muster_domain::Time;
 

@@ -1,4 +1,4 @@
-//! A topic's settings as people write them, each judged.
+//! Reads and checks the settings of a topic in a request.
 
 use bytes::Bytes;
 use muster_domain::{
@@ -13,14 +13,14 @@ use crate::{
     submit::read_retry,
 };
 
-/// Ten years in milliseconds: beyond that a number is a slip.
+/// Ten years in milliseconds: a larger number is a mistake.
 const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-/// As for HTTP workers.
+/// The same range as for HTTP workers.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 5_000..=900_000;
-/// No ended record is deleted sooner than twice as long as the streams remember.
+/// An ended record is kept at least twice as long as the streams keep messages.
 const RETENTION_MS: std::ops::RangeInclusive<u64> = 20 * 60 * 1000..=TEN_YEARS_MS;
 
-/// Reads a whole body. What is not given is not set; everything that is wrong is named at once.
+/// Reads a whole body. A field that is not given is not set; all faults are named at once.
 pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
     let mut faults = Faults::default();
     let f = &mut faults;
@@ -62,7 +62,7 @@ fn read_rate(mut o: Object<'_>, f: &mut Faults) -> Option<TopicRate> {
     let burst = o.integer("burst", f, 1..=1_000_000);
     o.finish(f);
     let per_s = per_s?;
-    // A second's worth, unless given.
+    // The default burst is one second's worth.
     let burst = burst.unwrap_or_else(|| (per_s.ceil() as u64).max(1));
     Some(TopicRate { per_s, burst: u32::try_from(burst).unwrap_or(u32::MAX) })
 }

@@ -1,11 +1,11 @@
-//! Payload schemas: what a topic says its payloads look like, and whether one does.
+//! Payload schemas: reads the JSON Schema of a topic, and checks payloads against it.
 //!
-//! Knows: which JSON Schemas are taken, and what judging by one costs at most. Promises: nothing is
-//! ever fetched: a reference leads into the same schema or is refused; a schema that refers to itself
-//! is refused too, because nobody can bound its cost; patterns run in linear time; a schema is compiled
-//! once per version of its topic's settings; what takes longer than a moment is judged beside the
-//! requests, a few at a time, and answered within [`PATIENCE`]. Words about a payload do not repeat it.
-//! Leaves to others: who may say what (`routes`), storing it (`flow`).
+//! Knows: which JSON Schemas are accepted, and the maximum cost of a check. Promises: nothing is ever fetched: a
+//! reference leads into the same schema or is refused. A schema that refers to itself is refused too, because its
+//! cost has no bound. Patterns run in linear time. A schema is compiled once per version of its topic's settings. A
+//! check that takes longer than a moment runs outside the request tasks, a few at a time, and is answered within
+//! [`PATIENCE`]. Fault messages do not repeat the payload. Leaves to others: access (`routes`), storing the schema
+//! (`flow`).
 
 mod cost;
 
@@ -23,35 +23,35 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::{
-    json::{Fault, Faults},
-    problem::Problem,
+    json::Faults,
+    problem::{Fault, Problem},
 };
 
-/// Most bytes of a schema.
+/// The most bytes of a schema.
 const MOST_BYTES: usize = 64 * 1024;
-/// A schema nests no deeper.
+/// The greatest nesting depth of a schema.
 const MOST_DEPTH: usize = 32;
-/// Most bytes that a pattern takes when it is compiled.
+/// The most bytes that a compiled pattern may take.
 const MOST_PATTERN: usize = 256 * 1024;
-/// Most parts of a schema times parts of a payload.
+/// The greatest product of the parts of a schema and the parts of a payload.
 const MOST_WORK: u64 = 50_000_000;
-/// So much is judged on the spot: well below a millisecond.
+/// Checks up to this cost run in the request's task: they take well below a millisecond.
 const AT_ONCE: u64 = 20_000;
-/// How many payloads that take longer are judged at one time.
+/// How many costlier checks run at one time.
 const BESIDE: usize = 2;
-/// How long a request waits to be judged.
+/// How long a request waits for its check.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Compiled schemas that are kept at most.
+/// The most compiled schemas that are kept.
 const MOST_KEPT: usize = 1_000;
-/// Most bytes of what is said about one place.
+/// The most bytes of one fault message.
 const MOST_WORDS: usize = 500;
-/// Most places that are named.
+/// The most faults that are named.
 const MOST_FAULTS: usize = 100;
 
-/// What is wrong, and where: a JSON pointer and words.
+/// A fault: its JSON pointer and its message.
 type Wrong = (String, String);
 
-/// Reads a schema as people write it; what is wrong with it is noted.
+/// Reads a schema from a request, and notes its faults.
 pub(crate) fn read_schema(text: &str, at: &str, faults: &mut Faults) -> Option<Value> {
     let mut refuse = |wrong: Wrong| faults.note(ProblemCode::InvalidRequest, format!("{at}{}", wrong.0), wrong.1);
     if text.len() > MOST_BYTES {
@@ -75,10 +75,10 @@ pub(crate) fn read_schema(text: &str, at: &str, faults: &mut Faults) -> Option<V
     }
 }
 
-/// A schema that payloads can be judged by.
+/// A compiled schema.
 struct Schema {
     validator: Validator,
-    /// What it costs to judge one part of a payload, at most.
+    /// The maximum cost of checking one part of a payload.
     cost: u64,
 }
 
@@ -91,12 +91,12 @@ impl Schema {
         Ok(Schema { validator, cost })
     }
 
-    /// What judging this may take, without looking at it.
+    /// The maximum cost of checking this payload, estimated from its length.
     fn guess(&self, payload: &Bytes) -> u64 {
         self.cost.saturating_mul(payload.len() as u64 / 2 + 1)
     }
 
-    /// Everything that is wrong with a payload. One that was not given is `null`.
+    /// All faults of a payload. A missing payload is checked as `null`.
     fn judge(&self, payload: &[u8]) -> Vec<Wrong> {
         let given = if payload.is_empty() { b"null" } else { payload };
         let Ok(value) = serde_json::from_slice::<Value>(given) else {
@@ -122,7 +122,7 @@ fn wrong(error: &ValidationError<'_>, words: &str) -> Wrong {
     (error.instance_path().to_string(), words[..end].to_owned())
 }
 
-/// The schema of one version of a topic's settings, or why there is none.
+/// The schema of one version of a topic's settings, or its faults.
 type Compiled = Arc<Result<Schema, Vec<Wrong>>>;
 
 /// The schemas that this gateway has compiled.
@@ -138,7 +138,7 @@ impl Default for Schemas {
 }
 
 impl Schemas {
-    /// Judges a payload that stands at this place of a request, by what its topic was told.
+    /// Checks a payload, which is at `at` in the request, against the schema of its topic.
     pub(super) async fn judge(
         &self,
         (tenant, topic): (&Tenant, &Topic),
@@ -158,7 +158,7 @@ impl Schemas {
             }
         };
         let Ok(schema) = &*compiled else {
-            // It was judged when it was written; another version of this program took it.
+            // The schema was accepted when it was written, so another version of this program must have accepted it.
             let why = format!("the schema of topic {topic} cannot be used by this gateway");
             return Err(Problem::new(ProblemCode::Internal, why));
         };
@@ -192,14 +192,14 @@ impl Schemas {
         kept.insert(name, (version, compiled));
     }
 
-    /// Does it beside the requests, a few at a time.
+    /// Runs work outside the request tasks, a few at a time.
     async fn beside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
         let late = || Problem::new(ProblemCode::Overloaded, "the payload was not judged in time; nothing was stored");
         let turns = self.beside.clone();
         let done = async move {
             let turn = turns.acquire_owned().await.ok()?;
             tokio::task::spawn_blocking(move || {
-                // Held until it is done, even if nobody waits for it any more.
+                // Hold the turn until the work is done, even if the request has timed out.
                 let _turn = turn;
                 work()
             })
@@ -277,7 +277,7 @@ mod tests {
         ] {
             assert_eq!(refused(text)[0].0, pointer, "{text}: {:?}", refused(text));
         }
-        // One that looks ahead, and one that is huge when it is compiled.
+        // A pattern with look-ahead, and a pattern that is huge when compiled.
         for pattern in ["(?=a)b", "(a{1000}){1000}"] {
             assert!(
                 refused(&json!({"properties": {"a": {"pattern": pattern}}}).to_string())[0].0.starts_with("/schema")
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_would_take_forever_is_refused_before_it_begins() {
-        // Each refers to the one before twice: a billion ways through thirty lines.
+        // Each definition refers twice to the one before it: a billion paths through thirty lines.
         let doubled = |n: u32| {
             let twice =
                 |n: u32| json!({"allOf": [{"$ref": format!("#/$defs/d{n}")}, {"$ref": format!("#/$defs/d{n}")}]});
@@ -301,20 +301,20 @@ mod tests {
         assert!(Schema::compile(&doubled(3)).is_ok());
         assert!(refused(&doubled(14).to_string())[0].1.contains("parts"));
         assert!(refused(&doubled(30).to_string())[0].1.contains("refer"));
-        // In a circle, though it would end with the payload.
+        // A circle of references, although the payload would bound it.
         let tree = json!({"properties": {"kids": {"items": {"$ref": "#"}}}});
         assert_eq!(refused(&tree.to_string())[0].0, "/schema/properties/kids/items/$ref");
         let pair =
             json!({"$ref": "#/$defs/a", "$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"$ref": "#/$defs/a"}}});
         assert!(refused(&pair.to_string())[0].1.contains("itself"));
 
-        // A large payload by a large schema.
+        // A large payload against a large schema.
         let many: Vec<Value> = (0..2_000).map(|n| json!({"not": {"const": n}})).collect();
         let schema = Schema::compile(&json!({"items": {"allOf": many}})).unwrap();
         assert!(schema.judge(b"[-1,-2]").is_empty());
         let large = format!("[{}-1]", "-1,".repeat(100_000));
         assert!(schema.judge(large.as_bytes())[0].1.contains("too large"));
-        // A pattern that would go back and forth for ages elsewhere.
+        // A pattern that makes a backtracking engine take exponential time.
         let schema = Schema::compile(&json!({"pattern": "^(a+)+$"})).unwrap();
         assert_eq!(schema.judge(format!("\"{}b\"", "a".repeat(100_000)).as_bytes()).len(), 1);
     }

@@ -1,4 +1,4 @@
-//! What is shown of a job, and what is not.
+//! Tests which fields of a job are shown.
 
 use muster_domain::{Ending, StartId, Tenant, Topic, job::Lease};
 use serde_json::Value;

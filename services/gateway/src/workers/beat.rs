@@ -1,4 +1,4 @@
-//! Heartbeats for workers that speak HTTP: sent while a call of theirs is open.
+//! Sends heartbeats for workers that speak HTTP, while one of their calls is open.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,43 +10,43 @@ use muster_bus::{Bus, subjects};
 use muster_domain::{Tenant, WorkerId};
 use muster_wire::{Body, v1};
 
-/// How often a worker is heard of.
+/// How often a heartbeat of a worker is sent.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// Workers that are remembered at most.
+/// The most workers that are remembered.
 const MOST: usize = 10_000;
 
-/// Who was heard of when.
+/// The last heartbeat of each worker.
 #[derive(Default)]
 pub(super) struct Beats(Mutex<HashMap<WorkerId, Said>>);
 
-/// What was last said of a worker, and when.
+/// When the last heartbeat of a worker was sent, and whether it said that the worker takes jobs.
 #[derive(Clone, Copy)]
 struct Said {
     at: Instant,
     consuming: bool,
 }
 
-/// What a heartbeat says.
+/// The content of a heartbeat.
 pub(super) struct Beat<'a> {
     pub(super) worker: &'a WorkerId,
     pub(super) tenant: &'a Tenant,
     pub(super) topics: Vec<String>,
     pub(super) slots: usize,
     pub(super) busy: usize,
-    /// None from a call that does not say.
+    /// `None` from a call that does not carry it.
     pub(super) provides: Option<BTreeMap<String, String>>,
-    /// Not once it was told to leave.
+    /// Whether the worker takes jobs; false once it was asked to drain.
     pub(super) consuming: bool,
 }
 
 impl Beats {
-    /// Whether so much time has passed that this worker has to be heard of again.
+    /// Whether the last heartbeat of this worker is so old that another one is needed.
     pub(super) fn is_due(&self, worker: &WorkerId) -> bool {
         let sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sent.get(worker).is_none_or(|last| last.at.elapsed() >= EVERY)
     }
 
-    /// Whether this worker's next heartbeat is due, or says something else than the last; if so it counts as sent.
+    /// Whether a heartbeat of this worker is due, or differs from the last one. If so, it counts as sent.
     fn due(&self, worker: &WorkerId, consuming: bool, now: Instant) -> bool {
         let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = |last: &Said| now.saturating_duration_since(last.at) < EVERY;
@@ -60,7 +60,7 @@ impl Beats {
         true
     }
 
-    /// Tells everybody that the worker lives, unless they have just heard.
+    /// Broadcasts that the worker is alive, unless a heartbeat that says the same was just sent.
     pub(super) async fn send(&self, bus: &Bus, beat: Beat<'_>) {
         if !self.due(beat.worker, beat.consuming, Instant::now()) {
             return;
@@ -79,7 +79,7 @@ impl Beats {
             consuming: beat.consuming,
             all_tenants: false,
         };
-        // The next one heals a lost one.
+        // The next heartbeat makes up for a lost one.
         let _ = bus.broadcast(&subjects::heartbeat(), Body::Heartbeat(heartbeat)).await;
     }
 }

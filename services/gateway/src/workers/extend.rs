@@ -1,8 +1,8 @@
-//! A worker keeps its jobs, and may wait here to hear of a cancel.
+//! Extends the leases of a worker's jobs. The call may also wait for the cancel of a job.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use muster_bus::subjects;
+use muster_bus::{Question, subjects};
 use muster_domain::{JobId, Progress, WorkerId};
 use muster_store::Record;
 use muster_wire::{Body, encoded_len, job_id, v1};
@@ -16,22 +16,22 @@ use super::{
 };
 use crate::{auth::Caller, problem::Problem};
 
-/// The lease where nobody says anything.
+/// The lease if neither the worker nor the topic sets one.
 const USUAL_LEASE: Duration = Duration::from_secs(30);
-/// How long the schedulers may take.
+/// How long the schedulers may take to answer.
 const EXTEND_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a worker keeps.
+/// The request of a worker to keep its jobs.
 #[derive(Debug)]
 pub(crate) struct Extend {
     pub(crate) worker: WorkerId,
     pub(crate) wait: Duration,
-    /// None: each topic's.
+    /// `None`: the lease of each job's topic.
     pub(crate) lease: Option<Duration>,
     pub(crate) items: Vec<Held>,
 }
 
-/// One of them.
+/// One job that the worker holds.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) job: JobId,
@@ -40,23 +40,27 @@ pub(crate) struct Held {
 }
 
 impl Workers {
-    /// Extends the leases. With a wait it answers when one of the jobs is no longer the worker's, or
-    /// when the time is up; the leases are kept meanwhile.
+    /// Extends the leases. With a wait, it answers when the worker no longer holds one of the jobs, or when the time
+    /// is up; it keeps extending the leases meanwhile.
     pub(crate) async fn extend(&self, caller: &Caller, asked: &Extend) -> Result<Vec<Stands>, Problem> {
         let worker = on_bus(&caller.tenant, &asked.worker);
         let until = Instant::now() + asked.wait;
-        // Listening begins before the question, so that no cancel falls in between.
+        // Subscribe before asking, so that no cancel is missed in between.
         let mut control = match asked.wait.is_zero() {
             true => None,
             false => self.flow.bus.subscribe(&subjects::worker_ctl(&worker), None).await.ok(),
         };
         let ids: Vec<JobId> = asked.items.iter().map(|item| item.job).collect();
-        let known = self.theirs(caller, &ids).await?;
+        let (known, away) = self.theirs(caller, &ids).await;
         self.beat_for(caller, &worker, &known).await;
         let mut stands = self.extend_once(&worker, asked, &known, Report::With).await?;
+        if let Some(problem) = away {
+            // A Redis node does not answer. The leases of jobs on the other nodes were extended all the same.
+            return Err(problem);
+        }
         let mut asked_at = Instant::now();
         while stands.iter().all(|one| one.standing == v1::Standing::Ok) {
-            // By the shortest of those that were granted.
+            // Extend again after a third of the shortest granted lease.
             let again = asked_at + stands.iter().filter_map(|one| one.lease).min().unwrap_or(USUAL_LEASE) / 3;
             tokio::select! {
                 () = tokio::time::sleep_until(until) => break,
@@ -105,17 +109,17 @@ impl Workers {
                 return Err(Problem::store_away());
             }
             let request = Body::Extend(v1::ExtendRequest { worker: worker.to_string(), items });
-            let Body::Extended(reply) = self.ask(&subjects::extend(), &request, left).await? else {
+            let Body::Extended(reply) = self.ask(Question::Extend, &request, left).await? else {
                 return Err(Problem::bus_away());
             };
-            // Answered in the order of the request; what is missing is asked again.
+            // The answers come in the order of the request. Items without an answer are asked again.
             let mut waits = reply.items.is_empty();
             for (place, answer) in places.into_iter().zip(reply.items) {
                 let job = asked.items[place].job;
                 match answer.standing() {
                     v1::Standing::Again => waits = true,
                     _ if job_id(&answer.job_id) != Ok(job) => waits = true,
-                    // In order, but without a lease: it was ended by the worker's own word.
+                    // The answer is OK, but without a lease: the worker itself has ended the attempt.
                     v1::Standing::Ok if answer.lease_us == 0 => {
                         stands[place] = Some(Stands { job, standing: v1::Standing::Lost, lease: None });
                     }
@@ -133,7 +137,7 @@ impl Workers {
         Ok(stands.into_iter().flatten().collect())
     }
 
-    /// As many of the open items as one message carries, and their places.
+    /// As many of the unanswered items as fit into one message, and their indexes.
     fn next_request(
         &self,
         asked: &Extend,
@@ -166,14 +170,14 @@ impl Workers {
         if !self.beats.is_due(worker) {
             return;
         }
-        // One that was told to leave takes no more.
+        // A worker that was asked to drain takes no more jobs.
         let consuming = !self.flow.store.is_drained(worker).await.unwrap_or(false);
         let beat = Beat { worker, tenant: &caller.tenant, topics, slots, busy, provides: None, consuming };
         self.beats.send(&self.flow.bus, beat).await;
     }
 }
 
-/// Whether progress goes along: once is enough.
+/// Whether the progress is sent with the request: once is enough.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Report {
     With,
@@ -191,14 +195,14 @@ fn extend_ask(item: &Held, asked: &Extend, record: &Record, report: Report) -> v
     }
 }
 
-/// Which of the held jobs a notice takes away.
+/// The jobs of this call that a notice takes from the worker.
 fn told(notice: &v1::Control, asked: &Extend) -> BTreeMap<JobId, v1::Standing> {
     let named = notice.cancelled.iter().filter_map(|n| Some((job_id(&n.job_id).ok()?, n.fence, n.standing())));
     let held = |job: JobId, fence: u64| asked.items.iter().any(|item| item.job == job && item.fence == fence);
     named
         .filter(|(job, fence, _)| held(*job, *fence))
         .map(|(job, _, standing)| {
-            // Whatever else it says, the worker is to stop.
+            // Whatever the notice says, the worker has to stop the job.
             let stop = matches!(standing, v1::Standing::Ok | v1::Standing::Unspecified | v1::Standing::Again);
             (job, if stop { v1::Standing::Cancelled } else { standing })
         })

@@ -1,15 +1,15 @@
-//! A worker asks for work: note what it will get, then start it, then answer.
+//! A worker asks for jobs: the gateway notes which jobs it will get, then starts them, then answers.
 //!
-//! The note comes before the start, and never changes: whoever repeats the request, on whatever
-//! gateway, reads it and asks for the same starts under the same ids. No note is written once the
-//! call is over or its client has left, because then this future is gone too.
+//! The note is written before the start and never changes. A repeat of the request, on any gateway, reads the note
+//! and asks for the same starts under the same ids. No note is written after the call has ended or its client has
+//! left, because this future is dropped then.
 
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
-use muster_bus::subjects;
+use muster_bus::{Question, subjects};
 use muster_domain::{JobId, Labels, Line, RequestId, StartId, Time, Topic, WorkerId};
 use muster_flow::failpoint;
 use muster_store::{Fields, Record};
@@ -28,14 +28,14 @@ use super::{
 };
 use crate::{auth::Caller, problem::Problem};
 
-/// How long a note is kept at least.
+/// The shortest time that a note is kept.
 const LEAST_NOTE: Duration = Duration::from_secs(60);
-/// How long starts are asked for.
+/// How long the gateway keeps asking for starts.
 const START_WITHIN: Duration = Duration::from_secs(5);
-/// When a job without a record is asked about again.
+/// When to ask again about a job without a record.
 const UNKNOWN_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a worker asks for.
+/// The request of a worker for jobs.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) request: RequestId,
@@ -44,11 +44,11 @@ pub(crate) struct Lease {
     pub(crate) provides: BTreeMap<String, String>,
     pub(crate) max: usize,
     pub(crate) wait: Duration,
-    /// None: the topic's.
+    /// `None`: the lease of the topic.
     pub(crate) lease: Option<Duration>,
 }
 
-/// A job that its worker may run now.
+/// A job that the worker may run now.
 #[derive(Debug)]
 pub(crate) struct Leased {
     pub(crate) job: JobId,
@@ -64,7 +64,7 @@ pub(crate) struct Leased {
     pub(crate) traceparent: String,
 }
 
-/// A job that was noted, with its offer if that is at hand.
+/// A job in a note, with its offer if this call has it.
 struct Noted {
     job: JobId,
     version: u32,
@@ -75,22 +75,22 @@ struct Noted {
 /// What one call has asked the pullers for.
 struct Wishes {
     until: Instant,
-    /// Weak, so that the call sees when no puller is left.
+    /// Weak, so that the call sees when all pullers have ended.
     give: mpsc::WeakUnboundedSender<Vec<Offered>>,
-    /// Besides those of its topics.
+    /// The lines that the call asks for besides those of its topics.
     lines: Vec<Line>,
 }
 
-/// What a worker that asks will get.
+/// Whether a worker that asks gets jobs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
     Work,
-    /// It was told to leave.
+    /// The worker was asked to drain.
     Nothing,
 }
 
 impl Workers {
-    /// Gives the worker jobs to run, or nothing; and tells whether it should end.
+    /// Gives the worker jobs to run, or none, and says whether the worker should drain.
     pub(crate) async fn lease(&self, caller: &Caller, asked: &Lease) -> Result<(Vec<Leased>, bool), Problem> {
         let worker = on_bus(&caller.tenant, &asked.worker);
         let store = &self.flow.store;
@@ -111,7 +111,7 @@ impl Workers {
         }
         let mut at_hand = HashMap::new();
         for offered in offered {
-            // The bus hands on none that names no job, and has the job ended of any other that makes no sense.
+            // The bus passes on no offer without a job id, and has the job of any other unreadable offer ended.
             if let Ok(id) = job_id(&offered.offer.job_id) {
                 at_hand.insert((id, offered.offer.version), offered);
             }
@@ -127,19 +127,19 @@ impl Workers {
             let offer = offered.as_ref().map(|o| o.offer.clone()).unwrap_or_default();
             noted.push(Noted { job, version, offer, offered });
         }
-        // Another request under the same name was first: what it did not note goes back.
+        // If another request with the same id was first, the offers that are not in its note go back.
         drop(at_hand);
         Ok((self.begin(&worker, asked, noted).await?, drain))
     }
 
-    /// As long as the longest lease that any of the jobs gets, so that the note lives while one of them runs.
+    /// As long as the longest lease that any of the jobs gets, so that the note exists while one of them runs.
     fn note_ttl<'a>(&self, asked: &Lease, offers: impl Iterator<Item = &'a v1::Offer>) -> Duration {
         let told = |offer: &v1::Offer| self.flow.settings.topic(&offer.tenant, &offer.topic)?.settings.lease_ms;
         let topics = || Some(Duration::from_millis(offers.filter_map(told).max()?.into()));
         asked.lease.or_else(topics).unwrap_or_default().max(LEAST_NOTE)
     }
 
-    /// Waits for offers of any of the topics.
+    /// Waits for offers on any of the topics.
     async fn gather(&self, caller: &Caller, worker: &WorkerId, asked: &Lease) -> Result<(Vec<Offered>, bool), Problem> {
         let until = Instant::now() + asked.wait.max(Duration::from_millis(50));
         let mut control = self.flow.bus.subscribe(&subjects::worker_ctl(worker), None).await.ok();
@@ -158,7 +158,7 @@ impl Workers {
                     }
                     None if self.stop.is_cancelled() => return Ok((Vec::new(), false)),
                     None => {
-                        // The pullers have ended, for want of a bus or of waiters: ask for new ones.
+                        // The pullers have ended, because the bus did not answer or no call waited: start new ones.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         (wishes, given) = self.wish(caller, worker, asked, until)?;
                     }
@@ -178,7 +178,7 @@ impl Workers {
         }
     }
 
-    /// Tells the pullers of all topics what is wanted here.
+    /// Asks the pullers of all topics for offers.
     fn wish(
         &self,
         caller: &Caller,
@@ -195,13 +195,13 @@ impl Workers {
         Ok((wishes, given))
     }
 
-    /// The same for lines that the worker was told of, as far as that was not done yet.
+    /// Asks for offers on the other lines that the worker was notified of, unless that was already done.
     fn wish_more(&self, caller: &Caller, worker: &WorkerId, asked: &Lease, wishes: &mut Wishes) -> Result<(), Problem> {
         for line in self.told.lines(worker, &asked.topics, Instant::now()) {
             if wishes.lines.contains(&line) {
                 continue;
             }
-            // Gone when all pullers have ended; then everything is wished for anew.
+            // `give` is gone when all pullers have ended. Then the call asks for everything again.
             let Some(give) = wishes.give.upgrade() else { return Ok(()) };
             self.pullers.want(&caller.tenant, line.clone(), Want { n: asked.max, until: wishes.until, give })?;
             wishes.lines.push(line);
@@ -222,7 +222,7 @@ impl Workers {
         self.beats.send(&self.flow.bus, beat).await;
     }
 
-    /// What was noted, read from the records because the offers are not at hand.
+    /// Rebuilds the jobs of a note from their records, because this call does not have the offers.
     async fn recall(&self, caller: &Caller, note: Vec<(JobId, u32)>) -> Result<Vec<Noted>, Problem> {
         if note.is_empty() {
             return Ok(Vec::new());
@@ -240,7 +240,7 @@ impl Workers {
         Ok(noted)
     }
 
-    /// Asks for the starts of what was noted. What is gone is left out.
+    /// Asks for the starts of the noted jobs. Jobs that cannot be started any more are left out.
     async fn begin(&self, worker: &WorkerId, asked: &Lease, noted: Vec<Noted>) -> Result<Vec<Leased>, Problem> {
         let deadline = Instant::now() + START_WITHIN;
         let (mut open, mut leased) = (noted, Vec::new());
@@ -251,7 +251,7 @@ impl Workers {
             }
             let items = open.iter().map(|noted| start_ask(worker, asked, noted)).collect();
             let request = Body::Start(v1::StartRequest { worker: worker.to_string(), items });
-            let Body::Started(reply) = self.ask(&subjects::start(), &request, left).await? else {
+            let Body::Started(reply) = self.ask(Question::Start, &request, left).await? else {
                 return Err(Problem::bus_away());
             };
             let mut answers: HashMap<JobId, v1::StartAnswer> =
@@ -285,7 +285,7 @@ fn settle(offered: Option<Offered>, how: impl FnOnce(Offered)) {
     }
 }
 
-/// As schedulers read it: 0 is the topic's.
+/// The lease in milliseconds, as schedulers read it: 0 means the lease of the topic.
 pub(super) fn lease_ms(asked: Option<Duration>) -> u32 {
     asked.map_or(0, |lease| u32::try_from(lease.as_millis()).unwrap_or(u32::MAX))
 }
@@ -297,7 +297,7 @@ fn start_ask(worker: &WorkerId, asked: &Lease, noted: &Noted) -> v1::StartAsk {
         dispatched_at: noted.offer.dispatched_at,
         start_id: StartId::derive(worker, &asked.request, noted.job, noted.version).0.to_vec().into(),
         lease_ms: lease_ms(asked.lease),
-        // What nobody can read, the bus has rejected.
+        // The bus has already rejected undecodable offers.
         undecodable: false,
         tenant: noted.offer.tenant.clone(),
         topic: noted.offer.topic.clone(),
@@ -323,7 +323,7 @@ fn started(noted: Noted, answer: &v1::StartAnswer) -> Leased {
     }
 }
 
-/// The next notice to the worker; for ever nothing if nobody listens.
+/// The next notice to the worker; never resolves without a subscription.
 pub(super) async fn hear(control: &mut Option<muster_bus::Subscription>) -> v1::Control {
     loop {
         match control {

@@ -1,9 +1,8 @@
-//! Pullers: one per tenant and line of a topic, asking the bus for as much as waiting calls want.
+//! Pullers: one per tenant and line of a topic. A puller asks the bus for as many offers as waiting calls want.
 //!
-//! Promises: no more is asked for than is wanted, as far as the size of messages is known; an offer
-//! for which nobody waits any more goes back at once; a delivery is acked when every offer in it was started or is gone, and given
-//! back otherwise, but never before all of its offers were decided. A puller without waiters ends
-//! after a while.
+//! Promises: a puller asks for no more offers than are wanted, as far as the size of messages is known. An offer that
+//! no call waits for goes back at once. A delivery is acked when each of its offers was started or is gone, and given
+//! back otherwise, but never before all of its offers are decided. A puller without waiting calls ends after a while.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,16 +21,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::problem::Problem;
 
-/// How long one request to the bus stands.
+/// How long one request to the bus stays open.
 const STANDS_FOR: Duration = Duration::from_secs(5);
-/// A puller that nobody wants for so long ends.
+/// A puller that no call has wanted for this long ends.
 const IDLE: Duration = Duration::from_secs(30);
-/// Offers asked for at once.
+/// The most offers that are asked for at once.
 const MOST_AT_ONCE: usize = 256;
-/// Pullers in one gateway: each is a consumer on the bus.
+/// The most pullers in one gateway: each is a consumer on the bus.
 const MOST_PULLERS: usize = 4096;
 
-/// One offer, until it is decided. Dropped undecided, it goes back.
+/// One offer, until it is decided. If it is dropped undecided, it goes back to the bus.
 pub(super) struct Offered {
     pub(super) offer: v1::Offer,
     ticket: Arc<Ticket>,
@@ -39,12 +38,12 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// It was started, or is gone: nobody else needs it.
+    /// Marks the offer as decided: the job was started, or is gone, so no other worker needs the offer.
     pub(super) fn decided(mut self) {
         self.decided = true;
     }
 
-    /// It comes again after a while.
+    /// Gives the offer back, to be delivered again after `delay`.
     pub(super) fn later(mut self, delay: Duration) {
         self.decided = true;
         self.ticket.give_back(delay);
@@ -59,7 +58,7 @@ impl Drop for Offered {
     }
 }
 
-/// A delivery whose offers are being decided. The last of them answers for it.
+/// A delivery whose offers are being decided. The last offer that is dropped acks it or gives it back.
 struct Ticket {
     receipt: Option<Receipt>,
     back: Mutex<Option<Duration>>,
@@ -77,13 +76,13 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let back = *self.back.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(receipt) = self.receipt.take() {
-            // Nobody left to send it: the delivery comes again after its ack wait.
+            // If the task that answers has ended, the bus delivers the message again after its ack wait.
             let _ = self.answers.send((receipt, back));
         }
     }
 }
 
-/// One call's wish for offers of one topic.
+/// The wish of one call for offers of one line.
 pub(super) struct Want {
     pub(super) n: usize,
     pub(super) until: Instant,
@@ -130,7 +129,7 @@ impl Pullers {
         Pullers { bus, store, tasks: tasks.clone(), wants: Mutex::default(), answers }
     }
 
-    /// Asks for offers of a topic, or of one of its lines, starting its puller if there is none.
+    /// Asks for offers of a line. Starts its puller if there is none.
     pub(super) fn want(&self, tenant: &Tenant, line: Line, mut want: Want) -> Result<(), Problem> {
         let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
         let spec = ConsumerSpec::offers(tenant, &line);
@@ -138,7 +137,7 @@ impl Pullers {
         if let Some(puller) = wants.get(&key) {
             match puller.send(want) {
                 Ok(()) => return Ok(()),
-                // It has just ended; the next one takes over.
+                // The puller has just ended; a new one takes over.
                 Err(unsent) => want = unsent.0,
             }
         }
@@ -149,7 +148,7 @@ impl Pullers {
             }
         }
         let (puller, wanted) = mpsc::unbounded_channel();
-        // The receiver is right here.
+        // This cannot fail: the receiver exists.
         let _ = puller.send(want);
         wants.insert(key, puller);
         let (bus, store) = (self.bus.clone(), self.store.clone());
@@ -170,8 +169,7 @@ struct Puller {
 }
 
 impl Puller {
-    /// Ends when nobody has wanted anything for a while, or at the stop. Waiting calls then see
-    /// their side closed.
+    /// Ends when no call has wanted offers for a while, or at the stop. Waiting calls then see their channel closed.
     async fn run(mut self, spec: ConsumerSpec, stop: CancellationToken) {
         let Ok(consumer) = self.bus.consumer(spec).await else { return };
         loop {
@@ -185,15 +183,16 @@ impl Puller {
             }
         }
         self.wanted.close();
-        // Gives back what was delivered but not fetched.
+        // Gives back the messages that were delivered but not fetched.
         consumer.close().await;
     }
 
-    /// What is wanted, as far as it is there; none when nobody wants anything. Dropping the future
-    /// loses nothing.
+    /// Fetches the offers that are wanted, as far as there are any; `None` when no call wants offers. Dropping the
+    /// future loses nothing.
     async fn fetch(&mut self, consumer: &Consumer) -> Option<Vec<Delivery>> {
         let (n, expires) = self.demand().await?;
-        // An error costs a turn: the next one asks again, after the rest that it took.
+        // After an error this turn yields nothing, and the next turn asks again. The failed fetch has taken its time
+        // already.
         let deliveries = consumer.fetch(self.appetite.messages(n), expires).await.unwrap_or_default();
         let offers = |delivery: &Delivery| match &delivery.body {
             Body::Offer(group) => group.items.len(),
@@ -203,7 +202,7 @@ impl Puller {
         Some(deliveries)
     }
 
-    /// How many offers are wanted now, and for how long; none when nobody has come for a while.
+    /// How many offers are wanted now, and for how long; `None` when no call has come for a while.
     async fn demand(&mut self) -> Option<(usize, Duration)> {
         loop {
             while let Ok(want) = self.wanted.try_recv() {
@@ -220,7 +219,7 @@ impl Puller {
         }
     }
 
-    /// Gives a delivery's offers to whoever waits; what is left over goes back with it.
+    /// Gives the offers of a delivery to the waiting calls. Offers that are left over go back with the delivery.
     async fn hand_out(&mut self, delivery: Delivery) {
         while let Ok(want) = self.wanted.try_recv() {
             self.waiting.push_back(want);
@@ -241,8 +240,8 @@ impl Puller {
         share(offered, &mut self.waiting, Instant::now());
     }
 
-    /// A shared delivery that went back comes with offers that were started meanwhile. Without this,
-    /// a worker that takes one at a time would be handed the same first offer for ever.
+    /// Removes offers whose jobs were started meanwhile. A shared delivery that went back still contains them, and a
+    /// worker that takes one offer at a time would otherwise get the same first offer for ever.
     async fn still_offered(&self, offered: Vec<Offered>) -> Vec<Offered> {
         let ids: Vec<JobId> = offered.iter().filter_map(|o| job_id(&o.offer.job_id).ok()).collect();
         if ids.len() != offered.len() {
@@ -254,7 +253,7 @@ impl Puller {
             match record {
                 Ok(Some(record)) if transition(record.head.state(), Event::Start).is_none() => one.decided(),
                 Ok(Some(record)) if record.head.version != one.offer.version => one.decided(),
-                // No record yet, or no answer: the start will tell.
+                // There is no record yet, or Redis did not answer: the start will show it.
                 _ => open.push(one),
             }
         }
@@ -262,7 +261,7 @@ impl Puller {
     }
 }
 
-/// First come, first served. What nobody takes is dropped, and so goes back.
+/// Serves the calls in the order of their arrival. Offers that no call takes are dropped, and so go back.
 fn share(mut offered: Vec<Offered>, waiting: &mut VecDeque<Want>, now: Instant) {
     while !offered.is_empty() {
         let Some(want) = waiting.front_mut() else { return };

@@ -1,4 +1,5 @@
-//! A worker says how its jobs went: published, and answered when the scheduler has settled them.
+//! A worker reports the results of its jobs: they are published, and the call is answered when a scheduler has
+//! settled them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,15 +20,15 @@ use tokio::time::Instant;
 use super::{Stands, Workers, on_bus, raw};
 use crate::{auth::Caller, problem::Problem};
 
-/// How often what is not settled yet is published again.
+/// How often results that are not settled yet are published again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// After this the client is told to repeat.
+/// After this time the client is asked to repeat the call.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
-/// A larger result is a success all the same, with a flag and a preview.
+/// A larger result is still a success; it is stored as a preview with a flag.
 pub(crate) const MOST_RESULT: usize = 256 * 1024;
 pub(crate) const PREVIEW: usize = 4 * 1024;
 
-/// One attempt's outcome.
+/// The result of one attempt.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) job: JobId,
@@ -35,21 +36,21 @@ pub(crate) struct Report {
     pub(crate) said: Said,
 }
 
-/// How it went.
+/// How the attempt ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
-    /// JSON, verbatim; empty if there is none.
+    /// Succeeded, with the result as verbatim JSON; empty if there is none.
     Done(Bytes),
-    /// Done, with a result that the worker has cut itself: its size, and how it begins.
+    /// Succeeded, with a result that the worker truncated: its full size, and its beginning.
     Cut(u64, String),
-    /// With the worker's own wish for the wait before the next attempt.
+    /// Failed, with the worker's own wish for the delay before the next attempt.
     Failed(JobError, Option<Duration>),
-    /// Given back.
+    /// Given back, to be offered again after this delay.
     Released(Duration),
 }
 
 impl Workers {
-    /// Tells the schedulers, and waits until they have settled all of it.
+    /// Publishes the reports and waits until the schedulers have settled all of them.
     pub(crate) async fn settle(
         &self,
         caller: &Caller,
@@ -57,12 +58,15 @@ impl Workers {
         reports: &[Report],
     ) -> Result<Vec<Stands>, Problem> {
         let ids: Vec<JobId> = reports.iter().map(|report| report.job).collect();
-        let known = self.theirs(caller, &ids).await?;
+        let (known, away) = self.theirs(caller, &ids).await;
+        if let Some(problem) = away {
+            return Err(problem);
+        }
         let mut open: BTreeMap<(JobId, u64), v1::Result> = BTreeMap::new();
         for report in reports {
             let Some(record) = known.get(&report.job) else { continue };
             let worker = worker.map_or_else(|| holder(record, &caller.tenant), |own| on_bus(&caller.tenant, own));
-            // Said twice in one call, the first word counts.
+            // If one call reports an attempt twice, the first report counts.
             open.entry((report.job, report.fence)).or_insert_with(|| message(report, record, &worker));
         }
         let heard = self.settled(open).await?;
@@ -74,7 +78,7 @@ impl Workers {
         Ok(reports.iter().map(stands).collect())
     }
 
-    /// Publishes, again each second, until all has been heard of.
+    /// Publishes the results, again every second, until all are settled.
     async fn settled(
         &self,
         mut open: BTreeMap<(JobId, u64), v1::Result>,
@@ -106,7 +110,7 @@ impl Workers {
                         }
                     }
                 }
-                // What failed to go out is published again with the rest.
+                // Results that could not be published are published again with the others.
                 Some(_) = sending.next(), if !sending.is_empty() => {}
                 _ = again.tick() => {
                     let items = open.values().cloned().collect();
@@ -122,7 +126,7 @@ impl Workers {
     }
 }
 
-/// Who is thought to hold the job, and so hears of it, when the call does not say.
+/// The worker that probably holds the job, and so gets the notice, when the call does not name one.
 fn holder(record: &Record, tenant: &Tenant) -> WorkerId {
     let lease = record.head.lease().map(|lease| &lease.worker);
     lease.or(record.head.last_worker.as_ref()).cloned().unwrap_or_else(|| on_bus(tenant, &WorkerId::trusted("unnamed")))
@@ -149,14 +153,14 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
         worker: worker.to_string(),
         tenant: record.spec.tenant.to_string(),
         topic: record.spec.topic.to_string(),
-        // The record names the slots of its last attempt only.
+        // The record names only the slots of its last attempt.
         slot: record.carried_slot().filter(|_| record.head.fence == report.fence),
         traceparent: record.spec.trace.filter(|t| t.is_sampled()).map(|t| t.to_string()).unwrap_or_default(),
         kind: Some(kind),
     }
 }
 
-/// A result as it travels: whole, or its beginning and its size.
+/// The result in the message: complete, or its beginning and its size.
 fn success(json: &Bytes) -> v1::Success {
     if json.len() <= MOST_RESULT {
         return v1::Success { result: json.clone(), ..Default::default() };

@@ -1,5 +1,5 @@
-//! The lines that HTTP workers were told of: which jobs they may run besides those that require
-//! nothing. Notices come only while a call is open, so a gateway remembers them from call to call.
+//! The lines that HTTP workers were notified of: which jobs they may run besides those that require nothing. Notices
+//! arrive only while a call is open, so the gateway remembers them between calls.
 
 use std::{
     collections::HashMap,
@@ -11,18 +11,18 @@ use muster_domain::{Line, Topic, WorkerId};
 use muster_wire::v1::Pool;
 use tokio::time::Instant;
 
-/// A line of which nothing was heard for so long has nothing for its workers.
+/// A line without a notice for this long has no jobs for its workers.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// Workers that are remembered at most, and lines for each.
+/// The most workers that are remembered (`MOST`), and the most lines of each (`MOST_LINES`).
 const MOST: usize = 10_000;
 const MOST_LINES: usize = 256;
 
-/// Who was told what, and until when it holds.
+/// The lines that each worker was notified of, and until when each is valid.
 #[derive(Default)]
 pub(super) struct Told(Mutex<HashMap<WorkerId, HashMap<Line, Instant>>>);
 
 impl Told {
-    /// Notes what a worker was told.
+    /// Remembers the lines in a notice to a worker.
     pub(super) fn note(&self, worker: &WorkerId, pools: &[Pool], now: Instant) {
         if pools.is_empty() {
             return;
@@ -39,7 +39,7 @@ impl Told {
         }
     }
 
-    /// The lines of these topics that hold for a worker.
+    /// The lines of these topics that are valid for a worker.
     pub(super) fn lines(&self, worker: &WorkerId, topics: &[Topic], now: Instant) -> Vec<Line> {
         let told = self.lock();
         let Some(lines) = told.get(worker) else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! Watching events: who sees what, where one goes on, and what is refused. Events are told by hand,
-//! as schedulers do.
+//! Tests of watching events: which events a client sees, where it resumes, and what is refused. The tests publish the
+//! events themselves, as schedulers do.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Watch {
         Watch { response, frames: Frames::default() }
     }
 
-    /// The next frame; none at the end.
+    /// The next frame; `None` at the end.
     async fn frame(&mut self, within: Duration) -> Option<Frame> {
         loop {
             if let Some(frame) = self.frames.next() {
@@ -51,7 +51,7 @@ impl Watch {
 
     /// The next event.
     async fn told(&mut self) -> Value {
-        // Pings come all the time.
+        // Skip pings, which arrive at any time.
         let deadline = Instant::now() + SOON;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -99,12 +99,12 @@ async fn tell(bus: &Bus, items: Vec<JobEvent>) {
     until(SOON, "the bus", async || bus.broadcast(&subjects::event(), body.clone()).await.ok()).await;
 }
 
-/// NATS answers again, on a new connection.
+/// Waits until NATS answers again, on a new connection.
 async fn back(bus: &Bus) {
     until(SOON, "NATS to answer", async || bus.events_span().await.ok()).await;
 }
 
-/// One event with this version.
+/// Publishes one event with this version.
 async fn say(bus: &Bus, gate: &Gate, version: u32) {
     tell(bus, vec![event(gate.tenant(), "t", State::Running, version)]).await;
 }
@@ -147,7 +147,7 @@ async fn everybody_sees_its_own_tenants_events_of_its_topics_and_what_it_asked_f
     assert_eq!(of_job.versions(1).await, [7]);
     assert_eq!(of_types.versions(3).await, [3, 4, 8]);
 
-    // Progress is told as well, and cannot be resumed from.
+    // Progress is sent as well, and a client cannot resume from it.
     let data = "{\r\n  \"of\":\r  4\n}".to_owned();
     let progress = Some(Progress { percent: Some(50.0), message: "half".into(), data });
     let notice =
@@ -176,7 +176,7 @@ async fn one_goes_on_in_the_middle_of_a_group_at_another_gateway() {
         ids.push(watch.told().await["id"].as_str().unwrap().to_owned());
     }
     drop(watch);
-    // More than is read at a time, by far.
+    // Far more than a watcher reads at a time.
     for n in 1..60 {
         tell(&bus, group(n * 5..n * 5 + 5)).await;
     }
@@ -188,14 +188,14 @@ async fn one_goes_on_in_the_middle_of_a_group_at_another_gateway() {
     assert_eq!(by_query.versions(299).await, (1..300).collect::<Vec<_>>());
     let mut again = Watch::open(&second, "", Some(&from_the_start)).await;
     assert_eq!(again.versions(300).await, (0..300).collect::<Vec<_>>());
-    // And from there on live.
+    // From there on, both watchers get live events.
     say(&bus, &first, 300).await;
     for watch in [&mut by_query, &mut again] {
         assert_eq!(watch.versions(1).await, [300]);
     }
     let mut now = Watch::open(&second, "", None).await;
     let place = now.frame(SOON).await.unwrap().id.expect("a place");
-    // Messages of which more is one's own than is held at a time, among those of others.
+    // Messages with more of the tenant's events than a watcher holds at a time, mixed with events of another tenant.
     let large = |from: u32| (from..from + 2_000).map(|v| event(whose(first.tenant(), v), "t", State::Running, v));
     let own = || (0..6_000).filter(|v| v % 3 > 0).collect::<Vec<_>>();
     for from in [0, 2_000, 4_000] {
@@ -208,7 +208,7 @@ async fn one_goes_on_in_the_middle_of_a_group_at_another_gateway() {
     assert_eq!((now.versions(1).await, late.versions(1).await), (vec![301], vec![301]));
 }
 
-/// Every third event is another tenant's.
+/// Every third event belongs to another tenant.
 fn whose(own: &str, version: u32) -> &str {
     if version.is_multiple_of(3) { "somebody-else" } else { own }
 }
@@ -223,7 +223,7 @@ async fn what_is_gone_is_told_as_one_gap_and_then_it_goes_on() {
     let old = watch.told().await["id"].as_str().unwrap().to_owned();
     let (epoch, _) = old.split_once('-').unwrap();
 
-    // An id that nobody gave, one from the future, one of another stream.
+    // An id that no gateway issued, one from the future, and one of another stream.
     let future = format!("{epoch}-4000-0");
     for gone in ["nonsense", &future, "5f5e100-1-0"] {
         let mut watch = Watch::open(&gate, "", Some(gone)).await;
@@ -233,13 +233,13 @@ async fn what_is_gone_is_told_as_one_gap_and_then_it_goes_on() {
     }
     assert_eq!(watch.versions(3).await, [2, 2, 2], "whoever missed nothing hears of no gap");
 
-    // NATS comes back with what it had: nobody notices.
+    // NATS comes back with its data: the watcher notices nothing.
     nats.restart().await;
     back(&bus).await;
     say(&bus, &gate, 3).await;
     assert_eq!(watch.versions(1).await, [3]);
 
-    // It comes back with nothing.
+    // NATS comes back empty.
     nats.restart_empty().await;
     assert_eq!(watch.told().await["type"], "muster.gap");
     say(&bus, &gate, 4).await;
@@ -308,7 +308,7 @@ async fn what_cannot_be_watched_is_refused_by_name() {
     let mails = gate.make_key(&["read"], &["mail.*"]).await;
     assert_eq!(gate.with_key(Some(&mails)).get("/api/v1/events?topic=sms").await.code(), "missing_scope");
 
-    // A quarter of the seats for each, until all are taken.
+    // Each tenant gets a quarter of the seats, until all are taken.
     let refused = async |gate: &Gate, why: &str| {
         let full = gate.get("/api/v1/events").await;
         assert_eq!((full.status.as_u16(), full.code()), (503, "overloaded"));
@@ -361,7 +361,7 @@ async fn a_stop_ends_every_connection_at_once() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-/// Both wait for the first ping, so they wait together.
+/// Both cases wait for the first ping, so one test covers both.
 #[tokio::test]
 async fn a_quiet_connection_is_kept_alive_unless_its_key_is_gone() {
     let gate = Gate::start(&[]).await;

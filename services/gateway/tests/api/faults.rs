@@ -1,4 +1,4 @@
-//! Stores that go away: answered in time, and forgotten once they are back.
+//! Tests with stores that go away: requests are answered in time, and work again once the stores are back.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::gate::Gate;
 
-/// Two seconds are promised, and 1.8 of them may be used; a machine that does other things adds some.
+/// An answer is promised within two seconds, of which 1.8 may be used. A busy machine adds some.
 const IN_TIME: Duration = Duration::from_secs(5);
 
 #[tokio::test]
@@ -55,8 +55,8 @@ async fn redis_away_is_a_503_within_two_seconds_and_the_door_stays_open() {
     }
 }
 
-/// How long somebody waits who asks while Redis hangs is what the settings say: the whole call's limit,
-/// and within it one answer's, after which the question is asked again.
+/// Settings decide how long a request waits while Redis hangs: one limit for the whole call, and within it one limit
+/// for a single answer, after which the question is asked again.
 #[tokio::test]
 async fn the_patience_with_a_redis_that_hangs_is_a_setting() {
     let redis = RedisServer::start().await;
@@ -79,7 +79,7 @@ async fn the_patience_with_a_redis_that_hangs_is_a_setting() {
         }
         assert!(took[0] >= wait.start && took.iter().any(|took| *took < wait.end), "{took:?} is not {wait:?}");
     }
-    // Who is patient hears an answer that comes late.
+    // A gateway with long time-outs still gets an answer that comes late.
     let (answer, ()) = tokio::join!(patient.get("/api/v1/jobs"), async {
         tokio::time::sleep(ms(1_000)).await;
         redis.resume();
@@ -87,7 +87,7 @@ async fn the_patience_with_a_redis_that_hangs_is_a_setting() {
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
-/// What a read needs of Redis it needs: nothing is made up when Redis does not say.
+/// A read that needs Redis fails while Redis hangs: the gateway makes up no answer.
 #[tokio::test]
 async fn no_read_answers_for_a_redis_that_hangs() {
     let redis = RedisServer::start().await;
@@ -112,7 +112,7 @@ async fn no_read_answers_for_a_redis_that_hangs() {
     redis.resume();
 }
 
-/// Nor does any call wait for one that is gone or hangs: what is to be done, and the calls of HTTP workers.
+/// No call waits for a Redis that is gone or hangs: neither writes nor the calls of HTTP workers.
 #[tokio::test]
 async fn every_call_that_does_something_is_refused_in_time_while_redis_is_away() {
     let redis = RedisServer::start().await;
@@ -162,7 +162,8 @@ async fn every_call_that_does_something_is_refused_in_time_while_redis_is_away()
     }
 }
 
-/// Who waits for the end of a job that was accepted is not told otherwise because Redis went away meanwhile.
+/// A request that waits for the end of an accepted job still reports the job as accepted if Redis goes away
+/// meanwhile.
 #[tokio::test]
 async fn an_accepted_submit_that_waits_says_so_though_redis_goes_away() {
     let (redis, nats) = (RedisServer::start().await, NatsServer::start().await);
@@ -171,7 +172,7 @@ async fn an_accepted_submit_that_waits_says_so_though_redis_goes_away() {
     bus.ensure_streams().await.unwrap();
     let job = json!({"topic": "t"});
     let (made, ()) = tokio::join!(gate.post("/api/v1/jobs?wait_ms=2000", &job), async {
-        // On the bus it is announced after it was stored; from there on Redis is only asked how it stands.
+        // The submit appears on the bus after it was stored. From then on Redis is only asked for the job's state.
         until(Duration::from_secs(10), "the submit on the bus", async || {
             matches!(bus.oldest_unhandled_submit().await, Known::Oldest(_)).then_some(())
         })
@@ -259,13 +260,15 @@ async fn messages_that_nobody_can_read_are_kept() {
     assert_eq!(redis.cli(&["HGET", &key, "reason"]).await.trim(), "garbage");
     assert_eq!(redis.cli(&["HSTRLEN", &key, "original"]).await.trim(), "3");
 
-    // A stream that was made anew counts from one again, so the place on it alone would name another message.
+    // A stream that was deleted and created again counts from one, so the sequence number alone would name another
+    // message.
     let name = key.rsplit(':').next().unwrap();
     assert!(name.ends_with("-1") && name.len() > 16, "{name}: when it was stored, and where");
     data_of_a_newer_version_are_left_alone(&redis, &gate).await;
 }
 
-/// Whoever comes first notes the format of the data; one that does not know it says so, and is not ready.
+/// The first gateway writes the format of the data. A gateway that does not know the format says so, and is not
+/// ready.
 async fn data_of_a_newer_version_are_left_alone(redis: &RedisServer, gate: &Gate) {
     assert_eq!(redis.cli(&["GET", "muster:meta:version"]).await.trim(), "2");
     let becomes = async |wanted: u16| {
@@ -283,8 +286,8 @@ async fn data_of_a_newer_version_are_left_alone(redis: &RedisServer, gate: &Gate
     becomes(200).await;
 }
 
-/// What ends while NATS is away is told by nobody. Whoever waits for it reads again when NATS is back,
-/// and is not left to its time-out.
+/// No event reports a job that ends while NATS is away. A request that waits for it reads the record again when NATS
+/// is back, and does not have to wait for its time-out.
 #[tokio::test]
 async fn whoever_waits_hears_of_an_end_that_nats_did_not_carry() {
     let nats = NatsServer::start().await;

@@ -1,4 +1,4 @@
-//! Starts gateways, and speaks to them.
+//! Starts gateways and sends requests to them.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Gate {
     pub(crate) chassis: Chassis,
 }
 
-/// What it answered.
+/// The answer of a gateway.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -47,20 +47,20 @@ pub(crate) fn fresh_tenant() -> String {
 }
 
 impl Gate {
-    /// Over the servers that all tests share, for a tenant of its own.
+    /// Starts a gateway over the servers that all tests share, for a tenant of its own.
     pub(crate) async fn start(settings: &[(&str, &str)]) -> Gate {
         let (redis, nats) = (redis().await.url(), nats().await.url());
         Gate::over(&redis, &nats, settings).await
     }
 
-    /// Over these servers.
+    /// Starts a gateway over these servers.
     pub(crate) async fn over(redis: &str, nats: &str, settings: &[(&str, &str)]) -> Gate {
         Gate::try_over(redis, nats, settings).await.expect("the gateway starts")
     }
 
-    /// The same, unless it refuses to start.
+    /// The same, but returns the error if the gateway refuses to start.
     pub(crate) async fn try_over(redis: &str, nats: &str, settings: &[(&str, &str)]) -> anyhow::Result<Gate> {
-        // Already there: another test was first.
+        // This fails if another test has installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut env: BTreeMap<String, String> = [
             ("REDIS_URL", redis),
@@ -68,7 +68,7 @@ impl Gate {
             ("MUSTER_HTTP_ADDR", "127.0.0.1:0"),
             ("MUSTER_API_KEY", KEY),
             ("API_RATE_LIMIT_RPS", "0"),
-            // There is no scheduler, so nobody ever handles a submit.
+            // There is no scheduler, so submits are never handled.
             ("MUSTER_MAX_SUBMIT_LAG", "0"),
             ("MUSTER_INSTANCE_ID", "gateway-of-the-tests"),
         ]
@@ -78,7 +78,7 @@ impl Gate {
         let values = load(muster_gateway::SERVICE, muster_gateway::SETTINGS, &[], &env).expect("good settings").values;
         let chassis = Chassis::new(muster_gateway::SERVICE, values);
         let addr = muster_gateway::start(&chassis).await?;
-        // What running until stopped begins with.
+        // The first step of `run_until_stopped`.
         chassis.loops.freeze();
         Ok(Gate {
             url: format!("http://{addr}"),
@@ -97,6 +97,11 @@ impl Gate {
     /// The same gateway, called for another tenant.
     pub(crate) fn for_tenant(&self, tenant: &str) -> Gate {
         Gate { tenant: tenant.to_owned(), ..self.again() }
+    }
+
+    /// The address on which the gateway listens.
+    pub(crate) fn addr(&self) -> &str {
+        self.url.trim_start_matches("http://")
     }
 
     pub(crate) fn tenant(&self) -> &str {
@@ -145,12 +150,12 @@ impl Gate {
         request
     }
 
-    /// An answer that is read as it comes.
+    /// Sends a GET whose answer is read as a stream.
     pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> reqwest::Response {
         self.request(Method::GET, path, headers).send().await.expect("an answer")
     }
 
-    /// Any request.
+    /// Sends any request.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -169,7 +174,7 @@ impl Gate {
         Answer { status, headers, text, json }
     }
 
-    /// Makes a stored key and gives its text.
+    /// Creates a stored key and returns its text.
     pub(crate) async fn make_key(&self, scopes: &[&str], topics: &[&str]) -> String {
         let body = serde_json::json!({"name": "test", "tenant": self.tenant, "scopes": scopes, "topics": topics});
         let made = self.post("/api/v1/keys", &body).await;

@@ -1,4 +1,4 @@
-//! Scenario 41: one key, one job, whoever asks where.
+//! Scenario 41: one key yields one job, whichever gateway is asked.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -54,7 +54,7 @@ async fn fifty_posts_with_one_key_over_two_gateways_make_one_job() {
     assert_ne!(elsewhere.json["id"], *id, "another tenant's key is another key");
 }
 
-/// What a repeat finds is the job as it stands: what `GET` would show, and no more than the caller may see.
+/// A repeat answers with the current state of the job: what `GET` would show, and no more than the caller may see.
 #[tokio::test]
 async fn a_repeat_is_answered_with_the_job_as_it_is_now() {
     let gate = Gate::start(&[]).await;

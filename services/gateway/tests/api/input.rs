@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::gate::Gate;
 
-/// Every key with its whole value, but for what a gateway writes by itself and by the clock: its
-/// entry among the replicas, the lock and the notes of its loops, and the format of the data.
+/// Every key with its whole value, except for what a gateway writes by itself over time: its entry among the
+/// replicas, the lock and the notes of its loops, and the format of the data.
 async fn everything(redis: &RedisServer) -> BTreeMap<String, String> {
     let by_itself = ["muster:replicas", "muster:dlq:cleanup", "muster:meta:version"];
     let mut all = BTreeMap::new();

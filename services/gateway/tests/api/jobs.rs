@@ -1,4 +1,4 @@
-//! One job from submit to deletion, as far as a gateway alone goes; and lists.
+//! Tests of one job from submit to deletion, as far as a gateway works without a scheduler; and of lists.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -18,7 +18,7 @@ async fn the_answer_says_how_well_a_job_is_kept() {
         let made = gate.post("/api/v1/jobs", &json!({"topic": "t", "durability": asked})).await;
         assert_eq!(made.status, 202, "{}", made.text);
         let reached = made.json["durability"].as_str().unwrap();
-        // The server has no replica; before 7.2 it cannot tell what is on its disk.
+        // The server has no replica, and before version 7.2 it cannot report what is on its disk.
         assert!(reached == "memory" || (asked, reached) == ("fsynced", "fsynced"), "{asked}: {}", made.text);
     }
 }
@@ -27,7 +27,7 @@ async fn the_answer_says_how_well_a_job_is_kept() {
 async fn without_a_replica_jobs_that_ask_for_one_are_accepted_as_they_come() {
     let gate = Gate::start(&[]).await;
     let job = json!({"topic": "t", "durability": "replicated"});
-    // Thirty a second, each of which waits a second in vain.
+    // Thirty submits a second, each of which waits a second for a replica that does not exist.
     let asks = (0..60_u32).map(|n| {
         let (gate, job) = (&gate, &job);
         async move {
@@ -36,7 +36,7 @@ async fn without_a_replica_jobs_that_ask_for_one_are_accepted_as_they_come() {
         }
     });
     let accepted = futures_util::future::join_all(asks).await.into_iter().filter(|accepted| *accepted).count();
-    // On a busy machine one or the other is not answered within two seconds.
+    // On a busy machine a few are not answered within two seconds.
     assert!(accepted >= 55, "{accepted} of 60 were accepted");
 }
 
@@ -107,7 +107,7 @@ async fn a_waiting_read_hears_of_an_end_on_another_gateway() {
     let (wait, cancel) = (format!("{path}?wait_ms=20000"), format!("{path}/cancel"));
     let began = Instant::now();
     let (waited, _) = tokio::join!(one.get(&wait), async {
-        // Time for the read to be waiting; were it late, it would find the job ended.
+        // Gives the read time to start waiting. If it is late, it finds the job ended, which is fine too.
         tokio::time::sleep(Duration::from_millis(300)).await;
         other.post(&cancel, &json!({})).await
     });
@@ -126,7 +126,8 @@ async fn a_stop_answers_waiting_reads_at_once() {
     let (wait, short) = (format!("{path}?wait_ms=30000"), format!("{path}?wait_ms=500"));
     let began = Instant::now();
     let (waited, late) = tokio::join!(gate.get(&wait), async {
-        // Who comes after the stop is not served: the read is under way when one that came later is through.
+        // A request that arrives after the stop is not served. Once this later request is answered, the waiting read
+        // is in progress.
         assert_eq!(gate.get(&short).await.status, 200);
         gate.chassis.stop.request();
         gate.chassis.run_until_stopped().await
@@ -174,16 +175,17 @@ async fn a_job_is_deleted_only_after_the_effects_of_its_end() {
     for bulk in [false, true] {
         let made = gate.post("/api/v1/jobs", &json!({"topic": "t"})).await;
         let id: JobId = made.json["id"].as_str().unwrap().parse().unwrap();
-        // Whoever wrote the end has died before it did anything else.
+        // The process that wrote the end has died before any further step.
         let moved = store.apply_one(Step::new(id, Event::Deny, 1)).await.unwrap();
         assert_eq!(moved.outcome, Outcome::Applied);
         assert!(store.home_of(id).await.unwrap().is_some());
         if bulk {
-            // Bad ends alone are found by their dead letters, which nobody has written yet.
+            // A filter with only bad ends uses the dead letters, which are not written yet.
             let filter = json!({"topic": "t", "state": ["denied", "succeeded"]});
             let asked = gate.post("/api/v1/jobs/bulk", &json!({"action": "delete", "filter": filter})).await;
             assert_eq!(asked.status, 202, "{}", asked.text);
-            // Any gateway on this Redis may carry it, also one whose test is just over: then ours goes on.
+            // Any gateway on this Redis may carry out the operation, also one whose test has just ended: then this
+            // gateway continues.
             let path = format!("/api/v1/operations/{}", asked.json["id"].as_str().unwrap());
             let over = async || (gate.get(&path).await.json["done"] == true).then_some(());
             until(Duration::from_secs(60), "the deletion", over).await;

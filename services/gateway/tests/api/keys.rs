@@ -1,12 +1,14 @@
-//! Scenario 42: who may do what, and whose things are whose.
+//! Scenario 42: what each key may do, and which objects each tenant sees.
 
-use muster_testkit::{RedisServer, nats};
+use std::time::Duration;
+
+use muster_testkit::{NatsServer, RedisServer, nats};
 use reqwest::Method;
 use serde_json::json;
 
 use crate::gate::{Gate, fresh_tenant};
 
-/// Every route that asks for a scope: method, path, body, scope.
+/// Every route that requires a scope: method, path, body, scope.
 const ROUTES: &[(&str, &str, Option<&str>, &str)] = &[
     ("POST", "/api/v1/jobs", Some(r#"{"topic":"t"}"#), "submit"),
     ("POST", "/api/v1/jobs/batch", Some(r#"{"items":[]}"#), "submit"),
@@ -43,6 +45,25 @@ async fn only_the_named_routes_are_open() {
     for path in ["/", "/livez", "/readyz", "/openapi.json", "/docs", "/api/v1/status"] {
         assert_eq!(stranger.get(path).await.status, 200, "{path}");
     }
+    // Everything that the two pages load is served here, and nothing from other sources runs or applies.
+    for page in ["/", "/docs"] {
+        let shown = stranger.get(page).await;
+        let policy = shown.headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
+        assert!(!shown.text.contains("<style") && !shown.text.contains("<script>") && !shown.text.contains("style="));
+        let loaded: Vec<&str> = shown.text.split('"').filter(|part| part.starts_with("/assets/")).collect();
+        assert_eq!(loaded.len(), 2, "{page}: {loaded:?}");
+        for file in loaded {
+            let answer = stranger.get(file).await;
+            assert_eq!(
+                (answer.status.as_u16(), answer.headers["x-content-type-options"].as_bytes()),
+                (200, &b"nosniff"[..])
+            );
+            let kind = if file.ends_with(".css") { "text/css" } else { "text/javascript" };
+            assert!(answer.headers["content-type"].to_str().unwrap().starts_with(kind), "{file}");
+        }
+    }
+    assert_eq!(stranger.get("/assets/none.js").await.code(), "not_found");
     let closed = ["/api/v1/whoami", "/api/v1/nothing", "/nothing", "/metrics", "/api/v1", "/docs/x"];
     let all = ROUTES.iter().map(|(method, path, body, _)| (*method, *path, *body));
     for (method, path, body) in all.chain(closed.map(|path| ("GET", path, None))) {
@@ -137,8 +158,59 @@ async fn payloads_are_shown_with_their_scope_only() {
     }
 }
 
+/// A gateway trusts a key for three seconds after it read it, unless it gets the news of a change.
+async fn until_refused(gate: &Gate, limit: Duration) {
+    muster_testkit::until(limit, "the key to be forgotten", async || {
+        (gate.get("/api/v1/whoami").await.status == 401).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn a_deleted_key_stops_working_everywhere_within_seconds() {
+async fn a_rotated_key_is_known_everywhere_within_a_second() {
+    let (one, other) = (Gate::start(&[]).await, Gate::start(&[]).await);
+    let first = one.make_key(&["read"], &[]).await;
+    let id = first.split('_').nth(1).unwrap();
+    let there = other.with_key(Some(&first));
+    assert_eq!(there.get("/api/v1/whoami").await.status, 200);
+    let rotated = one.post(&format!("/api/v1/keys/{id}/rotate"), &json!({"overlap_ms": 0})).await;
+    until_refused(&there, Duration::from_secs(1)).await;
+    let second = other.with_key(rotated.json["key"].as_str());
+    assert_eq!(second.get("/api/v1/whoami").await.status, 200, "and the new secret works there");
+}
+
+/// Without NATS no gateway gets the news of a change.
+#[tokio::test]
+async fn a_deleted_key_of_which_no_news_came_works_for_three_seconds_at_most() {
+    let nats = NatsServer::start().await;
+    let redis = muster_testkit::redis().await.url();
+    let (one, other) = (Gate::over(&redis, &nats.url(), &[]).await, Gate::over(&redis, &nats.url(), &[]).await);
+    let key = one.make_key(&["read"], &[]).await;
+    let there = other.with_key(Some(&key));
+    nats.stop();
+    assert_eq!(there.get("/api/v1/whoami").await.status, 200);
+    let id = key.split('_').nth(1).unwrap();
+    assert_eq!(one.delete(&format!("/api/v1/keys/{id}")).await.status, 204);
+    until_refused(&there, Duration::from_millis(3_500)).await;
+}
+
+#[tokio::test]
+async fn a_key_gives_no_more_than_it_has() {
+    let gate = Gate::start(&[]).await;
+    let few = gate.with_key(Some(&gate.make_key(&["admin", "read"], &[]).await));
+    let refused = few.post("/api/v1/keys", &json!({"scopes": ["read", "submit", "worker"]})).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (403, "missing_scope"));
+    assert!(refused.json["detail"].as_str().unwrap().contains("`submit`, `worker`"), "{}", refused.text);
+    assert_eq!(few.post("/api/v1/keys", &json!({"scopes": ["read"]})).await.status, 201);
+    // The secret of a key with more scopes would give the caller these scopes.
+    let more = gate.make_key(&["submit"], &[]).await;
+    let rotate = format!("/api/v1/keys/{}/rotate", more.split('_').nth(1).unwrap());
+    assert_eq!(few.post(&rotate, &json!({})).await.code(), "missing_scope");
+    assert_eq!(gate.post(&rotate, &json!({})).await.status, 200, "the bootstrap key may");
+}
+
+#[tokio::test]
+async fn a_deleted_key_stops_working_everywhere_within_a_second() {
     let (one, other) = (Gate::start(&[]).await, Gate::start(&[]).await);
     let key = one.make_key(&["read"], &["mail.*"]).await;
     let (here, there) = (one.with_key(Some(&key)), other.with_key(Some(&key)));
@@ -146,10 +218,7 @@ async fn a_deleted_key_stops_working_everywhere_within_seconds() {
     let id = key.split('_').nth(1).unwrap();
     assert_eq!(one.delete(&format!("/api/v1/keys/{id}")).await.status, 204);
     assert_eq!(here.get("/api/v1/whoami").await.status, 401, "at once where it was deleted");
-    muster_testkit::until(std::time::Duration::from_secs(15), "the key to be forgotten", async || {
-        (there.get("/api/v1/whoami").await.status == 401).then_some(())
-    })
-    .await;
+    until_refused(&there, Duration::from_secs(1)).await;
     let past = json!({"scopes": ["read"], "expires_at": "2020-01-01T00:00:00Z"});
     let expired = one.post("/api/v1/keys", &past).await;
     assert_eq!(one.with_key(expired.json["key"].as_str()).get("/api/v1/whoami").await.status, 401);
@@ -185,11 +254,11 @@ async fn a_rotated_key_works_with_both_secrets_for_a_while() {
     }
     assert!(works(&third).await, "bad input changes nothing");
     assert_eq!(call(&gate, "POST", "/api/v1/keys/0123456789ab/rotate", Some("{}")).await.code(), "not_found");
-    // Whoever gets its secret can do what it can: a key that is bound to other topics must not.
+    // A client with the secret can do what the key allows, so a key that is bound to other topics must not rotate it.
     let bound = r#"{"name":"b","scopes":["admin"],"topics":["pay.*"]}"#;
     let bound = call(&gate, "POST", "/api/v1/keys", Some(bound)).await.json["key"].as_str().unwrap().to_owned();
     assert_eq!(call(&gate.with_key(Some(&bound)), "POST", &path, Some("{}")).await.code(), "missing_scope");
-    // One that is deleted stays so.
+    // A deleted key stays deleted.
     assert_eq!(call(&gate, "DELETE", &format!("/api/v1/keys/{id}"), None).await.status, 204);
     assert_eq!(call(&gate, "POST", &path, Some("{}")).await.code(), "not_found");
 }
@@ -235,7 +304,7 @@ async fn a_key_for_all_tenants_manages_every_tenants_keys_unless_it_names_one() 
     assert!(told.text.contains("key_delete"), "its own tenant's log has it: {}", told.text);
 }
 
-/// Without a bootstrap key a gateway starts for those who have a stored one, and not where nobody could get in.
+/// Without a bootstrap key, a gateway starts only if there is a stored key: otherwise no client could authenticate.
 #[tokio::test]
 async fn a_gateway_that_nobody_could_call_does_not_start() {
     let (redis, nats) = (RedisServer::start().await, nats().await.url());

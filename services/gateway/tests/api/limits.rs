@@ -22,8 +22,8 @@ async fn ten_of_a_hundred_are_admitted_over_two_gateways() {
     let admitted = |answers: &[Answer]| answers.iter().filter(|answer| answer.status == 202).count();
     let mut one = first.for_tenant(&fresh_tenant());
     let mut answers = burst(one.tenant()).await;
-    // A gateway that hears nothing of Redis for a quarter of a second lets its own share in, as it may on a
-    // busy machine. It does not every time.
+    // If Redis does not answer a gateway for a quarter of a second, the gateway admits its own share. On a busy
+    // machine that may happen, but not every time.
     for _ in 0..3 {
         if admitted(&answers) != 10 {
             one = first.for_tenant(&fresh_tenant());
@@ -77,7 +77,7 @@ async fn while_redis_is_away_each_gateway_has_its_share_of_the_limit() {
         Gate::over(&redis.url(), &nats, &slow).await
     };
     let (one, two) = (gate("g1").await, gate("g2").await);
-    // How many a gateway lets through to the store that is away; the others hear when to come back.
+    // How many submits a gateway passes on to the store, which is away. The others are refused with a time to retry.
     let let_through = async |gate: &Gate| {
         let gate = gate.for_tenant(&fresh_tenant());
         let job = json!({"topic": "t"});
@@ -95,9 +95,69 @@ async fn while_redis_is_away_each_gateway_has_its_share_of_the_limit() {
         (shown.json["items"].as_array()?.len() == 2).then_some(())
     })
     .await;
-    // They count each other every five seconds, and one count may fail on a busy machine.
+    // The gateways count each other every five seconds, and one count may fail on a busy machine.
     let announced = Instant::now();
     until(SOON, "a count of each", async || (announced.elapsed() > Duration::from_secs(12)).then_some(())).await;
     redis.stop();
     assert_eq!((let_through(&one).await, let_through(&two).await), (5, 5), "half of ten");
+}
+
+/// Refusals by a gateway's own count last only as long as the outage: once Redis is back, its count decides.
+#[tokio::test]
+async fn refusals_of_an_outage_end_with_it() {
+    let (redis, nats) = (RedisServer::start().await, nats().await.url());
+    let slow = [("API_RATE_LIMIT_RPS", "0.0166"), ("API_RATE_LIMIT_BURST", "10")];
+    let gate = Gate::over(&redis.url(), &nats, &slow).await;
+    let job = json!({"topic": "t"});
+    assert_eq!(gate.post("/api/v1/jobs", &job).await.status, 202);
+    redis.stop();
+    let refused = until(SOON, "its own count to be used up", async || {
+        Some(gate.post("/api/v1/jobs", &job).await).filter(|answer| answer.status == 429)
+    })
+    .await;
+    let wait: u64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(wait <= 5, "Redis may be back any moment, and {wait} s are said");
+    redis.restart().await;
+    // The Redis client reconnects by itself; then all tokens are available again.
+    until(Duration::from_secs(8), "a submit to be taken", async || {
+        (gate.post("/api/v1/jobs", &job).await.status == 202).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_repeat_costs_no_token() {
+    for shared in ["yes", "no"] {
+        let slow = [("API_RATE_LIMIT_RPS", "0.01"), ("API_RATE_LIMIT_BURST", "5"), ("REDIS_RATE_LIMIT", shared)];
+        let gate = Gate::start(&slow).await;
+        let job = json!({"topic": "t"});
+        for n in 0..4 {
+            let made = gate.post_keyed("/api/v1/jobs", "one", &job).await;
+            assert_eq!(made.status, 202, "{n}: {}", made.text);
+            assert_eq!(made.headers.contains_key("idempotency-replayed"), n > 0);
+        }
+        let batch =
+            json!({"items": [{"topic": "t", "idempotency_key": "one"}, {"topic": "t", "idempotency_key": "two"}]});
+        for _ in 0..4 {
+            assert_eq!(gate.post("/api/v1/jobs/batch", &batch).await.json["items"][1]["status"], 202);
+        }
+        // Two of five tokens are used.
+        for n in 0..3 {
+            assert_eq!(gate.post("/api/v1/jobs", &job).await.status, 202, "{n}");
+        }
+        assert_eq!(gate.post("/api/v1/jobs", &job).await.status, 429);
+        let again = gate.post_keyed("/api/v1/jobs", "one", &job).await;
+        assert_eq!(again.status, 202, "it was accepted before: {}", again.text);
+        assert_eq!(again.headers["idempotency-replayed"], "true");
+        assert_eq!(gate.post("/api/v1/jobs/batch", &batch).await.status, 200, "all of it is there");
+        assert_eq!(gate.post_keyed("/api/v1/jobs", "new", &job).await.status, 429);
+        let other = gate.post_keyed("/api/v1/jobs", "one", &json!({"topic": "other"})).await;
+        assert_eq!(other.code(), "idempotency_mismatch");
+        let mixed =
+            json!({"items": [{"topic": "t", "idempotency_key": "one"}, {"topic": "t", "idempotency_key": "new"}]});
+        assert_eq!(gate.post("/api/v1/jobs/batch", &mixed).await.status, 429, "one of them is new");
+        // Use a gateway that does not limit reads: the reads of this one are used up.
+        let calm = Gate::start(&[]).await.for_tenant(gate.tenant());
+        assert_eq!(calm.count_jobs().await, 5);
+    }
 }

@@ -1,9 +1,10 @@
-//! The gateway as its clients see it: started in this process on free ports, over real Redis and
-//! NATS. What needs a scheduler is shown by the end-to-end tests.
+//! Tests of the gateway's API: gateways run in this process on free ports, over real Redis and NATS. The end-to-end
+//! tests cover what needs a scheduler.
 
 mod events;
 mod faults;
 mod gate;
+mod hygiene;
 mod idempotency;
 mod input;
 mod jobs;

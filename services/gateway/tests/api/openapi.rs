@@ -1,11 +1,11 @@
-//! What the gateway answers has the shape that its own document says.
+//! The answers of the gateway match its own OpenAPI document.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::gate::{Answer, Gate};
 
-/// What the document promises of an answer of this kind, as a schema on its own; none if that is not JSON.
+/// The schema that the document declares for this answer, as a separate schema; `None` if the answer is not JSON.
 fn promised(document: &Value, method: &str, path: &str, status: u16) -> Option<Value> {
     let answers = &document["paths"][path][method]["responses"];
     let content = &answers[status.to_string()]["content"];
@@ -58,7 +58,7 @@ async fn answers_have_the_shape_that_the_document_says() {
         let answer = if method == "get" { gate.get(&named).await } else { gate.post(&named, &json!({})).await };
         keeps(&document, method, path, &answer);
     }
-    // Every read that needs no name; those that list have something to show.
+    // Every read without a name in its path. The lists have entries to show.
     let mut read = 0;
     for path in document["paths"].as_object().unwrap().keys().filter(|path| !path.contains('{')) {
         if promised(&document, "get", path, 200).is_some() {

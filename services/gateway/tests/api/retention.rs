@@ -1,4 +1,4 @@
-//! Who keeps storage bounded.
+//! Tests of the retention loop.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::gate::Gate;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// What a gateway's retention loop is: `leading` or `standby`, and how its last tick ended.
+/// The state of a gateway's retention loop (`leading` or `standby`), and the outcome of its last tick.
 fn loop_of(gate: &Gate) -> (String, String) {
     let loops = gate.chassis.loops.show();
     let found = loops.as_array().unwrap().iter().find(|entry| entry["name"] == "retention").expect("it is registered");
@@ -32,7 +32,7 @@ async fn one_gateway_leads_retention_and_another_follows_when_it_stops() {
     let late = first.chassis.loops.stop(SOON).await;
     assert!(late.is_empty(), "{late:?}");
     until(SOON, "its successor", async || (loop_of(&second).0 == "leading").then_some(())).await;
-    // The lock would have stood for up to fifteen seconds.
+    // Without the release, the lock would have stayed for up to fifteen seconds.
     assert!(stopped.elapsed() < Duration::from_secs(8), "{:?}", stopped.elapsed());
     assert!(redis.cli(&["GET", "muster:dlq:cleanup"]).await.starts_with("g2~"));
 }

@@ -1,4 +1,4 @@
-//! A topic's schema: payloads that do not fit are refused at each wrong place, on every gateway, and
+//! Tests of a topic's schema: a payload that does not fit is refused with every wrong place, on every gateway, and
 //! nothing is stored.
 
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ async fn a_payload_that_does_not_fit_is_refused_at_each_wrong_place_and_nothing_
     let other = gate.post("/api/v1/jobs", &json!({"topic": "other", "payload": 7})).await;
     assert_eq!(other.status, 202, "topics that were told nothing take anything");
 
-    // Item by item: who fits gets in.
+    // Each item is checked by itself: those that fit are accepted.
     let item = |payload: Value| json!({"topic": "mail", "payload": payload});
     let items = json!({"items": [item(json!({"to": "a"})), item(json!({"to": 1})), item(json!({"to": "b"}))]});
     let batch = gate.post("/api/v1/jobs/batch", &items).await;
@@ -56,7 +56,7 @@ async fn a_payload_that_does_not_fit_is_refused_at_each_wrong_place_and_nothing_
     assert_eq!(batch.json["items"][1]["error"]["errors"][0]["pointer"], "/items/1/payload/to");
     assert_eq!(gate.count_jobs().await, 4);
 
-    // A retry with another payload or topic is judged; one without is what was accepted.
+    // A retry with another payload or topic is checked. A retry without them uses what was accepted before.
     let id = other.json["id"].as_str().unwrap();
     assert_eq!(gate.post(&format!("/api/v1/jobs/{id}/cancel"), &json!({})).await.status, 200);
     let retry = async |overrides: Value| gate.post(&format!("/api/v1/jobs/{id}/retry"), &overrides).await;
@@ -125,7 +125,8 @@ async fn a_costly_judgement_holds_nobody_up() {
         }
         begun.elapsed()
     });
-    // Judged in time, or refused as too slow: never a hang, and the others went on.
+    // The payload is checked in time, or refused because the check takes too long. It never hangs, and other requests
+    // go on.
     assert!(matches!(judged.status.as_u16(), 202 | 503), "{}", judged.text);
     assert!(quick < Duration::from_secs(10), "{quick:?}");
     let many: Vec<Value> = (0..2_000).map(|n| json!({"not": {"const": n}})).collect();

@@ -1,4 +1,4 @@
-//! HTTP workers, with a stand-in for the scheduler that answers as the real one does.
+//! Tests of HTTP workers, with a stand-in for the scheduler that answers as the real one does.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 
 use crate::gate::Gate;
 
-/// Answers starts, extensions and results; dispatches when told. It has servers of its own: where several
-/// share what is asked, one whose test is over may have taken another's question with it.
+/// Answers starts, extensions and results, and dispatches jobs on request. It has servers of its own: on shared
+/// servers, a stand-in whose test has ended might take the questions of another test.
 struct StandIn {
     redis: RedisServer,
     nats: NatsServer,
@@ -40,12 +40,12 @@ impl StandIn {
         StandIn { redis, nats, flow, _tasks: tasks }
     }
 
-    /// A gateway beside it.
+    /// A gateway on the same servers.
     async fn gate(&self) -> Gate {
         Gate::over(&self.redis.url(), &self.nats.url(), &[]).await
     }
 
-    /// Moves a pending job onto its topic.
+    /// Dispatches pending jobs to their topic and offers them.
     async fn dispatch(&self, ids: &[JobId]) {
         for id in ids {
             let version = self.flow.store.read_one(*id, Fields::NONE).await.unwrap().unwrap().head.version;
@@ -54,7 +54,7 @@ impl StandIn {
         self.offer(ids).await;
     }
 
-    /// Offers them together as they are: on a busy topic that is `pending`.
+    /// Offers these jobs together in their current state, which is `pending` on a busy topic.
     async fn offer(&self, ids: &[JobId]) {
         let mut offers = Vec::new();
         for id in ids {
@@ -122,7 +122,7 @@ async fn extensions(flow: Arc<Flow>) {
     }
 }
 
-/// As a scheduler grants it: who asks for none gets the usual lease.
+/// The lease that a scheduler grants: the usual lease if the worker asks for none.
 fn granted(lease_ms: u32) -> Duration {
     Duration::from_millis(if lease_ms == 0 { 30_000 } else { lease_ms.into() })
 }
@@ -244,7 +244,7 @@ async fn a_waiting_worker_is_given_work_as_soon_as_it_is_there() {
     let began = tokio::time::Instant::now();
     let asked = lease("r1", "http.wait", 1, 20_000);
     let (leased, ()) = tokio::join!(gate.post("/api/v1/worker/lease", &asked), async {
-        // Time for the call to be waiting; were it late, it would still be given the job.
+        // Gives the call time to start waiting. If it is late, it still gets the job.
         tokio::time::sleep(Duration::from_millis(500)).await;
         scheduler.dispatch(&ids).await;
     });
@@ -312,7 +312,7 @@ async fn a_cancel_ends_a_waiting_extension_early() {
         json!({"worker_id": "w1", "wait_ms": 20_000, "items": [{"job_id": item["job_id"], "fence": item["fence"]}]});
     let began = tokio::time::Instant::now();
     let (held, cancelled) = tokio::join!(gate.post("/api/v1/worker/extend", &hold), async {
-        // Time for the call to be waiting; were it late, it would hear of the cancel all the same.
+        // Gives the call time to start waiting. If it is late, it still gets the cancel.
         tokio::time::sleep(Duration::from_millis(500)).await;
         gate.post(&format!("/api/v1/jobs/{}/cancel", ids[0]), &json!({"reason": "stop"})).await
     });
@@ -360,7 +360,7 @@ async fn extensions_with_much_progress_are_cut_to_what_the_bus_carries() {
     let ids = submit(&gate, "http.bulky", 24).await;
     scheduler.dispatch(&ids).await;
     let held = |item: &Value| json!({"job_id": item["job_id"], "fence": item["fence"], "progress": {"data": "x".repeat(60_000)}});
-    // They come in several messages, and a call may be answered before the last of them is there.
+    // The offers come in several messages, and a call may be answered before the last of them arrives.
     let mut items: Vec<Value> = Vec::new();
     for n in 0..ids.len() {
         let asked = lease(&format!("bulky{n}"), "http.bulky", ids.len() - items.len(), 5_000);

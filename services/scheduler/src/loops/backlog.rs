@@ -1,4 +1,4 @@
-//! Looks through the lanes this replica knows, and releases what waits where there is room.
+//! Looks through the routes this replica knows, and releases what waits where there is room.
 //!
 //! Starts, submits and heartbeats release at once; this finds what they missed: a backlog that a
 //! stopped replica left, a claim that lapsed. Every entry is claimed by a script, so any number of
@@ -7,17 +7,18 @@
 use std::{sync::Arc, time::Instant};
 
 use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_replica::{LoopOf, Member};
 
-use crate::{desk::Desk, survey};
+use crate::{context::Context, survey};
 
 /// The loop.
 pub(super) struct Backlog {
-    desk: Arc<Desk>,
+    context: Arc<Context>,
 }
 
-impl Backlog {
-    pub(super) fn new(desk: Arc<Desk>) -> Backlog {
-        Backlog { desk }
+impl LoopOf<Arc<Context>> for Backlog {
+    fn make(_: &Member, context: &Arc<Context>) -> Option<Backlog> {
+        Some(Backlog { context: context.clone() })
     }
 }
 
@@ -30,11 +31,11 @@ impl Loop for Backlog {
     type Lease = ();
 
     async fn run_once(&mut self, (): &(), _budget: Budget) -> anyhow::Result<Counts> {
-        self.desk.lanes.forget_idle(Instant::now());
-        let lanes = self.desk.lanes.all();
-        let waiting = survey::measure(&self.desk, &lanes).await;
+        self.context.routes.forget_idle(Instant::now());
+        let routes = self.context.routes.all();
+        let waiting = survey::measure(&self.context, &routes).await;
         let mut counts = Counts::none();
-        counts.add("lanes", lanes.len() as u64);
+        counts.add("lanes", routes.len() as u64);
         counts.add("waiting", waiting);
         Ok(counts)
     }

@@ -24,10 +24,11 @@ use muster_domain::{
     ids::SHARDS,
     job::{DISPATCHED_LOOK, PENDING_LOOK, QUEUED_LOOK, look, next_look},
 };
+use muster_replica::{LoopOf, Member};
 use muster_store::{DueHomes, Fields, LeaderLock, Lease, Record, Rescore};
 use muster_telemetry::{Counter, count};
 
-use crate::{desk::Desk, hints::RECONCILER};
+use crate::{context::Context, loop_names::RECONCILER};
 use acts::Plan;
 use view::View;
 
@@ -48,15 +49,15 @@ const HORIZON: Duration = Duration::from_secs(3600);
 
 /// The loop.
 pub(super) struct Reconciler {
-    desk: Arc<Desk>,
+    context: Arc<Context>,
     /// Where a pass begins: at the shard that the last one had in hand. A pass that runs out of time
     /// is gone on with, so that slow shards never starve those behind them.
     first: u8,
 }
 
-impl Reconciler {
-    pub(super) fn new(desk: Arc<Desk>) -> Reconciler {
-        Reconciler { desk, first: 0 }
+impl LoopOf<Arc<Context>> for Reconciler {
+    fn make(_: &Member, context: &Arc<Context>) -> Option<Reconciler> {
+        Some(Reconciler { context: context.clone(), first: 0 })
     }
 }
 
@@ -71,18 +72,19 @@ impl Loop for Reconciler {
 
     async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
         muster_flow::failpoint!("reconciler.begin");
-        let (view, counts) = (View::new(&self.desk), Counts::none());
-        let mut pass = Pass { desk: &self.desk, lease, view, counts, due_at: None, faults: 0 };
+        let (view, counts) = (View::new(&self.context), Counts::none());
+        let mut pass = Pass { context: &self.context, lease, view, counts, due_at: None, faults: 0 };
         let mut shards: Vec<u8> = (0..SHARDS).map(|n| (self.first + n) % SHARDS).collect();
         while !shards.is_empty() {
             if budget.spent() {
                 pass.due_in(Duration::ZERO);
                 break;
             }
-            let store = self.desk.store();
+            let store = self.context.store();
             // Nobody waits for a node that is known to be away.
-            let (there, away): (Vec<u8>, Vec<u8>) =
-                shards.into_iter().partition(|shard| !self.desk.silence.is_away(store.node_of_homes(*shard).as_ref()));
+            let (there, away): (Vec<u8>, Vec<u8>) = shards
+                .into_iter()
+                .partition(|shard| !self.context.lease_guard.is_away(store.node_of_homes(*shard).as_ref()));
             pass.faults += away.len() as u64;
             let dues = join_all(there.iter().map(|shard| store.due_homes(*shard, BATCH))).await;
             let read_at = Instant::now();
@@ -134,7 +136,7 @@ struct Moment {
 
 /// One pass over the shards.
 struct Pass<'a> {
-    desk: &'a Arc<Desk>,
+    context: &'a Arc<Context>,
     lease: &'a Lease,
     view: View<'a>,
     counts: Counts,
@@ -158,9 +160,9 @@ impl Pass<'_> {
         }
         self.check()?;
         let full = entries.len() == BATCH;
-        let store = self.desk.store();
+        let store = self.context.store();
         let (entries, mut out_of_reach): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|(id, _)| !self.desk.silence.is_away(store.node_of(*id).as_ref()));
+            entries.into_iter().partition(|(id, _)| !self.context.lease_guard.is_away(store.node_of(*id).as_ref()));
         let ids: Vec<JobId> = entries.iter().map(|(id, _)| *id).collect();
         let records = store.read(&ids, Fields::NONE).await;
         let (mut plan, mut orphans, mut unreadable) = (Plan::default(), Vec::new(), Vec::new());
@@ -205,7 +207,7 @@ impl Pass<'_> {
 
     /// Does what was planned, and re-scores. True if a job moved: it may be due again at once.
     async fn act(&mut self, plan: Plan, now: Moment) -> anyhow::Result<bool> {
-        let done = acts::carry_out(self.desk, self.lease, plan, now).await?;
+        let done = acts::carry_out(self.context, self.lease, plan, now).await?;
         for (action, n) in &done.counts {
             self.count(action, *n);
         }
@@ -220,7 +222,7 @@ impl Pass<'_> {
 
     /// Re-scores; what could not be stays due, and no other shard is kept waiting for it.
     async fn rescore(&mut self, rescores: &[Rescore], soonest: Duration) -> bool {
-        let done = self.desk.store().rescore_homes(self.lease, rescores).await.is_ok();
+        let done = self.context.store().rescore_homes(self.lease, rescores).await.is_ok();
         if done {
             self.due_in(soonest.max(TOGETHER));
         } else {
@@ -240,10 +242,10 @@ impl Pass<'_> {
             return Ok(false);
         }
         self.check()?;
-        let (store, now) = (self.desk.store(), Instant::now());
+        let (store, now) = (self.context.store(), Instant::now());
         let (mut waiting, mut gone) = (Vec::new(), Vec::new());
         for (job, read) in orphans {
-            match self.desk.silence.disturbed_for(store.node_of(job).as_ref(), now) {
+            match self.context.lease_guard.disturbed_for(store.node_of(job).as_ref(), now) {
                 Duration::ZERO => gone.push((job, read)),
                 after => waiting.push(Rescore { job, read, after }),
             }

@@ -20,6 +20,7 @@ use futures_util::future::join_all;
 use muster_bus::{RereadFrom, Subject, subjects};
 use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_domain::{JobId, Phase, Tenant, Time};
+use muster_replica::{LoopOf, Member};
 use muster_store::{Fields, KnownMark, LeaderLock, Lease, Record, RereadMark};
 use muster_telemetry::{Counter, count};
 use muster_wire::{
@@ -27,7 +28,7 @@ use muster_wire::{
     v1::{Cancel, Result as Report, Submit},
 };
 
-use crate::{desk::Desk, intake::Work, settle::Settle};
+use crate::{context::Context, intake::Work, settle::Settle};
 
 /// How far before the last moment at which all was whole something may have been lost.
 const BEFORE: Duration = Duration::from_secs(60);
@@ -43,7 +44,7 @@ const STAGES: [fn() -> Subject; 3] = [subjects::submit, subjects::cancel, subjec
 
 /// The loop.
 pub(super) struct Reread {
-    desk: Arc<Desk>,
+    context: Arc<Context>,
     pass: Option<Pass>,
 }
 
@@ -75,20 +76,23 @@ fn beginning(known: &RereadMark) -> RereadFrom {
     known.whole_at().map_or(RereadFrom::Start, |at| RereadFrom::Time(at.before(BEFORE)))
 }
 
-impl Reread {
-    pub(super) fn new(desk: Arc<Desk>) -> Reread {
-        Reread { desk, pass: None }
+impl LoopOf<Arc<Context>> for Reread {
+    fn make(_: &Member, context: &Arc<Context>) -> Option<Reread> {
+        Some(Reread { context: context.clone(), pass: None })
     }
+}
 
+impl Reread {
     /// A pass, if somebody may have forgotten something since the last look. Otherwise all is whole up to now.
     async fn look(&self, lease: &Lease) -> anyhow::Result<Option<Pass>> {
-        let store = self.desk.store();
+        let store = self.context.store();
         let known = store.reread_mark().await?;
         let met = store.lives().await?;
         // After the nodes: whatever came before somebody's new life is read.
-        let end = self.desk.bus().sys_end().await?;
+        let end = self.context.bus().sys_end().await?;
         let mark = known.mark.after(&met, end.at);
         if met.may_have_forgotten(&known.mark) {
+            self.tell_emptied().await?;
             let pass = Pass::new(known, mark, end.sequence);
             tracing::info!(
                 event = "reread",
@@ -104,13 +108,23 @@ impl Reread {
         Ok(None)
     }
 
+    /// Says in the log, and for the doctor, that Redis has none of the jobs that the bus remembers. The pass
+    /// makes these again; what is older than the stream is gone.
+    async fn tell_emptied(&self) -> anyhow::Result<()> {
+        if let Some(emptied) = self.context.flow.emptied().await? {
+            tracing::error!(event = "redis_emptied", detail = %emptied, "Redis lacks what the streams remember");
+            self.context.store().note_emptied(&emptied.to_string()).await?;
+        }
+        Ok(())
+    }
+
     /// The next messages of a pass, and what follows from them. False when there are no more.
     async fn step(&mut self, counts: &mut Counts) -> anyhow::Result<bool> {
         let Some(pass) = &mut self.pass else { return Ok(false) };
         let Some(subject) = STAGES.get(pass.stage) else { return Ok(false) };
         let mut reader = match pass.reader.take() {
             Some(reader) => reader,
-            None => self.desk.bus().reread(&subject(), pass.next, pass.until).await?,
+            None => self.context.bus().reread(&subject(), pass.next, pass.until).await?,
         };
         let messages = reader.next(MESSAGES).await?;
         let Some((last, _)) = messages.last() else {
@@ -121,7 +135,7 @@ impl Reread {
         let next = RereadFrom::Sequence(last + 1);
         let mut items = Items::default();
         messages.into_iter().for_each(|(_, body)| items.add(body));
-        pass.faulty |= !items.handle(&self.desk, counts).await;
+        pass.faulty |= !items.handle(&self.context, counts).await;
         (pass.next, pass.reader) = (next, Some(reader));
         Ok(true)
     }
@@ -135,7 +149,7 @@ impl Reread {
             return Ok(());
         }
         counts.add("passes", 1);
-        if !self.desk.store().move_reread_mark(lease, &pass.known, &pass.mark).await? {
+        if !self.context.store().move_reread_mark(lease, &pass.known, &pass.mark).await? {
             // Somebody did something to the mark meanwhile: what that means is seen at once.
             counts.due_in(Duration::ZERO);
         }
@@ -194,20 +208,20 @@ impl Items {
     }
 
     /// False if something was out of reach.
-    async fn handle(self, desk: &Desk, counts: &mut Counts) -> bool {
+    async fn handle(self, context: &Context, counts: &mut Counts) -> bool {
         let read = self.submits.len() + self.cancels.len() + self.results.len();
         counts.add("read", read as u64);
         let mut whole = true;
         for chunk in self.submits.chunks(BATCH) {
-            let done = desk.flow.recreate(chunk).await;
+            let done = context.flow.recreate(chunk).await;
             tell("reread_submit", done.made, counts);
             whole &= done.fault.is_none();
         }
         for chunk in self.cancels.chunks(BATCH) {
-            whole &= cancel_again(desk, chunk, counts).await;
+            whole &= cancel_again(context, chunk, counts).await;
         }
         for chunk in self.results.chunks(BATCH) {
-            whole &= settle_again(desk, chunk, counts).await;
+            whole &= settle_again(context, chunk, counts).await;
         }
         whole
     }
@@ -222,11 +236,11 @@ fn tell(action: &'static str, n: u64, counts: &mut Counts) {
 }
 
 /// The records of these items as far as they are there, and whether any was out of reach.
-async fn records<'a, T>(desk: &Desk, items: &'a [T], id: impl Fn(&T) -> &[u8]) -> (Vec<(&'a T, Record)>, bool) {
+async fn records<'a, T>(context: &Context, items: &'a [T], id: impl Fn(&T) -> &[u8]) -> (Vec<(&'a T, Record)>, bool) {
     let read = items.iter().filter_map(|item| Some((item, job_id(id(item)).ok()?)));
     let (items, ids): (Vec<&T>, Vec<JobId>) = read.unzip();
     let (mut found, mut whole) = (Vec::new(), true);
-    for (item, record) in items.into_iter().zip(desk.store().read(&ids, Fields::NONE).await) {
+    for (item, record) in items.into_iter().zip(context.store().read(&ids, Fields::NONE).await) {
         match record {
             Ok(Some(record)) if !record.deleted => found.push((item, record)),
             Ok(_) => {}
@@ -238,8 +252,8 @@ async fn records<'a, T>(desk: &Desk, items: &'a [T], id: impl Fn(&T) -> &[u8]) -
 }
 
 /// Cancels that were answered, of jobs that live all the same.
-async fn cancel_again(desk: &Desk, items: &[Cancel], counts: &mut Counts) -> bool {
-    let (found, mut whole) = records(desk, items, |item: &Cancel| &item.job_id).await;
+async fn cancel_again(context: &Context, items: &[Cancel], counts: &mut Counts) -> bool {
+    let (found, mut whole) = records(context, items, |item: &Cancel| &item.job_id).await;
     let lost = |item: &Cancel, record: &Record| {
         // Another job may have the id by now.
         !record.head.state().is_end() && Time(item.created_at) == record.head.created_at
@@ -247,7 +261,7 @@ async fn cancel_again(desk: &Desk, items: &[Cancel], counts: &mut Counts) -> boo
     let lost: Vec<_> = found.into_iter().filter(|(item, record)| lost(item, record)).collect();
     let cancels = lost.iter().filter_map(|(item, record)| {
         let tenant = Tenant::parse(&item.tenant).ok()?;
-        Some(async move { desk.flow.cancel(&tenant, record.id, &item.reason).await })
+        Some(async move { context.flow.cancel(&tenant, record.id, &item.reason).await })
     });
     let done = join_all(cancels).await;
     tell("reread_cancel", done.iter().filter(|done| done.is_ok()).count() as u64, counts);
@@ -256,8 +270,8 @@ async fn cancel_again(desk: &Desk, items: &[Cancel], counts: &mut Counts) -> boo
 }
 
 /// Results of attempts that still run, by their records.
-async fn settle_again(desk: &Desk, items: &[Report], counts: &mut Counts) -> bool {
-    let (found, whole) = records(desk, items, |item: &Report| &item.job_id).await;
+async fn settle_again(context: &Context, items: &[Report], counts: &mut Counts) -> bool {
+    let (found, whole) = records(context, items, |item: &Report| &item.job_id).await;
     let runs = |item: &Report, record: &Record| {
         matches!(record.head.phase, Phase::Running { .. }) && record.head.fence == item.fence
     };
@@ -266,7 +280,7 @@ async fn settle_again(desk: &Desk, items: &[Report], counts: &mut Counts) -> boo
         return whole;
     }
     let n = lost.len();
-    let failed = Settle::handle(desk, lost, true).await;
+    let failed = Settle::handle(context, lost, true).await;
     tell("reread_result", n.saturating_sub(failed.len()) as u64, counts);
     whole && failed.is_empty()
 }

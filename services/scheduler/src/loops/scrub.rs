@@ -12,11 +12,12 @@ use std::{
 };
 
 use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_replica::{LoopOf, Member};
 use muster_store::{LeaderLock, Lease, ScrubPass, ScrubWalk, Scrubbed};
 use muster_telemetry::{Counter, count};
 use tokio::sync::watch;
 
-use crate::desk::Desk;
+use crate::context::Context;
 
 /// Records of one step. Without a reason to hurry a tick makes one step.
 const BATCH: usize = 500;
@@ -25,25 +26,28 @@ const AFTER_A_FAULT: Duration = Duration::from_secs(1);
 
 /// The loop.
 pub(super) struct Scrub {
-    desk: Arc<Desk>,
+    context: Arc<Context>,
     walk: ScrubWalk,
     topology: watch::Receiver<u64>,
     /// What the pass under way has found so far.
     found: ScrubPass,
 }
 
-impl Scrub {
-    pub(super) fn new(desk: Arc<Desk>) -> Scrub {
-        let topology = desk.store().router().topology();
-        Scrub { desk, walk: ScrubWalk::new(), topology, found: ScrubPass::default() }
+impl LoopOf<Arc<Context>> for Scrub {
+    fn make(_: &Member, context: &Arc<Context>) -> Option<Scrub> {
+        let topology = context.store().router().topology();
+        Some(Scrub { context: context.clone(), walk: ScrubWalk::new(), topology, found: ScrubPass::default() })
     }
+}
 
+impl Scrub {
     /// One step, and what follows from it.
     async fn step(&mut self, lease: &Lease, counts: &mut Counts) -> anyhow::Result<Scrubbed> {
-        let done = self.desk.store().scrub(lease, &mut self.walk, BATCH).await?;
+        let done = self.context.store().scrub(lease, &mut self.walk, BATCH).await?;
         counts.add("scanned", done.scanned);
         let put_back = [
             ("scrub_home", done.homes),
+            ("scrub_late", done.late),
             ("scrub_queued", done.queued),
             ("scrub_listing", done.listings),
             ("scrub_stray", done.strays),
@@ -52,24 +56,29 @@ impl Scrub {
             counts.add(action, n);
             if n > 0 {
                 count(Counter::Reconciled, &[("action", action)], n);
-                tracing::warn!(event = "scrubbed", action, n, "an index had lost entries; they are put back");
+                tracing::warn!(
+                    event = "scrubbed",
+                    action,
+                    n,
+                    "an index had lost entries or had them at the wrong place; they are put right"
+                );
             }
         }
         if done.unreadable > 0 {
             counts.add("unreadable", done.unreadable);
         }
         if let Some(soonest) = done.soonest {
-            self.desk.hints.due_in(&self.desk.loops, self.desk.bus(), soonest).await;
+            self.context.hints.due_in(&self.context.loops, self.context.bus(), soonest).await;
         }
         for (tenant, line) in &done.lines {
             // Its use alone has it surveyed, and what waits there released.
-            self.desk.lanes.line(tenant, line);
+            self.context.routes.of_line(tenant, line);
         }
         self.found.scanned += done.scanned;
-        self.found.homeless += done.homes.saturating_sub(done.unfinished);
+        self.found.homeless += done.homes.saturating_sub(done.unfinished) + done.late;
         if done.passed {
-            let pass = ScrubPass { at: self.desk.store().now().0, ..std::mem::take(&mut self.found) };
-            self.desk.store().put_scrub_pass(lease, &pass).await?;
+            let pass = ScrubPass { at: self.context.store().now().0, ..std::mem::take(&mut self.found) };
+            self.context.store().put_scrub_pass(lease, &pass).await?;
         }
         Ok(done)
     }

@@ -8,18 +8,19 @@ use std::{sync::Arc, time::Duration};
 
 use muster_bus::{ConsumerSpec, subjects};
 use muster_chassis::{Budget, Counts, Loop, Safety};
+use muster_replica::{LoopOf, Member};
 use muster_store::{LeaderLock, Lease};
 
-use crate::desk::Desk;
+use crate::context::Context;
 
 /// The loop.
 pub(super) struct Streams {
-    desk: Arc<Desk>,
+    context: Arc<Context>,
 }
 
-impl Streams {
-    pub(super) fn new(desk: Arc<Desk>) -> Streams {
-        Streams { desk }
+impl LoopOf<Arc<Context>> for Streams {
+    fn make(_: &Member, context: &Arc<Context>) -> Option<Streams> {
+        Some(Streams { context: context.clone() })
     }
 }
 
@@ -34,7 +35,7 @@ impl Loop for Streams {
     type Lease = Lease;
 
     async fn run_once(&mut self, lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
-        let bus = self.desk.bus();
+        let bus = self.context.bus();
         bus.ensure_streams().await?;
         for subject in [subjects::submit(), subjects::result(), subjects::cancel()] {
             // Asking after a consumer makes it if it is missing.

@@ -15,7 +15,7 @@ use muster_wire::{
     v1::{Failed, Release, Result as Report, Slot, Success, result},
 };
 
-use crate::lanes::{Lane, Lanes};
+use crate::route_state::{RouteState, RouteStates};
 
 /// Results beyond this are not kept.
 const MAX_RESULT: usize = 256 * 1024;
@@ -41,7 +41,7 @@ pub(super) struct Read {
     /// Its place in the batch.
     pub(super) place: usize,
     pub(super) id: JobId,
-    pub(super) lane: Arc<Lane>,
+    pub(super) route: Arc<RouteState>,
     pub(super) fence: u64,
     pub(super) worker: String,
     pub(super) kind: Kind,
@@ -57,13 +57,13 @@ pub(super) struct Read {
 
 impl Read {
     /// Reads it, or gives it back with the reason.
-    pub(super) fn new(lanes: &Lanes, place: usize, item: Report) -> Result<Read, (Box<Report>, String)> {
+    pub(super) fn new(routes: &RouteStates, place: usize, item: Report) -> Result<Read, (Box<Report>, String)> {
         let id = match job_id(&item.job_id) {
             Ok(id) => id,
             Err(fault) => return Err((Box::new(item), fault.to_string())),
         };
-        let lane = match lanes.lane(&item.tenant, &item.topic) {
-            Ok(lane) => lane,
+        let route = match routes.route(&item.tenant, &item.topic) {
+            Ok(route) => route,
             Err(fault) => return Err((Box::new(item), fault.to_string())),
         };
         let kind = match item.kind {
@@ -73,7 +73,7 @@ impl Read {
             None => return Err((Box::new(item), "a result that says nothing".to_owned())),
         };
         let Report { fence, worker, slot, traceparent, .. } = item;
-        Ok(Read { place, id, lane, fence, worker, kind, error_code: None, slot, traceparent, told_of: None })
+        Ok(Read { place, id, route, fence, worker, kind, error_code: None, slot, traceparent, told_of: None })
     }
 }
 
@@ -220,12 +220,12 @@ mod tests {
         let step = |code: &str, fence: u64, now: Time| {
             let failure = (&JobError::new(code, "", true)).into();
             let kind = Kind::Failed(Failed { failure: Some(failure), retry_in_ms: None });
-            let (lanes, _pokes) = Lanes::new(Arc::default());
-            let lane = lanes.lane("default", "t").unwrap();
+            let (routes, _pokes) = RouteStates::new(Arc::default());
+            let route = routes.route("default", "t").unwrap();
             let mut read = Read {
                 place: 0,
                 id: record.id,
-                lane,
+                route,
                 fence,
                 worker: String::new(),
                 kind,

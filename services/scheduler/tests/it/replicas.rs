@@ -41,6 +41,23 @@ async fn a_graceful_stop_hands_leadership_over_within_a_second() {
 }
 
 #[tokio::test]
+async fn a_replica_that_listens_everywhere_announces_where_others_reach_it() {
+    let stack = Stack::without_scheduler().await;
+    let _everywhere = stack.scheduler_with("s1", &[("--admin-addr", "0.0.0.0:9099")]).await;
+    let settings = [("--admin-addr", "[::]:9099"), ("--advertise-addr", "replica-2.example")];
+    let _told = stack.scheduler_with("s2", &settings).await;
+    let _one = stack.scheduler_with("s3", &[("--admin-addr", "127.0.0.1:9098")]).await;
+    // Redis and NATS of this test are on loopback.
+    let wanted = [("s1", "127.0.0.1:9099"), ("s2", "replica-2.example:9099"), ("s3", "127.0.0.1:9098")];
+    until(SOON, "each to announce its address", async || {
+        let replicas = stack.store().replicas().await.unwrap();
+        let told: Vec<_> = replicas.iter().map(|it| (it.instance.as_str(), it.admin.as_str())).collect();
+        (told == wanted).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn jobs_go_on_when_one_of_two_schedulers_stops() {
     let stack = Stack::without_scheduler().await;
     let first = stack.scheduler("s1").await;

@@ -65,6 +65,42 @@ async fn a_lost_shard_of_homes_is_put_back_and_its_jobs_run() {
 }
 
 #[tokio::test]
+async fn homes_due_in_the_far_future_are_brought_nearer_and_their_jobs_run() {
+    let stack = Stack::without_scheduler().await;
+    stack.scrubbing("s1", "1s").await;
+    let late = submit_in(&stack, 3, Some(When::In(6 * S)), 20).await;
+    let kept = submit_in(&stack, 3, Some(When::In(3600 * S)), 5).await;
+    for id in late.iter().chain(&kept) {
+        stack.reaches(*id, State::Scheduled, SOON).await;
+    }
+    // A job is seen scheduled before its home is forwarded.
+    until(SOON, "the homes to be in their places", async || {
+        for id in &late {
+            let due = stack.store().home_of(*id).await.unwrap()?;
+            (due.remaining(stack.store().now()) < 10 * S).then_some(())?;
+        }
+        Some(())
+    })
+    .await;
+    let stands = stack.store().home_of(kept[0]).await.unwrap();
+    let year_2036 = "2082758400000000";
+    for id in &late {
+        let id = id.to_string();
+        assert_eq!(stack.redis.cli(&["ZADD", "muster:due:job:3", "XX", "CH", year_2036, &id]).await, "1");
+    }
+    let worker = Worker::on(&stack, "w1", "t").await;
+    for _ in &late {
+        let attempt = worker.start_next(SOON).await;
+        assert!(late.contains(&attempt.job));
+        worker.succeed(&attempt, "1").await;
+    }
+    for id in &late {
+        assert_eq!(stack.ends(*id, State::Succeeded, SOON).await.head.attempt, 1);
+    }
+    assert_eq!(stack.store().home_of(kept[0]).await.unwrap(), stands, "a home that is due in time stays");
+}
+
+#[tokio::test]
 async fn all_indexes_lost_at_once_lose_no_job_and_run_none_twice() {
     let stack = Stack::without_scheduler().await;
     stack.scrubbing("s1", "1s").await;

@@ -1,14 +1,15 @@
-//! Releasing a queued job, or one that stands in line: `scheduler/backlog.rs` on both schedulers,
-//! with the look that puts entries back, and `admit_anew` of `scheduler/slots.rs`, which moves a queued job
-//! under its entry.
+//! Releasing a queued job, or a pending job in the backlog: `scheduler/backlog.rs` on both schedulers, with the look
+//! that puts entries back, and `admit_anew` of `scheduler/slots.rs`, which changes a queued job while its entry
+//! exists.
 //!
-//! Order: claim the head, `apply(dispatch)` by the entry's version, `offer`, `forward_homes`,
-//! `remove_queued`; or, of a job that stands as it was accepted, claim, `offer`, `remove_queued`. An entry is a job and the version at which it was queued. Who finds the job queued
-//! under another version adds the entry of that one, then removes the older. Its home is near (a
-//! look comes within 30 s) or far (a quarter of an hour): only a re-score by compare makes it far,
-//! and a state that only a far look could heal counts as lost here, but for a dispatched job whose entry a
-//! failover lost before its releaser died, too. [`super::rounds`] has two jobs. Abstracts from: other jobs in
-//! the queue, windows, and the rest of the job's life, which takes one step each.
+//! Order: claim the head, `apply(dispatch)` by the entry's version, `offer`, `forward_homes`, `remove_queued`. For a
+//! job that has not changed since it was accepted: claim, `offer`, `remove_queued`. An entry is a job and the version
+//! at which it was queued. A scheduler that finds the job queued under another version adds the entry of that
+//! version, then removes the older one. The job's home is near (a look comes within 30 s) or far (a quarter of an
+//! hour). Only a re-score by comparison makes it far. A state that only a far look could heal counts as lost here,
+//! with one exception: a dispatched job whose entry was lost in a failover before its releaser died too.
+//! [`super::rounds`] has two jobs. Abstracts from: other jobs in the queue, windows, and the rest of the job's life,
+//! which takes one step each.
 
 use muster_domain::{Event, Outcome, State};
 use stateright::Property;
@@ -23,22 +24,22 @@ pub(crate) const QUEUED_FOUND: &str =
 pub(crate) const PENDING_NEAR: &str = "a pending job is looked at soon, whether it stands in line or not";
 pub(crate) const OFFER_FOUND: &str = "an offer that was not made is found by an entry or a look";
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// A member is the job alone.
+    /// A member is the job without its version.
     NoVersion,
-    /// Who finds the job dispatched by somebody else just removes the entry.
+    /// A scheduler that finds the job dispatched by another scheduler only removes the entry.
     LoserRemoves,
-    /// The entry is removed, then the home is forwarded.
+    /// The entry is removed before the home is forwarded.
     RemovesBeforeForward,
     /// The head is popped instead of claimed.
     Pops,
-    /// Who finds the job queued under another version just removes the entry.
+    /// A scheduler that finds the job queued under another version only removes the entry.
     DropsOlder,
 }
 
-/// How many faults there may be, of any kinds.
+/// The model, and how many faults of any kind may happen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backlog {
     pub(crate) faults: u8,
@@ -54,20 +55,21 @@ impl Backlog {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Hand {
     Idle,
-    /// Held: the entry of this version is to be added.
+    /// The job is held: the entry of this version is to be added.
     Enqueue {
         entry: Age,
     },
-    /// Has found that the slot was taken under this version long ago.
+    /// The scheduler has found that the slot was taken under this version long ago.
     AdmitAnew {
         version: Age,
     },
-    /// Has found the job queued under another version than this entry's: that one is to be added first.
+    /// The scheduler has found the job queued under another version than this entry's: the entry of that version is
+    /// to be added first.
     Renew {
         entry: Age,
         to: Age,
     },
-    /// Has claimed this entry.
+    /// The scheduler has claimed this entry.
     Claimed {
         entry: Age,
     },
@@ -83,20 +85,21 @@ pub(crate) enum Hand {
     Remove {
         entry: Age,
     },
-    /// Has read that the job stands as it was accepted: offers it under the entry's own version.
+    /// The scheduler has read that the job has not changed since it was accepted: it offers it under the entry's own
+    /// version.
     OfferAsItIs {
         entry: Age,
     },
-    /// Has looked at the queued job: puts the entry back.
+    /// The scheduler has looked at the queued job: it puts the entry back.
     PutBack {
         entry: Age,
         read: bool,
     },
-    /// `read`: the home's score is the one that was read.
+    /// `read`: the home's score is still the one that was read.
     Rescore {
         read: bool,
     },
-    /// Has looked at a lost offer.
+    /// The scheduler has looked at a lost offer.
     Reoffer {
         version: Age,
     },
@@ -137,13 +140,13 @@ impl Hand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Topic {
     record: Record,
-    /// Entries, and which of them are claimed.
+    /// The entries, and which of them are claimed.
     entries: Ages,
     claims: Ages,
     offers: Ages,
     near: bool,
     hands: [Hand; 2],
-    /// A failover lost the entry; scrub or the next look puts it back.
+    /// A failover lost the entry; the scrub or the next look puts it back.
     entry_lost: bool,
     faults: u8,
 }
@@ -228,9 +231,9 @@ impl Backlog {
             }
             Hand::Claimed { entry } => {
                 let mut to = *w;
-                // Who stood in line is looked at as a pending job is: soon.
+                // A pending job in the backlog has a near look, as all pending jobs have.
                 let lined = w.record.state == State::Pending;
-                // Without a version in the member, the record's own is all there is to compare.
+                // Without a version in the member, only the record's own version can be compared.
                 let seen = if bare && w.record.state == State::Queued { Age::Now } else { entry };
                 let outcome = to.apply(bare, Event::Dispatch, Seen::Version(seen));
                 let entry = if outcome == Outcome::Applied && !bare { entry.older() } else { entry };
@@ -332,7 +335,7 @@ impl Backlog {
             to.hands[place] = Hand::Claimed { entry };
             push("claim_queued", to);
         }
-        // Whoever took a slot under this version had claimed its entry.
+        // A scheduler that took a slot under this version had claimed its entry.
         let waits = matches!(w.record.state, State::Queued | State::Pending);
         if waits && w.entries.has(Age::Now) && !bare {
             let mut to = *w;
@@ -365,7 +368,8 @@ impl Backlog {
                 }
             }
             State::Dispatched if w.entry_lost && !w.near => {
-                // Its releaser died before the offer, and what led to it is gone: that alone waits for a far look.
+                // The releaser died before the offer, and the entry that led to the job is gone: only this case waits
+                // for a far look.
                 let mut to = *w;
                 to.forward();
                 to.entry_lost = false;
@@ -419,7 +423,7 @@ impl Backlog {
                 fault("gateway", "apply(cancel)", to);
                 if w.entries.has(Age::Now) && !bare {
                     let (entries, claims) = (w.entries.without(Age::Now), w.claims.without(Age::Now));
-                    // Of one who only stood in line nothing says that it is missing, and nothing needs to.
+                    // Nothing shows that the entry of a pending job is missing, and nothing needs to.
                     let entry_lost = w.record.state == State::Queued;
                     fault("Redis", "fails over and loses the entry", Topic { entries, claims, entry_lost, ..*w });
                 }

@@ -1,24 +1,24 @@
-//! Two jobs in the same messages, and both schedulers at them: batches of submits and results, looks,
-//! cancels, and two workers that may each have both.
+//! Two jobs in the same messages, handled by both schedulers: batches of submits and results, looks, cancels, and two
+//! workers that may each hold both jobs.
 //!
-//! Knows: `scheduler/intake.rs` (a first delivery is handled as a whole, together with whatever else was
-//! fetched; a later one item by item; acked only after everything in it is done, and only what failed is
-//! published again), what `dispatch.rs` and `settle.rs` do with a batch, write by write, of which any
-//! one item may fail for itself, and `flow::finish` of several ends at once.
+//! Knows: `scheduler/intake.rs` (a first delivery is handled as a whole, together with everything else that was
+//! fetched; a later delivery item by item; a delivery is acked only after everything in it is done, and only items
+//! that failed are published again), what `dispatch.rs` and `settle.rs` do with a batch, write by write, where each
+//! item may fail separately, and `flow::finish` of several ends at once.
 //!
-//! What is reduced, and why nothing is missed:
-//! - The two jobs are alike, and so are the hands and the workers: of all states that differ by who is
-//!   who, one is explored.
-//! - What can never match again is gone at once: an item of a submit that is two versions old, an offer
-//!   of another version, a report under another fence. All that comes of it is `stale` or `gone`.
-//! - A look reads and applies in one step. Had the record moved in between, its compare would fail;
+//! Reductions, and why they miss nothing:
+//! - The two jobs are alike, and so are the hands and the workers. Of all states that differ only by which is which,
+//!   one is explored.
+//! - Items that can never match again are dropped at once: an item of a submit that is two versions old, an offer of
+//!   another version, a report under another fence. They only ever yield `stale` or `gone`.
+//! - A look reads and applies in one step. If the record changed in between, its comparison would fail;
 //!   [`super::life`] takes both steps.
-//! - Offers stand for each job alone: who starts one of a shared message leaves the other's where it is.
-//!   [`super::pair`] has shared messages, their ages and what follows from the oldest.
-//! - A message is lost, and a lease over, when nobody has it: to be wrong about that is a fault. How
-//!   silence is proven is [`super::pair`]'s, how homes are scored [`super::homes`]'s.
-//! - That a handler fails is counted among the faults, so that a way on does not depend on it; a job
-//!   whose attempt is lost or fails has its second one.
+//! - Each job has offers of its own: a worker that starts one job of a shared message leaves the other's offer in
+//!   place. [`super::pair`] has shared messages, their ages and what follows from the oldest.
+//! - A message is lost when no process has it, and a lease is over when no worker holds it: a wrong belief about that
+//!   is a fault. [`super::pair`] covers how silence is proven, and [`super::homes`] how homes are scored.
+//! - A handler that fails counts as a fault, so that no path to the end depends on it. A job whose attempt is lost or
+//!   fails gets its second attempt.
 
 #[path = "batches/intake.rs"]
 mod intake;
@@ -44,47 +44,47 @@ pub(crate) const FIRST_WORD: &str = "what a worker said first of each job, and t
 pub(crate) const HAS_HOME: &str = "a job that lives has its home, whatever became of its neighbour";
 pub(crate) const EFFECTS_FIRST: &str = "either home leaves after the effects of its job's end";
 
-/// What can go wrong, or is at least nothing that a way on may depend on.
+/// What can go wrong, and other events that no path to the end may depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A scheduler dies between two writes, or a worker with all it has.
+    /// A scheduler dies between two writes, or a worker dies with everything that it holds.
     Crash,
-    /// The script of one item is applied, its answer is lost.
+    /// The script of one item is applied, but its answer is lost.
     LostReply,
-    /// One item of a batch is not served, or the bus or the store does not answer a batch.
+    /// One item of a batch fails, or the bus or the store does not answer a batch.
     Refused,
-    /// A message is delivered again though its first taker lives.
+    /// A message is delivered again although its first receiver is alive.
     Redelivery,
-    /// Every stream is empty.
+    /// Every stream loses its messages.
     Wipe,
-    /// A lease runs out though its worker lives.
+    /// A lease expires although its worker is alive.
     Expiry,
-    /// Something on its way is taken for lost.
+    /// A message that is still on its way is taken for lost.
     Haste,
     /// A handler fails.
     Failure,
-    /// Somebody cancels.
+    /// A client cancels the job.
     Cancel,
 }
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// A delivery is acked though an item of it failed.
+    /// A delivery is acked although an item of it failed.
     AcksDespiteFailure,
-    /// Of a delivery that came before, what failed is not published again.
+    /// The failed items of a repeated delivery are not published again.
     ForgetsWhatFailed,
-    /// The homes of a whole batch leave when one of its jobs has ended.
+    /// The homes of a whole batch are removed when one of its jobs has ended.
     DropsAllHomes,
-    /// Who hears `already` believes that the effects are done.
+    /// A scheduler that gets `already` believes that the effects are done.
     EffectsOnce,
-    /// Whoever asks for a job that runs hears `go`.
+    /// Every worker that asks for a running job gets `go`.
     StartForAnybody,
-    /// A report is written without a look at what the record says.
+    /// A report is written without checking the record.
     WritesBlindly,
-    /// An attempt that was lost is not counted.
+    /// A lost attempt is not counted.
     LostIsFree,
-    /// Nobody looks at homes.
+    /// No scheduler looks at homes.
     NobodyLooks,
 }
 
@@ -101,7 +101,7 @@ impl Batches {
     }
 }
 
-/// Which jobs, of two.
+/// A set of the two jobs.
 type Jobs = [bool; 2];
 const NONE: Jobs = [false; 2];
 
@@ -118,13 +118,13 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Stage {
     Apply,
-    /// What was dispatched is to be offered.
+    /// The dispatched jobs are to be offered.
     Offer,
-    /// The effects of what has ended are to be done, then the homes removed.
+    /// The effects of the ended jobs are to be done, then their homes removed.
     Finish,
     Drop,
     Close,
-    /// What failed is published again; the old delivery is to be acked.
+    /// The failed items were published again; the old delivery is to be acked.
     Ack,
 }
 
@@ -133,7 +133,7 @@ enum Stage {
 struct Batch {
     kind: Kind,
     message: Message,
-    /// Both items, each with a delivery of its own.
+    /// The two items came in separate deliveries.
     apart: bool,
     stage: Stage,
     todo: Jobs,
@@ -142,7 +142,7 @@ struct Batch {
     failed: Jobs,
 }
 
-/// What a scheduler, or a gateway that cancels, has under way.
+/// What a scheduler, or a gateway that cancels, is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Hand {
     Idle,
@@ -167,24 +167,24 @@ enum Hand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Part {
     None,
-    /// Its start was not answered: it asks again.
+    /// The start was not answered: the worker asks again.
     Asks,
     Runs,
     Holds(Report),
 }
 
 impl Part {
-    /// Whether its worker believes to hold the record's fence.
+    /// Whether the worker believes that it holds the record's fence.
     fn holds(self) -> bool {
         matches!(self, Part::Runs | Part::Holds(_))
     }
 }
 
-/// What is left of a job's end.
+/// What is still to be done for a job's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Left {
     All,
-    /// The effects are done, the home is there.
+    /// The effects are done, the home still exists.
     Home,
     Nothing,
 }
@@ -194,7 +194,7 @@ pub(crate) struct World {
     records: [Record; 2],
     left: [Left; 2],
     submits: Stream,
-    /// An offer of the record's version stands.
+    /// There is an offer of the record's version.
     offers: Jobs,
     results: Stream,
     hands: [Hand; 2],
@@ -208,7 +208,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `job/apply`, and what it means to everybody who holds a version or a fence.
+    /// `job/apply`, and its effect on all holders of a version or a fence.
     fn apply(&mut self, job: usize, event: Event, seen: Seen) -> Outcome {
         let record = &mut self.records[job];
         let ran = record.running();
@@ -265,12 +265,12 @@ impl World {
         }
     }
 
-    /// Whether a batch under way has this job's submit or result.
+    /// Whether a running batch has this job's submit or result.
     fn in_hand(&self, kind: Kind, job: usize) -> bool {
         self.hands.iter().any(|hand| matches!(hand, Hand::Batch(b) if b.kind == kind && b.message.of[job] != 0))
     }
 
-    /// One of all states that differ only in what nobody can tell.
+    /// One representative of all states that no process can tell apart.
     fn canonical(mut self) -> World {
         for job in 0..2 {
             let asked = self.workers.iter().any(|parts| parts[job] == Part::Asks);
@@ -301,7 +301,7 @@ impl World {
         self
     }
 
-    /// The same with the jobs the other way round.
+    /// The same state with the two jobs swapped.
     fn swapped(mut self) -> World {
         self.records.swap(0, 1);
         self.left.swap(0, 1);
@@ -326,7 +326,7 @@ impl World {
     }
 }
 
-/// Collects what can happen next.
+/// Collects the possible next steps.
 struct Steps<'a> {
     batches: &'a Batches,
     world: World,
@@ -359,7 +359,7 @@ impl Steps<'_> {
 
     fn hands(&mut self) {
         for place in 0..2 {
-            // Two that are alike do the same.
+            // Two equal hands have the same steps.
             if place == 1 && self.world.hands[0] == self.world.hands[1] {
                 continue;
             }
@@ -378,7 +378,7 @@ impl Steps<'_> {
 impl Protocol for Batches {
     type State = World;
 
-    /// Both are accepted, in one group.
+    /// Both jobs were accepted, in one group.
     fn begins(&self) -> Vec<World> {
         let world = World {
             records: [Record::created(); 2],

@@ -1,11 +1,10 @@
-//! Runs a protocol through `stateright` and looks for dead ends.
+//! Runs a protocol through `stateright` and searches for dead ends.
 //!
-//! Knows: nothing of jobs. Promises: every reachable state is visited by stateright's checker, its
-//! laws (`always`) and sights (`sometimes`) are judged there; while it explores, every step is
-//! written down, and afterwards a walk backwards over the steps that are no faults finds the
-//! states from which no goal can be reached. That is "EF goal", which stateright's `eventually`
-//! cannot say: a lost reply may be followed by another for ever, but whatever happened so far,
-//! there must be a way on. Leaves to others: what the states mean.
+//! Knows: nothing about jobs. Promises: stateright's checker visits every reachable state and checks the laws
+//! (`always`) and sights (`sometimes`) there. During the exploration every step is recorded. Afterwards a backward
+//! walk over the steps that are not faults finds the states from which no goal can be reached. This is the property
+//! `EF goal`, which stateright's `eventually` cannot express: a lost reply may be followed by another for ever, but
+//! from every state there must be a path to an end. Leaves to others: the meaning of the states.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,36 +15,36 @@ use std::{
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
-/// The law that no list of laws has to name.
+/// The law that holds for every protocol without being listed.
 pub(crate) const NO_DEAD_END: &str = "from every state an end can be reached without a fault";
 
-/// A protocol: where it begins, what can happen next, what must hold.
+/// A protocol: its initial states, its steps, and its laws.
 pub(crate) trait Protocol: Send + Sync + Sized + 'static {
     type State: Clone + Eq + Hash + Debug + Send + Sync + 'static;
 
-    /// Where it begins.
+    /// The initial states.
     fn begins(&self) -> Vec<Self::State>;
 
-    /// Everything that can happen next. A step that changes nothing is left out by the caller.
+    /// Every possible next step. The caller leaves out steps that change nothing.
     fn steps(&self, state: &Self::State) -> Vec<Step<Self::State>>;
 
-    /// Whether this is how a job's story may end.
+    /// Whether a job's life may end in this state.
     fn is_goal(&self, state: &Self::State) -> bool;
 
-    /// What always holds, and what must be seen for the rest to mean anything.
+    /// What must always hold, and what must be seen for the rest to mean anything.
     fn laws(&self) -> Vec<Property<Checked<Self>>>;
 }
 
-/// One thing that can happen.
+/// One possible step.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Step<S> {
-    /// Who.
+    /// The process that takes the step.
     pub(crate) who: &'static str,
-    /// Does what, by the name of the function that does it.
+    /// What the process does, named after the function that does it.
     pub(crate) what: &'static str,
-    /// A crash, a loss, or whatever else no way on may depend on.
+    /// A crash, a loss, or any other step that no path to the end may depend on.
     pub(crate) fault: bool,
-    /// Where it leads.
+    /// The state that the step leads to.
     pub(crate) to: S,
 }
 
@@ -69,7 +68,7 @@ impl<S> Debug for Step<S> {
     }
 }
 
-/// A protocol as stateright sees it, with a note of every step that was taken.
+/// A protocol as stateright sees it, with a record of every step that was taken.
 pub(crate) struct Checked<P: Protocol> {
     pub(crate) protocol: P,
     graph: Mutex<Graph<P::State>>,
@@ -103,7 +102,7 @@ impl<P: Protocol> Model for Checked<P> {
     }
 }
 
-/// Mixes quickly and not well: states come from nobody who means harm, and there are millions.
+/// A fast hash of moderate quality: the states are not chosen by an attacker, and there are millions of them.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -137,15 +136,15 @@ impl Hasher for Mix {
     }
 }
 
-/// Every state that was seen and how one leads to another.
+/// Every visited state, and the steps between them.
 struct Graph<S> {
     ids: HashMap<S, u32, BuildHasherDefault<Mix>>,
     goal: Vec<bool>,
-    /// How each state was first reached. None for a beginning.
+    /// How each state was first reached. `None` for an initial state.
     parent: Vec<Option<(u32, &'static str, &'static str)>>,
-    /// Steps that are no faults.
+    /// The steps that are not faults.
     ways: Vec<(u32, u32)>,
-    /// The state that the last step left: the next one mostly leaves it too.
+    /// The state that the last step left: most often the next step leaves it too.
     left: Option<(S, u32)>,
 }
 
@@ -185,7 +184,7 @@ impl<S: Clone + Eq + Hash> Graph<S> {
         }
     }
 
-    /// The first state that was found from which no goal can be reached.
+    /// The first visited state from which no goal can be reached.
     fn dead_end(&self) -> Option<u32> {
         let mut first = vec![0_usize; self.parent.len() + 1];
         for (_, to) in &self.ways {
@@ -224,18 +223,18 @@ impl<S: Clone + Eq + Hash> Graph<S> {
     }
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug)]
 pub(crate) struct Verdict {
-    /// Different states.
+    /// The number of different states.
     pub(crate) states: usize,
-    /// Laws that were broken, each with the steps that led there.
+    /// The broken laws, each with the steps that led there.
     pub(crate) broken: BTreeMap<&'static str, Vec<String>>,
-    /// What should have been seen and was not.
+    /// The sights that were not seen.
     pub(crate) unseen: Vec<&'static str>,
 }
 
-/// Explores until everything was seen, or the `wanted` law was broken.
+/// Explores until every state was visited, or the `wanted` law is broken.
 fn explore<P: Protocol>(protocol: P, wanted: Option<&'static str>) -> Verdict {
     let model = Checked { protocol, graph: Mutex::new(Graph::new()) };
     for begin in model.init_states() {
@@ -243,7 +242,7 @@ fn explore<P: Protocol>(protocol: P, wanted: Option<&'static str>) -> Verdict {
     }
     let until = match wanted {
         Some(law) if law != NO_DEAD_END => HasDiscoveries::AllOf(BTreeSet::from([law])),
-        // Sights alone never end it: a law that holds is never discovered.
+        // Sights alone never end the search: a law that holds is never discovered.
         _ => HasDiscoveries::AllOf(BTreeSet::from([NO_DEAD_END])),
     };
     let checker = model.checker().finish_when(until).spawn_bfs().join();
@@ -253,7 +252,7 @@ fn explore<P: Protocol>(protocol: P, wanted: Option<&'static str>) -> Verdict {
     for law in model.properties() {
         match (law.expectation, seen.contains_key(law.name)) {
             (Expectation::Always, true) => {
-                // The checker tells one way of many; the first state that was found has a shortest one.
+                // The checker reports one path of many. The first visited bad state has a shortest path.
                 let bad = graph.ids.iter().filter(|(state, _)| !(law.condition)(model, state)).map(|(_, id)| *id);
                 verdict.broken.insert(law.name, bad.min().map(|id| graph.way_to(id)).unwrap_or_default());
             }
@@ -271,7 +270,7 @@ fn explore<P: Protocol>(protocol: P, wanted: Option<&'static str>) -> Verdict {
     verdict
 }
 
-/// Every law holds in every state, and everything was seen that should be.
+/// Checks that every law holds in every state, and that every sight was seen.
 pub(crate) fn holds<P: Protocol>(name: &str, protocol: P) {
     let began = std::time::Instant::now();
     let verdict = explore(protocol, None);
@@ -281,7 +280,7 @@ pub(crate) fn holds<P: Protocol>(name: &str, protocol: P) {
     assert!(verdict.unseen.is_empty(), "{name} never saw: {:?}", verdict.unseen);
 }
 
-/// This law is broken, as it should be: the protocol has a flaw on purpose.
+/// Checks that this law is broken, as it should be: the protocol has a flaw on purpose.
 pub(crate) fn breaks<P: Protocol>(name: &str, protocol: P, law: &'static str) {
     let began = std::time::Instant::now();
     let verdict = explore(protocol, Some(law));

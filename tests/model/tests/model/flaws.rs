@@ -1,4 +1,4 @@
-//! What is wrong on purpose, and which law says so.
+//! The flaws that are introduced on purpose, and the law that each one breaks.
 
 use super::{
     backlog::{self, Backlog},

@@ -1,17 +1,17 @@
-//! The score of one home against the moments of its job: who forwards, who re-scores, and by which
-//! comparison. The one model in which time passes.
+//! The score of one home compared with the times at which its job is due: which process forwards or re-scores it, and
+//! by which comparison. Time passes in this model.
 //!
-//! A job's next moment is `next`. Transitions move it; a transition's script tells its caller to
-//! forward the home if the new moment is earlier than the old one (`job/apply`'s `forward`); an
-//! extension moves it later and tells nobody. Two readers take what is due, act on it by version if
-//! its moment has come, and re-score. A client that repeats its submit sets the home 30 s ahead and
-//! forwards it to now. Times are multiples of ten, `t + 1` is "at once".
+//! A job is next due at `next`. Transitions change it. The script of a transition tells its caller to forward the
+//! home if the new time is earlier than the old one (`job/apply`'s `forward`). An extension moves the time later and
+//! notifies no process. Two readers take what is due, act on it by version if its time has come, and re-score. A
+//! client that repeats its submit sets the home 30 s ahead and forwards it to now. Times are multiples of ten; `t +
+//! 1` means at once.
 //!
-//! A reader that finds the moment come and may not act yet (silence is not proven, a store did not
-//! answer) looks again in a moment.
+//! A reader that finds the time reached, but may not act yet (silence is not proven, or a store did not answer),
+//! looks again after a short time.
 //!
-//! Checked: while nobody dies, a job whose home nobody is busy with is looked at no later than its
-//! next moment. Abstracts from: what the moments mean, and how far ahead a safety look lies.
+//! Checked: while no process dies, a job whose home no process is handling is looked at no later than its next time.
+//! Abstracts from: the meaning of the times, and how far ahead a safety look is.
 
 use stateright::Property;
 
@@ -22,22 +22,22 @@ pub(crate) const IN_TIME: &str = "while nobody dies, nobody is looked at too lat
 /// When the model's clock stops.
 const LAST: u8 = 30;
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// A re-score does not compare the score that was read.
     BlindRescore,
-    /// A forward that would not bring the home nearer leaves the score as it is.
+    /// A forward that would not bring the home nearer leaves the score unchanged.
     ForwardOnlyIfLess,
-    /// Who repeats a submit sets the home and does not forward it.
+    /// A gateway with a repeated submit sets the home and does not forward it.
     NoForwardAfterSet,
-    /// A reader that may not act yet, because silence is not proven, looks again only when it may:
-    /// up to a lease later than the moment that the next transition compares with. A retry, a
-    /// release or an extension meanwhile finds no reason to forward.
+    /// A reader that may not act yet, because silence is not proven, looks again only when it may act: up to a lease
+    /// later than the time that the next transition compares with. A retry, a release or an extension meanwhile finds
+    /// no reason to forward.
     LongDeferral,
 }
 
-/// How much may happen.
+/// The model, and how many events of each kind may happen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Homes {
     pub(crate) transitions: u8,
@@ -47,16 +47,16 @@ pub(crate) struct Homes {
     pub(crate) flaw: Option<Flaw>,
 }
 
-/// One who has read the home and the record.
+/// A process that has read the home and the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Reader {
-    /// Has acted: only the re-score is left.
+    /// The reader has acted: only the re-score is left.
     acted: bool,
-    /// The record's version is still the one that was read.
+    /// Whether the record's version is still the one that was read.
     current: bool,
-    /// The score is still the one that was read.
+    /// Whether the score is still the one that was read.
     read: bool,
-    /// The next moment as read, or as acted.
+    /// The next due time, as read or as set by the reader's own act.
     next: u8,
 }
 
@@ -66,14 +66,14 @@ pub(crate) struct Moment {
     next: u8,
     home: u8,
     readers: [Option<Reader>; 2],
-    /// A reader found its moment come and might not act: until it may, a late look is no harm.
+    /// A reader found the time reached and might not act: until it may, a late look is harmless.
     deferred: bool,
-    /// Forwards that callers have still to send.
+    /// Forwards that callers still have to send.
     forwards: Vec<u8>,
     left: Left,
 }
 
-/// What may still happen.
+/// How many events of each kind may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Left {
     transitions: u8,
@@ -83,7 +83,7 @@ struct Left {
 }
 
 impl Moment {
-    /// The score is another than anybody has read.
+    /// Sets a score that no reader has read.
     fn score(&mut self, home: u8) {
         (self.home, self.deferred) = (home, false);
         self.readers.iter_mut().flatten().for_each(|reader| reader.read = false);
@@ -126,7 +126,7 @@ impl Homes {
         if m.left.extensions > 0 && m.next <= LAST {
             let mut to = m.clone();
             to.left.extensions -= 1;
-            // Versions stay as they are.
+            // An extension does not change the version.
             to.next = m.next.max(m.t) / 10 * 10 + 10;
             push("worker", "extend", to);
         }
@@ -145,7 +145,7 @@ impl Homes {
             if after < m.home {
                 to.score(after);
             } else if !self.has(Flaw::ForwardOnlyIfLess) {
-                // One microsecond earlier.
+                // Stands for one microsecond earlier: the score differs from the one that was read.
                 to.score(m.home);
             }
             push("caller", "forward_homes", to);
@@ -195,7 +195,7 @@ impl Homes {
     }
 }
 
-/// At once, and whatever lies ahead.
+/// The possible due times: at once, and every later time.
 fn moments(t: u8) -> impl Iterator<Item = u8> {
     std::iter::once(t + 1).chain((1..=4).map(|n| 10 * n).filter(move |next| *next > t))
 }
@@ -243,7 +243,7 @@ impl Protocol for Homes {
         out
     }
 
-    /// Somebody will look, and the job goes on.
+    /// The home is due in the future, and nothing is left to do.
     fn is_goal(&self, m: &Moment) -> bool {
         m.t == LAST && m.readers == [None; 2] && m.forwards.is_empty() && m.home > m.t
     }

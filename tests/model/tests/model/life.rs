@@ -1,9 +1,9 @@
-//! One job's whole life: submit, dispatch, start, settle, retry, rescue, cancel, scrub.
+//! The whole life of one job: submit, dispatch, start, settle, retry, rescue, cancel, scrub.
 //!
-//! Two *hands* stand for whatever two schedulers (or gateways that cancel) have under way at one
-//! time: a submit, a result, a look, a cancel, a scrub, in any mixture, so every loop runs on
-//! both and nobody is a leader. Two workers, one gateway whose client repeats or gives up. Each
-//! write to a store is a step of its own, in the order of the code.
+//! Two *hands* represent what two schedulers (or gateways that cancel) do at one time: a submit, a result, a look, a
+//! cancel, a scrub, in any mixture, so every loop runs on both and there is no leader. There are two workers, and one
+//! gateway with a client that repeats its request or gives up. Each write to a store is a separate step, in the order
+//! of the code.
 //!
 //! | steps here | the code |
 //! |---|---|
@@ -15,12 +15,11 @@
 //! | `cancel`, `scrub` | `flow::cancel`, the scrub loop |
 //! | [`worker`] | `sdk/worker/{starts,turn,results,leave}.rs` |
 //!
-//! Abstracts from time: a home is due whenever somebody looks (a reader remembers only whether
-//! the score is still the one it read), a message counts as lost when it is neither on its stream
-//! nor in anybody's hands, a lease is over when no worker holds it. To be wrong about one of these
-//! is a fault. Reading a home, its record and the bus is one step: every write that follows
-//! compares what was read, so what happens in between is found there. The backlog has a model of
-//! its own, and so have the scores of homes.
+//! Abstracts from time. A home is due whenever a reader looks (a reader remembers only whether the score is still the
+//! one that it read). A message counts as lost when it is neither on its stream nor in any hand. A lease is over when
+//! no worker holds it. A wrong belief about one of these is a fault. Reading a home, its record and the bus is one
+//! step: every write that follows compares what was read, so a change in between is detected there. The backlog has a
+//! model of its own, and so have the scores of homes.
 
 #[path = "life/gateway.rs"]
 mod gateway;
@@ -60,68 +59,69 @@ pub(crate) const NONE_LOST: &str = "no attempt is lost while its worker lives";
 pub(crate) enum Fault {
     /// A process dies between two writes.
     Crash,
-    /// A script is applied, its answer is lost.
+    /// A script is applied, but its answer is lost.
     LostReply,
-    /// A message is delivered again though its first taker lives.
+    /// A message is delivered again although its first receiver is alive.
     Redelivery,
-    /// Every stream is empty.
+    /// Every stream loses its messages.
     Wipe,
-    /// A lease runs out though its worker lives.
+    /// A lease expires although its worker is alive.
     Expiry,
-    /// Something on its way is taken for lost.
+    /// A message that is still on its way is taken for lost.
     Haste,
-    /// The client did not hear the 202 and asks again.
+    /// The client did not get the 202 and asks again.
     Repeat,
     /// A failover loses the home.
     LostHome,
-    /// Somebody cancels. Not a fault, but no way on may depend on it.
+    /// A client cancels the job. Not a fault, but no path to the end may depend on it.
     Cancel,
     /// A worker leaves and gives its attempt back. Not a fault either.
     Drain,
 }
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// A reader removes the entry that it has dealt with.
+    /// A reader removes the entry that it has handled.
     DropsInsteadOfRescoring,
-    /// The gateway creates the record, then the home.
+    /// The gateway creates the record before the home.
     RecordBeforeHome,
-    /// Who hears `already` believes that the effects are done.
+    /// A scheduler that gets `already` believes that the effects are done.
     EffectsOnce,
-    /// The home is removed, then the effects are done.
+    /// The home is removed before the effects are done.
     HomeBeforeEffects,
     /// An entry without a record is removed whatever its score.
     UncomparedRemoval,
     /// A slow gateway answers without writing the home again.
     NoRewrite,
-    /// The worker that holds the job hears `go` again, whatever its `start_id`.
+    /// The worker that holds the job gets `go` again, whatever its `start_id`.
     StartByWorker,
-    /// Nobody scrubs.
+    /// No scheduler scrubs.
     NoScrub,
-    /// Scrub passes ended records over.
+    /// The scrub skips ended records.
     ScrubOnlyLiving,
     /// A worker forgets its result once the stream has it.
     ForgetsResults,
-    /// A worker whose ask is not answered gives its offer back and forgets it.
+    /// A worker that gets no answer to its ask gives its offer back and forgets it.
     GivesUpAsking,
-    /// A worker that drains leaves once the stream has its release.
+    /// A draining worker leaves once the stream has its release.
     LeavesAfterRelease,
-    /// A worker that drains releases what it has reported and not heard to be settled.
+    /// A draining worker releases an attempt that it has reported and that is not yet settled.
     ReleasesAfterResult,
-    /// A lease is ended for silence though results stand on the stream.
+    /// A lease is ended for silence although there are results on the stream.
     NoAckFloor,
 }
 
-/// Which faults there may be, and how many in all, of any kinds.
+/// The model: which faults may happen, and how many in all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Life {
     pub(crate) faults: u8,
     pub(crate) kinds: &'static [Fault],
     pub(crate) flaw: Option<Flaw>,
-    /// What can never match again is kept until somebody has dealt with it, and not dropped at once.
+    /// Whether messages that can never match again are kept until a process handles them, instead of being dropped at
+    /// once.
     pub(crate) keep_stale: bool,
-    /// What has to be seen.
+    /// The states that have to be seen.
     pub(crate) sights: &'static [State],
 }
 
@@ -131,7 +131,7 @@ impl Life {
     }
 }
 
-/// Everything.
+/// The state of the whole model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) record: Option<Record>,
@@ -146,15 +146,15 @@ pub(crate) struct World {
     pub(crate) answered: bool,
     /// The effects of the end are done.
     pub(crate) effects: bool,
-    /// A failover has lost the home, and nobody has put it back.
+    /// A failover has lost the home, and no process has put it back.
     pub(crate) home_lost: bool,
-    /// A slow gateway's home was taken for an orphan, and nobody has put it back.
+    /// A slow gateway's home was taken for an orphan, and no process has put it back.
     pub(crate) home_orphaned: bool,
     /// A home was removed before the effects were done.
     pub(crate) hasty_drop: bool,
     /// What the stream has of the running attempt.
     pub(crate) word: Option<Report>,
-    /// An attempt was ended otherwise than its worker had said.
+    /// An attempt was ended in another way than its worker had reported.
     pub(crate) overruled: bool,
     pub(crate) ends: u8,
     pub(crate) starts: u8,
@@ -162,7 +162,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `job/apply`, and what it means to everybody who holds a version or a fence.
+    /// `job/apply`, and its effect on all holders of a version or a fence.
     fn apply(&mut self, event: Event, seen: Seen) -> Outcome {
         let Some(record) = &mut self.record else { return Outcome::Missing };
         let ran = record.running();
@@ -187,7 +187,7 @@ impl World {
         outcome
     }
 
-    /// The stream takes a report.
+    /// Stores a report on the stream.
     fn report(&mut self, report: Report, ours: bool) {
         self.results = self.results.with(report, ours);
         if ours && self.runs_under_fence() {
@@ -195,14 +195,13 @@ impl World {
         }
     }
 
-    /// `home/set`, and what `home/forward` comes to without time: the entry is there and its score
-    /// is another than anybody has read.
+    /// `home/set`, and the effect of `home/forward` without time: the entry exists, and no reader has read its score.
     fn touch_home(&mut self) {
         (self.home, self.home_lost, self.home_orphaned) = (true, false, false);
         self.hands.iter_mut().for_each(Hand::misread);
     }
 
-    /// The entry is gone.
+    /// Removes the entry.
     fn drop_home(&mut self) {
         self.home = false;
         self.hands.iter_mut().for_each(Hand::misread);
@@ -212,7 +211,7 @@ impl World {
         self.record.is_some_and(|record| record.running())
     }
 
-    /// Drops what can never match again: all that ever comes of it is an answer `stale` or `gone`.
+    /// Drops what can never match again: it only ever yields the answer `stale` or `gone`.
     fn settle_down(&mut self) {
         self.submits = self.submits.without(Age::Old);
         self.offers = self.offers.without(Age::Old);
@@ -221,8 +220,8 @@ impl World {
         self.workers = self.workers.map(Worker::settled_down);
     }
 
-    /// One of all states that differ only in what nobody can tell: the order of hands and workers,
-    /// which are alike, and what the record remembers for those who are no longer there.
+    /// One representative of all states that no process can tell apart: they differ in the order of hands and
+    /// workers, which are alike, or in what the record remembers for processes that are gone.
     fn canonical(mut self) -> World {
         self.hands.sort_unstable();
         let asked = self.workers.iter().any(Worker::asks);
@@ -252,7 +251,7 @@ impl World {
     }
 }
 
-/// Collects what can happen next.
+/// Collects the possible next steps.
 pub(crate) struct Steps<'a> {
     life: &'a Life,
     world: World,
@@ -272,7 +271,7 @@ impl Steps<'_> {
         to.canonical()
     }
 
-    /// The same, if there may be one more fault of this kind.
+    /// Adds the step as a fault, if one more fault of this kind is allowed.
     fn fault(&mut self, kind: Fault, who: &'static str, what: &'static str, mut to: World) {
         if to.faults > 0 && self.life.kinds.contains(&kind) {
             to.faults -= 1;
@@ -281,7 +280,7 @@ impl Steps<'_> {
         }
     }
 
-    /// As it comes, or as this fault if it needs one.
+    /// Adds the step, as a fault of this kind if `needs` says so.
     fn unless(&mut self, needs: bool, kind: Fault, who: &'static str, what: &'static str, to: World) {
         if needs { self.fault(kind, who, what, to) } else { self.push(who, what, to) }
     }
@@ -365,7 +364,7 @@ impl Protocol for Life {
             }),
             Property::<Checked<Life>>::always(EFFECTS_FIRST, |_, w| !w.hasty_drop),
         ];
-        // Whoever is late may find the lease ended between its report and the look before it.
+        // The lease of a late worker may end between the worker's report and the look before it.
         if !self.kinds.contains(&Fault::Expiry) {
             laws.push(Property::always(FIRST_WORD, |_, w: &World| !w.overruled));
         }
@@ -377,7 +376,7 @@ impl Protocol for Life {
     }
 }
 
-/// What a worker must have said for this event.
+/// The report of a worker that leads to this event.
 pub(crate) fn said(event: Event) -> Option<Report> {
     match event {
         Event::Succeed => Some(Report::Success),
@@ -387,7 +386,7 @@ pub(crate) fn said(event: Event) -> Option<Report> {
     }
 }
 
-/// That a job ends like this is seen.
+/// The sight of a job in this state.
 fn sight(state: State) -> Property<Checked<Life>> {
     fn is(w: &World, state: State) -> bool {
         w.record.is_some_and(|record| record.state == state)

@@ -1,5 +1,5 @@
-//! Which function each step of the models stands for. Whoever renames or removes one of these functions,
-//! or names a step after none, is told here.
+//! Which function each step of the models stands for. These tests fail if one of these functions is renamed or
+//! removed, or if a step is named after no function.
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How the words of a step begin, and who does that: a file, and a function in it. The longest wins.
+/// How the name of a step begins, and what it stands for: a file, and a function in it. The longest match wins.
 const DEEDS: &[(&str, &str, &str)] = &[
     ("acks the delivery", "services/scheduler/src/intake.rs", "see_through"),
     ("acks the offer and begins", "sdk/rust/src/worker/turn.rs", "begin"),
@@ -20,7 +20,7 @@ const DEEDS: &[(&str, &str, &str)] = &[
     ("apply(dispatch)", "services/scheduler/src/dispatch.rs", "apply"),
     ("apply(hold)", "services/scheduler/src/dispatch.rs", "hold"),
     ("apply(reoffer)", "services/scheduler/src/loops/reconciler/acts.rs", "offer_again"),
-    ("apply(recall)", "services/scheduler/src/recall.rs", "take_back"),
+    ("apply(recall)", "services/scheduler/src/start/recall.rs", "take_back"),
     ("apply(report)", "services/scheduler/src/settle.rs", "apply"),
     ("apply(rescue, abandon, poison)", "services/scheduler/src/loops/reconciler/acts.rs", "end_attempts"),
     ("apply(start)", "services/scheduler/src/start.rs", "answer"),
@@ -69,7 +69,7 @@ const DEEDS: &[(&str, &str, &str)] = &[
     ("tells settled", "services/scheduler/src/settle.rs", "notify"),
 ];
 
-/// What nobody does: it happens.
+/// Steps that no function takes: they just happen.
 const WORLD: &[&str] = &[
     "a claim lapses",
     "applies, no answer",
@@ -93,7 +93,7 @@ const WORLD: &[&str] = &[
 /// Files of the models that take no steps.
 const NO_STEPS: &[&str] = &["explore.rs", "names.rs", "record.rs"];
 
-/// Who does something, in the models.
+/// The actors of the steps in the models.
 const ACTORS: &[&str] =
     &["NATS", "Redis", "S1", "S2", "a dead gateway's", "caller", "gateway", "reader", "scheduler", "time", "worker"];
 
@@ -101,7 +101,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The words of every step that a model takes, as its source has them: the texts that these calls are given.
+/// The names of all steps of the models, taken from the source: the string arguments of these calls.
 fn steps() -> BTreeSet<String> {
     fn walk(folder: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {

@@ -1,14 +1,13 @@
 //! Two jobs that share their messages: the group of a submit, of offers, of results.
 //!
-//! Knows: `scheduler/intake.rs` (a first delivery is handled as a whole, a later one item by item,
-//! only what failed is published again), shared offers, the lost-offer rule by the oldest message
-//! on the subject, and the proof of silence by the results' ack floor (`scheduler/silence.rs`). The
-//! second job's record may be out of reach for a while. Abstracts from homes, effects, retries, and
-//! from a second scheduler that does more than look: all of that, with every fault, is [`super::batches`]'.
-//! An attempt that is ended for silence is the end here.
-//! Ages of offers are told in steps of thirty seconds, up to two. That the wait after an outage is
-//! longer than it takes to deal with a delivery again is assumed, not shown; without it the flaw
-//! [`Flaw::ProbeMisses`] shows what is lost, because the ack floor passes what is published again.
+//! Knows: `scheduler/intake.rs` (a first delivery is handled as a whole, a later one item by item, and only failed
+//! items are published again), shared offers, the lost-offer rule by the oldest message on the subject, and the proof
+//! of silence by the results' ack floor (`scheduler/lease_guard.rs`). The second job's record may be out of reach for
+//! a while. Abstracts from homes, effects, retries, and from a second scheduler that does more than look;
+//! [`super::batches`] covers all of these, with every fault. An attempt that is ended for silence ends the job here.
+//! Ages of offers are counted in steps of thirty seconds, up to two. The model assumes, and does not show, that the
+//! wait after an outage is longer than the time to handle a delivery again. Without this assumption, the flaw
+//! [`Flaw::ProbeMisses`] shows what is lost, because the ack floor passes items that are published again.
 
 #[path = "pair/steps.rs"]
 mod steps;
@@ -32,30 +31,30 @@ pub(crate) enum Fault {
     Crash,
     /// The second job's record is out of reach.
     Away,
-    /// Every stream is empty.
+    /// Every stream loses its messages.
     Wipe,
 }
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// The probe does not notice that a record was out of reach, so the ack floor is trusted at once,
-    /// though what failed was published again behind it.
+    /// The probe does not notice that a record was out of reach. So the ack floor is trusted at once, although failed
+    /// items were published again behind it.
     ProbeMisses,
-    /// A delivery is acked though an item of it failed.
+    /// A delivery is acked although an item of it failed.
     AcksDespiteFailure,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
-    /// How many, of these kinds. Three of any kind hold as well: four million states, which is too long a
-    /// wait for every time.
+    /// How many faults of these kinds may happen. Three of any kind hold as well, but that is four million states,
+    /// too many for every run.
     pub(crate) faults: u8,
     pub(crate) kinds: &'static [Fault],
     pub(crate) flaw: Option<Flaw>,
 }
 
-/// Which jobs, of two.
+/// A set of the two jobs.
 type Jobs = [bool; 2];
 const BOTH: Jobs = [true, true];
 
@@ -66,7 +65,7 @@ struct Group {
     again: bool,
 }
 
-/// Offers in one message: the version of each against its record's, and the age of the oldest.
+/// The offers in one message: the version of each compared with its record, and the age of the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Offers {
     of: [Option<Age>; 2],
@@ -75,10 +74,10 @@ struct Offers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Run {
-    /// Nobody has it, or whoever had it is dead.
+    /// No worker has the job, or the worker that had it is dead.
     None,
     Runs,
-    /// Reported, and not yet heard to be settled.
+    /// Reported, and not yet known to be settled.
     Holds,
 }
 
@@ -88,7 +87,7 @@ enum Kind {
     Result,
 }
 
-/// A batch under way: what is to be offered still, and what failed.
+/// A running batch: the jobs that are still to be offered, and those that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Batch {
     kind: Kind,
@@ -103,29 +102,29 @@ enum Stage {
     Apply,
     Offer,
     Close,
-    /// What failed is published again; the old delivery is to be acked.
+    /// The failed items were published again; the old delivery is to be acked.
     Ack,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     records: [Record; 2],
-    /// How long each has been dispatched.
+    /// How long each job has been dispatched.
     ages: [u8; 2],
     runs: [Run; 2],
     submits: Vec<Group>,
     offers: Vec<Offers>,
-    /// In the order of the stream: the ack floor lies before the first.
+    /// In the order of the stream: the ack floor is before the first.
     results: Vec<Group>,
     batch: Option<Batch>,
-    /// A second scheduler is about to offer this one again.
+    /// A second scheduler is about to offer this job again.
     reoffers: Option<usize>,
-    /// So many of the first results must be acked until silence is proven for these jobs.
+    /// How many of the first results must be acked before silence is proven for these jobs.
     target: Option<(u8, Jobs)>,
     silent: Jobs,
     /// The second job's record is out of reach.
     away: bool,
-    /// It was, and a lease's time has not passed since: nobody is ended for silence.
+    /// It was out of reach, and less than the time of a lease has passed since: no attempt is ended for silence.
     waits: bool,
     word: Jobs,
     overruled: bool,
@@ -146,7 +145,7 @@ impl World {
         outcome
     }
 
-    /// A submit carries the first version of its job.
+    /// The age of a submit, which carries the first version of its job.
     fn submit_age(&self, job: usize) -> Age {
         let record = &self.records[job];
         match (record.state, record.last) {
@@ -160,7 +159,7 @@ impl World {
         !(self.away && job == 1)
     }
 
-    /// Nothing is known any more of silence.
+    /// Discards everything that is known about silence.
     fn disturb(&mut self) {
         (self.target, self.silent, self.waits) = (None, [false; 2], true);
     }
@@ -182,7 +181,7 @@ impl World {
         }
     }
 
-    /// Whether the rule of the oldest offer says that this one's is lost.
+    /// Whether the rule of the oldest offer says that this job's offer is lost.
     fn offer_is_lost(&self, job: usize) -> bool {
         match self.offers.first() {
             None => self.ages[job] >= 1,

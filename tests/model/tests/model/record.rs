@@ -1,11 +1,11 @@
-//! The record, as `lua/job/apply.lua` moves it, and what `domain` says follows from it.
+//! The record, as `lua/job/apply.lua` changes it, and what `domain` derives from it.
 //!
-//! Knows: the script's checks (whose view holds, what was done already) and its counters. The
-//! moves themselves come from the real table ([`transition`]), the kinds of comparison from
-//! [`Event::seen`], the looks from the real [`look`], and what follows a failed attempt from
-//! [`after_failure`]: there is no second copy of them here. Abstracts from: time. A version is told
-//! by its [`Age`], a fence by whether it is the record's: nothing else is ever compared, and what
-//! is old can never match again, so endless counters become a handful of values.
+//! Knows: the script's checks (whether the caller's view is current, and what was done already) and its counters. The
+//! transitions themselves come from the real table ([`transition`]), the kinds of comparison from [`Event::seen`],
+//! the looks from the real [`look`], and what follows a failed attempt from [`after_failure`]: this file has no
+//! second copy of them. Abstracts from: time. A version is represented by its [`Age`], a fence by whether it is the
+//! record's. Nothing else is ever compared, and an old version can never match again, so endless counters become a
+//! handful of values.
 
 use std::{collections::HashMap, sync::LazyLock, time::Duration};
 
@@ -15,24 +15,24 @@ use muster_domain::{
     job::{Action, BusView, Due, Known, Lease, MAX_RELEASES, after_failure, look, transition},
 };
 
-/// How many attempts the job of every model has.
+/// The number of attempts of every job in the models.
 pub(crate) const MAX_ATTEMPTS: u8 = 2;
 
-/// How a version that somebody holds stands to the record's.
+/// A held version compared with the record's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Age {
-    /// It is the record's.
+    /// It is the record's version.
     Now,
-    /// The record moved once since.
+    /// The record changed once since.
     Before,
-    /// More than once: it will never match again.
+    /// The record changed more than once: the version will never match again.
     Old,
 }
 
 impl Age {
     pub(crate) const ALL: [Age; 3] = [Age::Now, Age::Before, Age::Old];
 
-    /// The record has moved.
+    /// The age after the record has changed.
     pub(crate) fn older(self) -> Age {
         match self {
             Age::Now => Age::Before,
@@ -41,7 +41,7 @@ impl Age {
     }
 }
 
-/// Messages or entries that differ by version alone.
+/// A set of messages or entries that differ only by version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ages(u8);
 
@@ -66,18 +66,18 @@ impl Ages {
         Age::ALL.into_iter().filter(move |age| self.has(*age))
     }
 
-    /// The record has moved.
+    /// The ages after the record has changed.
     pub(crate) fn older(self) -> Ages {
         self.iter().fold(Ages::default(), |ages, age| ages.with(age.older()))
     }
 }
 
-/// Which ask won the start.
+/// The ask that won the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Asker {
-    /// None so far, or one that is over: nobody will ask with its `start_id` again.
+    /// No ask so far, or one that is over: no worker will ask with its `start_id` again.
     Nobody,
-    /// The one that this worker has open.
+    /// The open ask of this worker.
     Open(u8),
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Asker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Version(Age),
-    /// A start: the offer's version, and who asks.
+    /// A start: the offer's version, and the worker that asks.
     Offer(Age, u8),
     /// Whether the fence is the record's.
     Fence(bool),
@@ -99,7 +99,7 @@ pub(crate) struct Record {
     pub(crate) attempt: u8,
     pub(crate) lost: u8,
     pub(crate) released: u8,
-    /// The event that led here.
+    /// The event that led to this state.
     pub(crate) last: Option<Event>,
     /// The event that ended the last attempt.
     pub(crate) ended_by: Option<Event>,
@@ -128,8 +128,8 @@ impl Record {
         self.state == State::Running
     }
 
-    /// `job/apply`. After [`Outcome::Applied`] every version that somebody holds is one older, and
-    /// after a start every fence but the new one is stale: that is for whoever knows the holders.
+    /// `job/apply`. After [`Outcome::Applied`] every held version is one older, and after a start every fence except
+    /// the new one is stale: the caller, which knows the holders, applies that to them.
     pub(crate) fn apply(&mut self, event: Event, seen: Seen) -> Outcome {
         match (event.seen(), seen) {
             (Compared::Version, Seen::Version(age) | Seen::Offer(age, _)) => {
@@ -180,13 +180,13 @@ impl Record {
         Outcome::Applied
     }
 
-    /// What the reconciler is told to do, if what this state waits for is `over`: its message lost,
-    /// its moment come, its lease run out in proven silence.
+    /// What the reconciler has to do if what this state waits for is `over`: its message is lost, its time has come,
+    /// or its lease has expired in proven silence.
     pub(crate) fn look(&self, over: bool) -> Says {
         RULES.looks[&(self.state, self.attempt, self.lost, over)]
     }
 
-    /// The event of a worker's report, as `settle` finds it.
+    /// The event for a worker's report, as `settle` determines it.
     pub(crate) fn settled_by(&self, report: Report) -> Event {
         let before = self.ended_by.filter(|_| !self.running());
         match report {
@@ -200,7 +200,7 @@ impl Record {
     }
 }
 
-/// What a worker says about its attempt.
+/// What a worker reports about its attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Report {
     Success,
@@ -212,7 +212,7 @@ impl Report {
     pub(crate) const ALL: [Report; 3] = [Report::Success, Report::Failure, Report::Release];
 }
 
-/// [`Action`], as far as a model needs it.
+/// [`Action`], reduced to what the models need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Says {
     Nothing,
@@ -224,7 +224,7 @@ pub(crate) enum Says {
     Finish,
 }
 
-/// What the pure functions of `domain` answer to every question that a model can ask.
+/// The answers of the pure functions of `domain` to every question that a model can ask.
 struct Rules {
     looks: HashMap<(State, u8, u8, bool), Says>,
     failures: HashMap<u8, Event>,
@@ -260,7 +260,7 @@ static RULES: LazyLock<Rules> = LazyLock::new(|| {
 
 const NOW: Time = Time(1_800_000_000_000_000);
 
-/// A head in this state, in which whatever it waits for has come, or is far ahead.
+/// A head in this state, where the time that it waits for has come, or is far ahead.
 fn head(state: State, attempt: u8, lost: u8, over: bool) -> Head {
     let hour = Duration::from_secs(3600);
     let moment = if over { NOW } else { NOW + hour };

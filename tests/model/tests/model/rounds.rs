@@ -1,23 +1,23 @@
-//! Two jobs in one backlog: held, standing in line or offered as they are, released in rounds of one or
-//! both, and taken back by a pause.
+//! Two jobs in one backlog: held, pending in the backlog, or offered without a change of the record; released in
+//! rounds of one or both; and taken back by a pause.
 //!
-//! Knows: `scheduler/backlog.rs` (claim, dispatch or read, publish, forward, remove, of all entries of a
-//! round together; what fails for one of them leaves its entry, and only its), the holding part of
-//! `dispatch.rs`, `recall.rs`, and the looks that heal. A home is near or far as in [`super::backlog`],
-//! and what only a far look could heal counts as lost.
+//! Knows: `scheduler/backlog.rs` (claim, dispatch or read, publish, forward, remove, for all entries of a round
+//! together; a failure of one entry leaves that entry, and only that one), the holding part of `dispatch.rs`,
+//! `recall.rs`, and the looks that heal. A home is near or far as in [`super::backlog`], and a state that only a far
+//! look could heal counts as lost.
 //!
-//! What is reduced, and why nothing is missed:
-//! - The two jobs are alike, and so are the hands: one of all states that differ by who is who.
-//! - No claims: one may lapse at any moment, so whoever likes may take any entry at any moment. That the
-//!   oldest comes first is the script's doing, and no law here rests on it.
-//! - The window has room for one or for both, as it likes: it saves work and promises nothing.
-//! - Offers and entries that can never match again are gone at once, but for entries of a dispatched job,
-//!   which is found by them. [`super::backlog`] keeps all, and has entries that a failover loses.
-//! - A submit is there while its job is pending and near, because its look puts it there; otherwise only
-//!   if a recall has published it. What follows a start is one step. [`super::batches`] has the rest.
+//! Reductions, and why they miss nothing:
+//! - The two jobs are alike, and so are the hands: one of all states that differ only by which is which is explored.
+//! - There are no claims: a claim may lapse at any moment, so any scheduler may take any entry at any moment. The
+//!   script takes the oldest first, but no law here depends on that.
+//! - The window has room for one or for both, at will: it saves work and promises nothing.
+//! - Offers and entries that can never match again are dropped at once, except for entries of a dispatched job, which
+//!   is found by them. [`super::backlog`] keeps all of them, and has entries that a failover loses.
+//! - A submit is on the stream while its job is pending and near, because its look publishes it; otherwise only if a
+//!   recall has published it. What follows a start is one step. [`super::batches`] has the rest.
 //!
-//! Explored every time: any one fault, and two of three kinds. Any two of all hold as well: 2,049,532 states,
-//! too long a wait for every time.
+//! Explored every time: any one fault, and two of three kinds. Any two of all kinds hold as well, but that is
+//! 2,049,532 states, too many for every run.
 
 #[path = "rounds/steps.rs"]
 mod steps;
@@ -35,35 +35,35 @@ pub(crate) const QUEUED_FOUND: &str = "either queued job has its entry, or is lo
 pub(crate) const OFFER_FOUND: &str = "either job's offer that was not made is found by an entry or a look";
 pub(crate) const PENDING_FOUND: &str = "either pending job has its submit, or is looked at soon";
 
-/// What can go wrong, or is at least nothing that a way on may depend on.
+/// What can go wrong, and other events that no path to the end may depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A scheduler dies between two writes.
     Crash,
-    /// The script of one item is applied, its answer is lost.
+    /// The script of one item is applied, but its answer is lost.
     LostReply,
-    /// One item is not served, or the bus or the store does not answer a round.
+    /// One item fails, or the bus or the store does not answer a round.
     Refused,
     /// Every offer is lost.
     Wipe,
     /// A handler fails, and its job is pending again.
     Failure,
-    /// Somebody cancels.
+    /// A client cancels the job.
     Cancel,
     /// The topic is paused when a worker asks: the offers are taken back.
     Pause,
 }
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// A round removes every entry that it claimed, also those it knows nothing about.
+    /// A round removes every entry that it claimed, also those whose result it does not know.
     RemovesUnknown,
-    /// A round removes entries whose offers the bus did not take.
+    /// A round removes entries whose offers the bus did not accept.
     RemovesUnsent,
-    /// A look at who stands in line puts the next one as far off as that at a queued job.
+    /// A look at a pending job in the backlog puts the next look as far ahead as that of a queued job.
     LinedFar,
-    /// Nobody puts entries back or offers again.
+    /// No scheduler puts entries back or offers jobs again.
     NobodyLooks,
 }
 
@@ -80,18 +80,18 @@ impl Rounds {
     }
 }
 
-/// Which jobs, of two.
+/// A set of the two jobs.
 type Jobs = [bool; 2];
-/// All of them that may be handled together.
+/// The sets of jobs that may be handled together.
 const GROUPS: [Jobs; 3] = [[true, true], [true, false], [false, true]];
 
-/// A claimed entry on its way.
+/// A claimed entry that is being handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Item {
-    /// None of this job, or one that is left where it is.
+    /// No entry of this job, or one that is left in place.
     None,
     Claimed(Age),
-    /// To be offered under this version; `forward`: its home is later than the next look at an offer.
+    /// To be offered under this version. `forward`: its home is later than the next look at an offer.
     Offer {
         entry: Age,
         offer: Age,
@@ -113,7 +113,7 @@ impl Item {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Stage {
-    /// `read`: those that stand as they were accepted are to be offered so; done already if false.
+    /// `read`: jobs that have not changed since they were accepted are to be offered that way; false if that is done.
     Dispatch {
         read: bool,
     },
@@ -122,7 +122,7 @@ enum Stage {
     Remove,
 }
 
-/// What a scheduler has under way.
+/// What a scheduler is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Hand {
     Idle,
@@ -130,9 +130,10 @@ enum Hand {
         stage: Stage,
         items: [Item; 2],
     },
-    /// Held or to stand in line: these entries are to be added.
+    /// Held jobs, or pending jobs for the backlog: these entries are to be added.
     Enqueue([Option<Age>; 2]),
-    /// Has looked at a queued job: puts the entry back. `read`: the home's score is the one that was read.
+    /// The scheduler has looked at a queued job: it puts the entry back. `read`: the home's score is still the one
+    /// that was read.
     PutBack {
         job: usize,
         entry: Age,
@@ -152,9 +153,9 @@ enum Hand {
 pub(crate) struct World {
     records: [Record; 2],
     entries: [Ages; 2],
-    /// An offer of the record's version stands.
+    /// There is an offer of the record's version.
     offers: Jobs,
-    /// Taken back, and its submit stands on the stream.
+    /// The job was taken back, and its submit is on the stream.
     submits: Jobs,
     near: Jobs,
     hands: [Hand; 2],
@@ -199,7 +200,7 @@ impl World {
             if record.state != State::Dispatched {
                 self.entries[job] = self.entries[job].without(Age::Old);
             }
-            // Whatever comes next brings the home of a running job to where it belongs.
+            // Whatever happens next sets the home of a running job to the right time.
             self.near[job] |= record.running() || record.ended();
             if record.ended() {
                 self.entries[job] = Ages::default();
@@ -214,7 +215,7 @@ impl World {
         self
     }
 
-    /// The same with the jobs the other way round.
+    /// The same state with the two jobs swapped.
     fn swapped(mut self) -> World {
         self.records.swap(0, 1);
         self.entries.swap(0, 1);

@@ -1,21 +1,21 @@
-//! Concurrency slots: two jobs under the same limit of one, and both schedulers at it.
+//! Concurrency slots: two jobs under the same limit of one, and both schedulers.
 //!
-//! Knows: `scheduler/slots.rs`, `recall.rs`, the slots' part of `settle.rs`, of the reconciler's ends and
-//! of `flow::finish`, and the three scripts of `lua/slot`. Order: place, slot, dispatch by version (the
-//! record then names the version), offer; when the attempt is over, give both back and see who is next.
-//! Whether a slot is over is asked of the real [`judge`]. Versions are numbers here: they grow only with
-//! attempts and faults.
+//! Knows: `scheduler/slots.rs`, `recall.rs`, the slots' part of `settle.rs`, of the reconciler's ends and of
+//! `flow::finish`, and the three scripts of `lua/slot`. Order: take the place, take the slot, dispatch by version
+//! (the record then names the version), offer; when the attempt is over, give both back and see which job is next.
+//! The real [`judge`] decides whether a slot is over. Versions are numbers here: they grow only with attempts and
+//! faults.
 //!
-//! Abstracts from: the backlog (an entry is there while its job waits, and a claim may lapse at any
-//! moment, so whoever waits may be taken by anybody, also twice at a time; [`super::rounds`] has both);
-//! homes of living jobs ([`super::life`]); priorities (the first job is first in line). A score is known
-//! only by whether its look has come, and only where that matters, which is before the dispatch: a member
-//! is taken once under its version, so nothing rests on comparing scores. Each attempt has a worker of
-//! its own, with one slot; who has lost its attempt is forgotten when the next one starts, though its report
-//! may still come. The ack of a result is one step with the last write before it.
+//! Abstracts from: the backlog (an entry exists while its job waits, and a claim may lapse at any moment, so any
+//! scheduler may take any waiting job, also two at the same time; [`super::rounds`] has both); homes of active jobs
+//! ([`super::life`]); priorities (the first job is first in line). Of a score the model knows only whether its look
+//! has come, and only where that matters, which is before the dispatch: a member is taken once under its version, so
+//! nothing depends on comparing scores. Each attempt has a worker of its own, with one slot. A worker that has lost
+//! its attempt is forgotten when the next one starts, though its report may still come. The ack of a result is one
+//! step with the last write before it.
 //!
-//! Explored every time: any one fault, and any two of those that move a slot. Any two of all hold as well:
-//! 2,362,154 states under a key, 1,085,288 under a place, too long a wait for every time.
+//! Explored every time: any one fault, and any two of those that move a slot. Any two of all hold as well, but those
+//! are 2,362,154 states under a key and 1,085,288 under a place, too many for every run.
 
 #[path = "slots/steps.rs"]
 mod steps;
@@ -38,56 +38,56 @@ use steps::Steps;
 pub(crate) const WITHIN_LIMIT: &str = "never more holders than slots";
 pub(crate) const STARTS: &str = "no more starts than attempts, under a limit";
 
-/// What can go wrong, or is at least nothing that a way on may depend on.
+/// What can go wrong, and other events that no path to the end may depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A scheduler or a worker dies.
     Crash,
-    /// A script is applied, its answer is lost.
+    /// A script is applied, but its answer is lost.
     LostReply,
-    /// A result is delivered again though its first taker lives.
+    /// A result is delivered again although its first receiver is alive.
     Redelivery,
-    /// Every stream is empty.
+    /// Every stream loses its messages.
     Wipe,
-    /// A lease runs out though its worker lives.
+    /// A lease expires although its worker is alive.
     Expiry,
-    /// Whoever was admitted is not dispatched for longer than a slot is left alone.
+    /// An admitted job is not dispatched for longer than a slot is left alone.
     Slow,
     /// A handler fails.
     Failure,
-    /// Somebody cancels.
+    /// A client cancels the job.
     Cancel,
     /// The topic is paused when a worker asks: the offer is taken back.
     Pause,
 }
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// A slot whose job waits under that very version is given back without a new version.
+    /// A slot is given back without a new version although its job waits under that very version.
     FreesAdmitting,
-    /// Who loses the dispatch gives its slot back whatever the record says.
+    /// A scheduler that loses the dispatch gives its slot back whatever the record says.
     LoserFrees,
     /// A slot whose look has come is given back, whatever the record says.
     TimeAlone,
-    /// An end gives its slot back though the worker may still be at it.
+    /// An end gives its slot back although the worker may still run the job.
     EndFrees,
-    /// Who is next in line and has moved on is removed, even if it holds the slot by now.
+    /// The next job in line, if it has moved on, is removed even if it holds the slot by now.
     HandOverFrees,
-    /// A member is the job alone.
+    /// A member is the job without its version.
     BareMember,
-    /// Nobody looks at who holds the slots.
+    /// No scheduler looks at the holders of the slots.
     NeverReclaims,
-    /// An attempt that was lost is not counted.
+    /// A lost attempt is not counted.
     LostIsFree,
 }
 
-/// Which limits both jobs are under, in the order in which they are taken.
+/// The limits that both jobs are under, in the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Limit {
-    /// `concurrency.max` of their topic: nobody waits in line.
+    /// `concurrency.max` of their topic: there is no line of waiting jobs.
     Topic,
-    /// Their `concurrency_key`: who finds it taken waits in line.
+    /// Their `concurrency_key`: a job that finds it taken waits in line.
     Key,
 }
 
@@ -116,27 +116,27 @@ struct Member {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Set {
     holder: Option<Member>,
-    /// Its look has come.
+    /// Whether the holder's look has come.
     lapsed: bool,
-    /// Who waits, first come first.
+    /// The waiting jobs, in the order of their arrival.
     line: Vec<Member>,
 }
 
-/// What a worker says, and the slot that it brings back.
+/// A worker's report, and the slot that it gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Said {
     report: Report,
     slot: Member,
-    /// The fence is the record's.
+    /// Whether the fence is the record's.
     ours: bool,
 }
 
-/// An attempt's worker.
+/// The worker of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Run {
     None,
     Works(Member),
-    /// Has said how it went, and waits for `settled`.
+    /// The worker has reported its result, and waits for `settled`.
     Holds(Said),
 }
 
@@ -144,56 +144,56 @@ enum Run {
 struct Job {
     record: Record,
     version: u8,
-    /// The field `c`: the version under which it was last dispatched.
+    /// The field `c`: the version under which the job was last dispatched.
     named: Option<u8>,
-    /// The last lease is not over, or was not when the attempt was cut off.
+    /// The last lease is not over, or was not over when the attempt was cut off.
     leased: bool,
-    /// An offer of this version stands on the stream.
+    /// There is an offer of this version on the stream.
     offered: bool,
     /// The effects of its end are still to be done.
     home: bool,
     run: Run,
 }
 
-/// What a scheduler, or a gateway that cancels, has under way.
+/// What a scheduler, or a gateway that cancels, is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Hand {
     Idle,
-    /// Has claimed an entry and read that its job waits; has so many of the limits.
+    /// The scheduler has claimed an entry and read that its job waits; it has this many of the limits.
     Take {
         member: Member,
         had: usize,
     },
-    /// Got no slot of the key, because of this one if that is known: gives the place back.
+    /// The scheduler got no slot of the key, because of this holder if that is known: it gives the place back.
     Unplace {
         member: Member,
         holder: Option<Held>,
     },
     Dispatch(Member),
-    /// Dispatched, and this version is to be offered.
+    /// The job is dispatched, and this version is to be offered.
     Offer(Member),
-    /// Found all slots taken by this one.
+    /// The scheduler found all slots taken by this holder.
     Reclaim(Held),
     AdmitAnew(Held),
-    /// Nobody runs under it any more.
+    /// No worker runs under this slot any more.
     FreeOne(Held),
-    /// The attempt under it is over: gives back what is left of its limits, then acks what said so.
+    /// The attempt under this slot is over: the scheduler gives back the rest of its limits, then acks the report.
     Free {
         slot: Member,
         done: usize,
         said: Option<Said>,
     },
-    /// Has heard that this one is next in line.
+    /// The script has returned that this job is next in line.
     Next(Member),
     Settle(Said),
-    /// Has read the record with this slot named.
+    /// The gateway has read the record with this slot named.
     Cancel {
         job: usize,
         named: Option<u8>,
     },
 }
 
-/// A holder as a script told it: of which limit, and whether its look had come.
+/// A holder as a script reports it: of which limit, and whether its look had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Held {
     of: usize,
@@ -243,7 +243,7 @@ impl World {
                     }
                 }
             }
-            // Cut off, its worker may still be at it.
+            // The attempt was cut off, and its worker may still run the job.
             Event::Cancel => {}
             _ if ran => of.leased = false,
             _ => {}
@@ -263,7 +263,7 @@ impl World {
         VERDICTS[&facts]
     }
 
-    /// Whether somebody runs it or may start to, as far as the fences and leases know.
+    /// Whether a worker runs the job or may start it, as far as fences and leases show.
     fn occupies(&self, job: usize) -> bool {
         let Job { record, leased, run, .. } = &self.jobs[job];
         let at_it = *leased && matches!(run, Run::Works(_));
@@ -285,7 +285,7 @@ impl World {
     }
 }
 
-/// What [`judge`] is told, as far as it can tell things apart.
+/// The input of [`judge`], reduced to what it distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Facts {
     current: bool,
@@ -302,7 +302,7 @@ enum Verdict {
     Held,
 }
 
-/// What the real rule says to everything that this model can ask.
+/// The answers of the real rule to every question that this model can ask.
 static VERDICTS: LazyLock<HashMap<Facts, Verdict>> = LazyLock::new(|| {
     let mut verdicts = HashMap::new();
     let ends = Event::ALL.iter().copied().map(Some).chain([None]);
@@ -387,7 +387,7 @@ impl Protocol for Slots {
         steps.out
     }
 
-    /// A slot that nobody needs any more may stand there: whoever needs it finds that it is over.
+    /// A slot that no job needs any more may remain: a job that needs it finds that it is over.
     fn is_goal(&self, w: &World) -> bool {
         let over = |job: &Job| job.record.ended() && !job.home && job.run == Run::None;
         w.jobs.iter().all(over) && w.hands == [Hand::Idle; 2]

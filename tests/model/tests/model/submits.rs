@@ -1,10 +1,10 @@
 //! Two gateways with the same submit, and the readers that take its home for an orphan.
 //!
-//! Here time passes, five seconds a step: a home is set six steps ahead, a gateway that needed four
-//! or more writes it again before it answers, and an entry without a record may be removed once it
-//! is due. Any process may be as slow as it likes; a write may still arrive after its sender died.
-//! The rest of the job's life is one step: it ends. Checked: what is answered has a record and,
-//! while it lives, a home; and whatever was left behind is cleaned up.
+//! Time passes here, five seconds a step. A home is set six steps ahead. A gateway that needed four or more steps
+//! writes it again before it answers. An entry without a record may be removed once it is due. Any process may be
+//! arbitrarily slow, and a write may still arrive after its sender died. The rest of the job's life is one step: it
+//! ends. Checked: an answered submit has a record and, while the job is active, a home; and everything left behind is
+//! cleaned up.
 
 use stateright::Property;
 
@@ -15,13 +15,13 @@ pub(crate) const ANSWERED_HOMED: &str = "what was answered and lives has a home"
 
 /// How far ahead a submit sets its home.
 const AHEAD: u8 = 6;
-/// From here on a gateway is slow.
+/// From this many steps on a gateway is slow.
 const SLOW: u8 = 4;
 
-/// What is wrong on purpose.
+/// Flaws that are introduced on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// A home that stands there is left if it is earlier.
+    /// An existing home is left unchanged if it is earlier.
     SetOnlyIfLess,
     /// A slow gateway does not write its home again.
     NoRewrite,
@@ -32,9 +32,9 @@ pub(crate) enum Flaw {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submits {
     pub(crate) crashes: u8,
-    /// The home's node jumps ahead: the wait after an outage is what keeps orphans then.
+    /// The clock of the home's node jumps ahead: then only the wait after an outage protects orphans.
     pub(crate) jumps: u8,
-    /// Whether orphans are left alone after a jump, until the gateways of before are through.
+    /// Whether orphans are left alone after a jump, until the earlier gateways are done.
     pub(crate) waits_after_a_jump: bool,
     pub(crate) flaw: Option<Flaw>,
 }
@@ -52,7 +52,7 @@ enum Job {
     Ended,
 }
 
-/// Where a gateway is, how long it has been at it, and whether the record was there before it.
+/// The progress of a gateway, how long it has been working, and whether the record existed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Gateway {
     at: At,
@@ -63,11 +63,11 @@ struct Gateway {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum At {
     Idle,
-    /// The home is under way.
+    /// The write of the home was sent.
     Sent,
     Homed,
     Stored,
-    /// Written again if that was needed.
+    /// The home was written again if that was needed.
     Sure,
     Forwarded,
     Over,
@@ -84,14 +84,14 @@ enum Reader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shard {
-    /// Steps until it is due.
+    /// Steps until the home is due.
     home: Option<u8>,
     job: Job,
     answered: bool,
     effects: bool,
     gateways: [Gateway; 2],
     readers: [Reader; 2],
-    /// Writes whose sender is dead: a home, a record.
+    /// Writes that are still on their way after their sender died: homes and records.
     late_homes: u8,
     late_records: u8,
     /// Steps until orphans may be removed again after a jump.
@@ -275,7 +275,7 @@ impl Submits {
             out.push(Step::new("scrub", "puts the home back", to.canonical()));
         }
         if s.jumps > 0 && s.home.is_some_and(|home| home > 0) {
-            // The wait is as long as the slowest gateway that does not know that it is slow.
+            // The wait is as long as that of the slowest gateway that does not know that it is slow.
             let wait = if self.waits_after_a_jump { SLOW } else { 0 };
             let to = Shard { home: Some(0), jumps: s.jumps - 1, wait, ..*s };
             out.push(Step::fault("Redis", "jumps ahead", to.canonical()));

@@ -1,4 +1,4 @@
-//! `muster audit`: who did what, and whether the log of it is as it was written.
+//! `muster audit`: who did what, and whether the log is unchanged.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;

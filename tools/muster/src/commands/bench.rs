@@ -1,6 +1,5 @@
-//! `muster bench`: what the stack can do, measured. Everything runs on this machine, so that what
-//! each process pays can be read from the kernel; every run checks that each job was executed and
-//! ended once, and is void otherwise.
+//! `muster bench`: measures what the stack can do. Everything runs on this machine, so that the cost of each process
+//! can be read from the kernel. Every run checks that each job was executed and ended once, and is void otherwise.
 
 mod delivery;
 mod figures;

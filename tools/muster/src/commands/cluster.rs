@@ -1,4 +1,4 @@
-//! `muster replicas`, `muster loops`, `muster locks`: who runs, who does what, who leads.
+//! `muster replicas`, `muster loops`, `muster locks`: the running replicas, their loops, and the leaders.
 
 use clap::Args;
 use serde_json::Value;
@@ -66,16 +66,16 @@ impl Loops {
             vec![
                 cell(&it["loop"]),
                 cell(&it["instance"]),
-                cell(&it["class"]),
                 cell(&it["state"]),
+                [cell(&it["outcome"]), cell(&it["error"])].join(" ").trim().to_owned(),
+                cell(&it["last_tick_at"]),
+                counts(&it["counts"]),
                 cell(&it["holder"]),
+                cell(&it["next_tick_at"]),
+                cell(&it["interval_ms"]),
+                cell(&it["class"]),
                 cell(&it["since"]),
                 cell(&it["fence"]),
-                cell(&it["interval_ms"]),
-                cell(&it["last_tick_at"]),
-                [cell(&it["outcome"]), cell(&it["error"])].join(" ").trim().to_owned(),
-                counts(&it["counts"]),
-                cell(&it["next_tick_at"]),
             ]
         };
         let mut asked: Vec<&Value> =
@@ -83,23 +83,23 @@ impl Loops {
         let headings = [
             "LOOP",
             "INSTANCE",
-            "CLASS",
             "STATE",
+            "OUTCOME",
+            "LAST TICK",
+            "COUNTS",
             "HOLDER",
+            "NEXT TICK",
+            "INTERVAL MS",
+            "CLASS",
             "SINCE",
             "FENCE",
-            "INTERVAL MS",
-            "LAST TICK",
-            "OUTCOME",
-            "COUNTS",
-            "NEXT TICK",
         ];
         output::rows(&headings, asked.iter().map(|it| row(it)));
         if let (Some(name), true) = (&self.name, asked.is_empty()) {
             return Err(Failure::new(format!("no replica has a loop {name:?}")).with_code(Code::NotFound).into());
         }
         output::line("");
-        // What a loop is does not differ between replicas, and they come in the order of their loops.
+        // The description of a loop is the same on all replicas, and the rows come in the order of the loops.
         asked.dedup_by_key(|it| cell(&it["loop"]));
         let safety = |it: &&Value| ["loop", "lock", "why_safe", "duplicate_costs"].map(|name| cell(&it[name])).to_vec();
         output::rows(&["LOOP", "LOCK", "SAFE, BECAUSE", "A DUPLICATE WOULD COST"], asked.iter().map(safety));
@@ -119,7 +119,7 @@ impl Locks {
     }
 }
 
-/// The items of a list; none if they were printed as JSON already.
+/// The items of a list; `None` if they were already printed as JSON.
 async fn ask(caller: &Caller, path: &str) -> anyhow::Result<Option<Vec<Value>>> {
     let answer = caller.api.call(&Call::get(path)).await.map_err(Failure::from)?;
     if caller.format == Format::Json {

@@ -1,4 +1,4 @@
-//! `muster config`: settings that all replicas are told while they run.
+//! `muster config`: settings of all replicas that can change while they run.
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// How often a writer that was too slow begins anew.
+/// How often a write is tried again after another write came first.
 const TRIES: usize = 5;
 
 #[derive(Subcommand, Debug)]

@@ -1,13 +1,12 @@
-//! `muster dev`: a whole stack on this machine, from one command. A supervisor that starts its own
-//! Redis and NATS, every service and a demo worker, waits until all of it is ready, says how to
-//! use it, starts again what dies, and on Ctrl-C stops everything and keeps the data.
+//! `muster dev`: a whole stack on this machine, from one command. A supervisor that starts its own Redis and NATS,
+//! every service and a demo worker, waits until all of them are ready, prints how to use the stack, restarts
+//! processes that die, and on Ctrl-C stops everything and keeps the data.
 
 pub(crate) mod fleet;
 pub(crate) mod folder;
 pub(crate) mod nats;
 pub(crate) mod ports;
 pub(crate) mod probe;
-pub(crate) mod programs;
 pub(crate) mod redis;
 pub(crate) mod services;
 
@@ -59,7 +58,7 @@ enum Ended<T> {
 }
 
 impl Dev {
-    /// Runs until told to stop.
+    /// Runs until a signal asks it to stop.
     pub(crate) async fn run(self, state_file: Option<&Path>) -> anyhow::Result<()> {
         let mut stop = StopSignals::listen()?;
         let spinner = output::spinner("looking around");
@@ -74,13 +73,13 @@ impl Dev {
         if !fleet.processes().is_empty() {
             eprintln!("stopping everything; Ctrl-C again ends it at once");
         }
-        // A state file that names processes which are going away would mislead its readers.
+        // A state file that names processes which are about to end would mislead its readers.
         let _ = std::fs::remove_file(folder.state_file());
         fleet.stop(stop.next()).await;
         result
     }
 
-    /// From nothing to a stack that runs, and on until the signal to stop.
+    /// Starts the stack, and supervises it until the signal to stop.
     async fn supervise(
         &self,
         folder: &Folder,
@@ -90,7 +89,7 @@ impl Dev {
     ) -> anyhow::Result<()> {
         let data = folder.data(self.cluster)?;
         let mut ports = Ports::load(data.join("ports.json"));
-        // Kept ports come first, so that no new one is put in their place.
+        // Reserve the kept ports first, so that no new process gets one of them.
         let redis = Redis::plan(&data, self.cluster, &mut ports)?;
         let nats = Nats::plan(&data, self.cluster, &mut ports)?;
         ports.save()?;
@@ -130,6 +129,7 @@ impl Dev {
             redis_url: around.redis_url.clone(),
             nats_url: around.nats_url.clone(),
             processes: fleet.processes(),
+            ..Stack::default()
         };
         stack.write(folder.state_file())?;
         spinner.finish_and_clear();
@@ -179,7 +179,7 @@ impl Dev {
     }
 }
 
-/// Does something while the fleet is looked after. A fleet beyond hope or a signal ends it early.
+/// Runs `work` while the fleet is supervised. A fleet that cannot start, or a signal, ends it early.
 async fn meanwhile<T>(
     fleet: &mut Fleet,
     stop: &mut StopSignals,

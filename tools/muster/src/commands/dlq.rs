@@ -1,4 +1,4 @@
-//! `muster dlq`: what ended badly, why, and another try for it.
+//! `muster dlq`: jobs that ended badly, why, and their retries.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// Most dead letters of one page.
+/// The most dead letters on one page.
 const PAGE: usize = 500;
 
 #[derive(Subcommand, Debug)]
@@ -97,7 +97,7 @@ impl List {
             if let Some(items) = page["items"].as_array_mut() {
                 found.append(items);
             }
-            // A short page is not the last one; only a missing cursor says so.
+            // A short page is not the last one; only a missing cursor marks the last.
             cursor = page["next_cursor"].as_str().map(str::to_owned);
             if cursor.is_none() {
                 break;
@@ -134,7 +134,7 @@ async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {
     caller.api.call(call).await.map_err(Failure::from)
 }
 
-/// Where a dead letter is deleted: a job has a job's id, a message two numbers with a dash.
+/// The path for deleting a dead letter: a job has a job id, a message has two numbers with a dash.
 fn place_of(id: &str) -> Result<String, Failure> {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match id.split_once('-') {

@@ -1,5 +1,5 @@
-//! `muster doctor`: whether Redis and NATS are such that the promises can be kept on them, as a gateway
-//! sees them.
+//! `muster doctor`: whether Redis and NATS are configured so that Muster can keep its promises, as a gateway sees
+//! them.
 
 use clap::Args;
 use serde_json::Value;

@@ -1,6 +1,8 @@
-//! `muster drill`: proves the promises on a stack of its own, for a person to watch and for a
-//! program to judge. `chaos` lets things go wrong at random and checks every job afterwards.
+//! `muster drill`: proves the promises on a stack of its own, or on a compose stack by its state file, for a
+//! person to watch and for a program to judge. `chaos` lets things go wrong at random and checks every job
+//! afterwards.
 
+mod attached;
 mod bus;
 mod chaos;
 mod check;
@@ -19,9 +21,9 @@ mod verdict;
 
 use clap::{Args, Subcommand};
 
-use crate::output::Format;
+use crate::{outcome::Failure, output::Format, target::Target};
 
-/// Prove the promises on a stack of its own; without a name: list what there is
+/// Prove the promises on a stack of its own, or on a compose stack (--state-file); without a name: list what there is
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Drill {
@@ -41,10 +43,14 @@ enum What {
 }
 
 impl Drill {
-    pub(crate) async fn run(self, format: Format) -> anyhow::Result<()> {
+    pub(crate) async fn run(self, target: &Target, format: Format) -> anyhow::Result<()> {
         match (self.what, self.name) {
+            (Some(What::Chaos(_)), _) if target.state_file.is_some() => {
+                let failure = Failure::usage("chaos cuts lines and empties stores, so it starts a stack of its own");
+                Err(failure.hint("leave --state-file out").into())
+            }
             (Some(What::Chaos(chaos)), _) => chaos.run(format).await,
-            (None, Some(name)) => self.stage.run(name, format).await,
+            (None, Some(name)) => self.stage.run(name, target.state_file.as_deref(), format).await,
             (None, None) => {
                 scenes::list(format);
                 Ok(())

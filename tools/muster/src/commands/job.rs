@@ -17,8 +17,6 @@ use crate::{
     output::{self, Format},
 };
 
-pub(super) use submit::label;
-
 #[derive(Subcommand, Debug)]
 pub(crate) enum Job {
     Submit(Box<submit::Submit>),
@@ -119,7 +117,7 @@ fn shown(caller: &Caller, answer: &Answer) {
     }
 }
 
-/// An id goes into a path, so it has to be one.
+/// Checks an id, because it becomes part of a path.
 fn checked(id: &str) -> Result<&str, Failure> {
     match id.parse::<muster_domain::JobId>() {
         Ok(_) => Ok(id),

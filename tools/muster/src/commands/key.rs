@@ -95,7 +95,7 @@ impl Create {
     }
 }
 
-/// A key with its secret.
+/// Prints a key with its secret.
 fn shown(caller: &Caller, answer: &Answer) {
     if caller.format == Format::Json {
         output::line(&answer.text);

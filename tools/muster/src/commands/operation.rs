@@ -1,5 +1,5 @@
-//! `muster operation`, and what `muster job bulk` and `muster dlq retry` share: one act for every job
-//! that passes a filter, carried out by the gateways. `--wait` follows it to its end.
+//! `muster operation`, and what `muster job bulk` and `muster dlq retry` share: one action on every job that matches
+//! a filter, carried out by the gateways. `--wait` follows it to its end.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// How often `--wait` looks.
+/// How often `--wait` asks.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Subcommand, Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct Selection {
     topic: Option<String>,
 
     /// Only those with this label
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::job::label)]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::label::label)]
     labels: Vec<(String, String)>,
 
     /// Only those that ended with this error code
@@ -116,7 +116,7 @@ impl Operation {
 }
 
 impl Selection {
-    /// Asks for this action on the jobs that are selected.
+    /// Requests this action on the selected jobs.
     pub(crate) async fn run(self, action: &str, caller: &Caller) -> anyhow::Result<()> {
         let call = Call::post("/jobs/bulk", self.body(action).to_string()).idempotency_key(Uuid::new_v4().to_string());
         let mut answer = ask(caller, &call).await?;
@@ -172,7 +172,7 @@ async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {
     caller.api.call(call).await.map_err(Failure::from)
 }
 
-/// An id goes into a path, so it has to be one.
+/// Checks an id, because it becomes part of a path.
 fn checked(id: &str) -> Result<&str, Failure> {
     match id.parse::<Uuid>() {
         Ok(_) => Ok(id),

@@ -1,4 +1,4 @@
-//! `muster status`: whether each gateway answers, and what a local stack consists of.
+//! `muster status`: whether each gateway answers, and the processes of a local stack.
 
 use clap::Args;
 use serde_json::{Value, json};

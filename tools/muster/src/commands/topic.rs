@@ -1,7 +1,7 @@
-//! `muster topic`: what topics are told, how they are doing, and the switch that stops one.
+//! `muster topic`: the settings of topics, their numbers, and the switch that pauses one.
 //!
-//! `set` reads, changes what was named and writes under the version it read; whoever was faster
-//! makes it begin anew. So two people who change different fields both win.
+//! `set` reads the settings, changes the named ones and writes under the version that it read. If another write came
+//! first, it starts again. So two people who change different fields both succeed.
 
 use clap::Subcommand;
 use serde_json::{Map, Value};
@@ -13,10 +13,10 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// What of an answer is a setting; the rest is how the topic is doing.
+/// The fields of an answer that are settings; the others are numbers of the topic.
 const SETTINGS: [&str; 9] =
     ["concurrency", "rate", "max_backlog", "retry", "timeout_ms", "lease_ms", "retention", "schema", "shared"];
-/// How often a writer that was too slow begins anew.
+/// How often a write is tried again after another write came first.
 const TRIES: usize = 5;
 
 #[derive(Subcommand, Debug)]
@@ -96,7 +96,7 @@ async fn set(caller: &Caller, topic: &str, changes: &[String]) -> anyhow::Result
     Err(Failure::new("others keep changing this topic; nothing was written").hint("try again").into())
 }
 
-/// Carries out one `name=value`.
+/// Applies one `name=value`.
 pub(super) fn apply(settings: &mut Value, change: &str) -> anyhow::Result<()> {
     let Some((path, text)) = change.split_once('=').filter(|(path, _)| !path.is_empty()) else {
         return Err(Failure::usage(format!("`{change}` is not NAME=VALUE")).into());

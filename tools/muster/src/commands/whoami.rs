@@ -1,4 +1,4 @@
-//! `muster whoami`: whom the gateway takes us for.
+//! `muster whoami`: the key and tenant that the gateway identifies.
 
 use clap::Args;
 use serde_json::Value;

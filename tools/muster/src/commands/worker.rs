@@ -1,5 +1,5 @@
-//! `muster worker list` and `drain`, and `muster worker run`: a worker without a line of code. Either a command of yours per job, or a
-//! builtin for trying things out. Over NATS when it knows a NATS server, else over HTTP.
+//! `muster worker list` and `drain`, and `muster worker run`: a worker that needs no code. It runs either a custom
+//! command per job, or a builtin for first experiments. It uses NATS if it knows a NATS server, otherwise HTTP.
 
 mod builtin;
 mod drain;
@@ -9,6 +9,7 @@ mod http;
 mod lease_book;
 mod list;
 mod over_nats;
+mod task;
 mod traces;
 mod work;
 
@@ -20,7 +21,7 @@ use muster_domain::{Tenant, Topic, WorkerId};
 use tracing_subscriber::EnvFilter;
 
 use self::work::Work;
-use super::{Caller, job::label};
+use super::{Caller, label::label};
 use crate::{
     api::Api, outcome::Failure, output::Format, record::Recorder, signals::StopSignals, spans, target::Target,
 };
@@ -132,7 +133,7 @@ enum Builtin {
     Drill,
 }
 
-/// What a worker is, however it speaks.
+/// The settings of a worker, whichever protocol it uses.
 #[derive(Clone)]
 struct Settings {
     id: WorkerId,
@@ -176,14 +177,16 @@ impl Run {
         let nats_url = match (&self.nats_url, self.http) {
             (_, true) => None,
             (Some(url), false) => Some(url.clone()),
-            // An address given by hand names another stack than the local one.
+            // An address given explicitly belongs to another stack than the local one.
             (None, false) if target.url.is_some() => None,
             (None, false) => target.stack()?.map(|stack| stack.nats_url),
         };
         let topics = self.topics.join(", ");
         match nats_url {
             Some(url) => {
-                tracing::info!(worker = %settings.id, %topics, %url, "taking jobs over NATS");
+                // The part before an `@` is a login, which must not be logged.
+                let servers: Vec<_> = url.split(',').filter_map(|one| one.rsplit('@').next()).collect();
+                tracing::info!(worker = %settings.id, %topics, servers = servers.join(","), "taking jobs over NATS");
                 let mut crew = Vec::new();
                 for _ in 1..self.copies {
                     let copy = Settings { id: WorkerId::random("cli"), ..settings.clone() };

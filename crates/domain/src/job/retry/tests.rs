@@ -1,4 +1,5 @@
-//! Properties of what follows a failed attempt, far past what the API lets in: a record may say anything.
+//! Properties of what follows a failed attempt, with values far beyond what the API accepts, because a record may
+//! contain anything.
 
 use proptest::prelude::*;
 
@@ -34,7 +35,7 @@ fn head(attempt: u16, max_attempts: u16, lost: u16) -> Head {
     }
 }
 
-/// Anything from nothing to the longest there is, often at either end.
+/// Durations from zero to the longest possible, often at either end.
 fn durations() -> impl Strategy<Value = Duration> {
     prop_oneof![
         Just(Duration::ZERO),
@@ -49,7 +50,7 @@ fn attempts() -> impl Strategy<Value = u16> {
     prop_oneof![Just(0), 1_u16..=1000, Just(u16::MAX), any::<u16>()]
 }
 
-/// What the API lets in, and what no arithmetic likes.
+/// Values that the API accepts, and values that break careless arithmetic.
 fn backoffs() -> impl Strategy<Value = Backoff> {
     let factor = prop_oneof![1.0..=100.0, Just(1.0), Just(100.0), any::<f64>()];
     let jitter = prop_oneof![0.0..=1.0, Just(0.0), Just(1.0), any::<f64>()];
@@ -61,7 +62,7 @@ fn backoffs() -> impl Strategy<Value = Backoff> {
     })
 }
 
-/// Where this leads from a running job; it must lead somewhere.
+/// The state that the event leads to from a running job. The event must be legal.
 fn leads_to(after: &FailedAttempt) -> State {
     transition(State::Running, after.event).expect("a legal event")
 }

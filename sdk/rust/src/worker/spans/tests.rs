@@ -36,12 +36,12 @@ impl SpanExporter for Kept {
     }
 }
 
-/// A handler that does this and no more.
+/// A handler that only does this work.
 fn handler<F: Future<Output = Outcome> + Send + 'static>(work: impl Fn() -> F + Send + Sync + 'static) -> Handler {
     Arc::new(move |_, _| work().boxed())
 }
 
-/// Runs a handler to its end, however that comes.
+/// Runs a handler to its end, whatever the end is.
 async fn run(traceparent: &str, handler: &Handler) {
     let attempt = Attempt { job: JobId::mint(0), fence: 1 };
     let mut offer = v1::Offer {
@@ -55,7 +55,7 @@ async fn run(traceparent: &str, handler: &Handler) {
     let mut running = Running::new(Duration::ZERO);
     let offered = Offered { job: attempt.job, version: 1 };
     running.begin(attempt, offered, context, handler, Bytes::new(), Instant::now());
-    // By then it has run as far as it gets by itself.
+    // After this, the handler has run as far as it gets by itself.
     tokio::task::yield_now().await;
     if running.try_next().is_none() {
         assert!(running.stop(attempt, StopReason::Cancelled));
@@ -76,7 +76,7 @@ async fn an_attempt_is_an_error_unless_its_handler_succeeds() {
     run(CALLER, &handler(async || Err(HandlerError::retryable("no").code("boom")))).await;
     run(CALLER, &handler(async || panic!("on purpose"))).await;
     run(CALLER, &handler(std::future::pending)).await;
-    // A job that nobody traces, and one whose caller records nothing.
+    // A job without a trace, and one whose caller does not sample the trace.
     run("", &handler(async || Ok(Bytes::new().into()))).await;
     run(&CALLER.replace("-01", "-00"), &handler(async || Ok(Bytes::new().into()))).await;
 

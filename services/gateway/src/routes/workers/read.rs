@@ -1,4 +1,4 @@
-//! What workers send: read whole, every wrong field named, before anything is done.
+//! Reads what workers send. The whole body is read and every wrong field named before anything is done.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
@@ -16,17 +16,17 @@ use crate::{
     workers::{Extend, Held, Lease, MOST_RESULT, PREVIEW, Report, Said},
 };
 
-/// Items in one call.
+/// The most items in one call.
 const MOST_ITEMS: usize = 100;
 const LEASE_MS: RangeInclusive<u64> = 5_000..=900_000;
-/// Ten years: beyond that a number is a slip.
+/// Ten years: a larger number is a mistake.
 const MOST_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-/// Numbers up to here are the same in every language.
+/// Numbers up to this one are exact in every language.
 const MOST_FENCE: u64 = (1 << 53) - 1;
-/// Most bytes of an error's details or of a progress's data.
+/// The most bytes of an error's details, or of a progress report's data.
 const MOST_EXTRA: usize = 64 * 1024;
 
-/// Outcomes of attempts, and who reports them.
+/// The results of attempts, and the worker that reports them.
 #[derive(Debug)]
 pub(super) struct Reports {
     pub(super) worker: Option<WorkerId>,
@@ -181,7 +181,7 @@ fn reports(body: &Bytes, read: impl Fn(&mut Object<'_>, &mut Faults) -> Option<S
     Ok(Reports { worker, items })
 }
 
-/// Reads `items`: each names an attempt, and says something about it.
+/// Reads `items`: each item names an attempt and carries data about it.
 fn items<T>(
     o: &mut Object<'_>,
     f: &mut Faults,
@@ -200,7 +200,7 @@ fn items<T>(
         item.require("fence", f);
         let job = item.name("job_id", f, str::parse::<JobId>);
         let fence = item.integer("fence", f, 0..=MOST_FENCE);
-        // Read whatever is wrong before, so that all faults are named.
+        // Read the rest of the item even if these fields are wrong, so that all faults are named.
         let stand_in = JobId::derive("none", &muster_domain::Tenant::default(), "");
         let value = read(&mut item, f, job.unwrap_or(stand_in), fence.unwrap_or(0));
         item.finish(f);

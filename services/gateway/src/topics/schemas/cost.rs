@@ -1,7 +1,7 @@
-//! What judging by a schema costs at most: its parts, each reference counted as what it refers to.
+//! The maximum cost of checking against a schema: the number of its parts, where each reference counts as its target.
 //!
-//! Promises: every part is looked at once, whatever refers to it; a sum that is too large, a circle, and
-//! a reference that leads elsewhere are faults with their place. It may count too much, never too little.
+//! Promises: every part is visited once, however many references lead to it. A sum that is too large, a circle, and a
+//! reference that leads elsewhere are faults with a pointer. The cost may be too high, never too low.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 use super::Wrong;
 use crate::json::join;
 
-/// Most parts of a schema.
+/// The most parts of a schema.
 const MOST_PARTS: u64 = 8_000;
-/// A reference leads over no more references.
+/// The longest chain of references.
 const MOST_STEPS: usize = 16;
-/// What a pattern counts for.
+/// The cost of a pattern.
 const PATTERN: u64 = 32;
-/// What comparing all items with each other counts for.
+/// The cost of comparing all items with each other.
 const UNIQUE: u64 = 16;
-/// Judging what nobody else has judged means to judge the rest once more.
+/// The factor for `unevaluatedProperties` and `unevaluatedItems`: they check the rest of the schema once more.
 const AGAIN: u64 = 3;
 
 /// The cost of a schema, or what is wrong with it.
@@ -32,7 +32,7 @@ pub(super) fn of(schema: &Value) -> Result<u64, Vec<Wrong>> {
     if walk.wrong.is_empty() { Ok(cost) } else { Err(walk.wrong) }
 }
 
-/// How many values a value holds, itself among them. Its reader has bounded its depth.
+/// The number of values in a value, itself included. The parser has bounded its depth.
 pub(super) fn parts(value: &Value) -> u64 {
     1 + match value {
         Value::Array(items) => items.iter().map(parts).sum::<u64>(),
@@ -43,9 +43,10 @@ pub(super) fn parts(value: &Value) -> u64 {
 
 struct Walk<'a> {
     root: &'a Value,
-    /// By where a part is in memory: a reference to it may be spelled in several ways.
+    /// The cost of each visited part, by its address in memory: references to one part may be spelled in several
+    /// ways.
     known: HashMap<*const Value, u64>,
-    /// What refers to what, up to here.
+    /// The chain of references up to the current part.
     open: Vec<*const Value>,
     wrong: Vec<Wrong>,
 }
@@ -56,7 +57,7 @@ impl<'a> Walk<'a> {
         0
     }
 
-    /// Looks at what is referred to, once.
+    /// Visits the target of a reference, once.
     fn within(&mut self, target: &'a Value, at: &str, look: impl FnOnce(&mut Walk<'a>) -> u64) -> u64 {
         let place = std::ptr::from_ref(target);
         if let Some(cost) = self.known.get(&place) {
@@ -94,7 +95,7 @@ impl<'a> Walk<'a> {
             ("$id" | "id", Value::String(_)) if !at.is_empty() => {
                 self.refuse(at, name, "is not taken here: only the whole schema has an id")
             }
-            // They cost where something refers to them.
+            // Definitions cost nothing here; they cost where a reference leads to them.
             ("$defs" | "definitions", Value::Object(fields)) => {
                 self.each(fields, &join(at, name));
                 0
@@ -119,7 +120,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Schemas by name: no name is a keyword.
+    /// The cost of schemas by name. The names are not keywords.
     fn each(&mut self, fields: &'a Map<String, Value>, at: &str) -> u64 {
         fields.iter().map(|(name, value)| self.schema(value, &join(at, name))).fold(0, u64::saturating_add)
     }

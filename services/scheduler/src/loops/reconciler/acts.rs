@@ -20,7 +20,7 @@ use muster_store::{Fields, LeaderLock, Lease, Moved, QueueEntry, Record, Rescore
 use muster_telemetry::{Counter, Emit, count, events::Replayed};
 
 use super::{AFTER_A_FAULT, Faulty, Item, Moment, SOON, wait_of};
-use crate::{desk::Desk, events, lanes::PerLane, slots};
+use crate::{context::Context, events, route_notices, route_state::PerRoute, slots};
 
 /// What is to be done in one shard.
 #[derive(Default)]
@@ -134,30 +134,30 @@ impl Done {
 }
 
 /// Does it all; each kind of act takes the lease and asks it before it writes.
-pub(super) async fn carry_out(desk: &Desk, lease: &Lease, mut plan: Plan, read: Moment) -> anyhow::Result<Done> {
+pub(super) async fn carry_out(context: &Context, lease: &Lease, mut plan: Plan, read: Moment) -> anyhow::Result<Done> {
     let mut done = Done { read, rescores: Vec::new(), counts: BTreeMap::new(), moved: false, faults: 0 };
-    tell_owed(desk, lease, &mut plan, &mut done).await?;
+    tell_owed(context, lease, &mut plan, &mut done).await?;
     let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish } = plan;
     for item in &nothing {
         done.as_planned(item);
     }
     if !resubmit.is_empty() {
-        republish(desk, lease, resubmit, &mut done).await?;
+        republish(context, lease, resubmit, &mut done).await?;
     }
     if !wake.is_empty() {
-        awaken(desk, lease, wake, &mut done).await?;
+        awaken(context, lease, wake, &mut done).await?;
     }
     if !requeue.is_empty() {
-        put_back(desk, lease, requeue, &mut done).await?;
+        put_back(context, lease, requeue, &mut done).await?;
     }
     if !reoffer.is_empty() {
-        offer_again(desk, lease, reoffer, &mut done).await?;
+        offer_again(context, lease, reoffer, &mut done).await?;
     }
     if !apply.is_empty() {
-        end_attempts(desk, lease, apply, &mut done).await?;
+        end_attempts(context, lease, apply, &mut done).await?;
     }
     if !finish.is_empty() {
-        finish_ends(desk, lease, finish, &mut done).await?;
+        finish_ends(context, lease, finish, &mut done).await?;
     }
     Ok(done)
 }
@@ -174,13 +174,13 @@ fn owed(item: &Item) -> Vec<Act> {
 }
 
 /// Tells what is owed before the jobs move on. Those for whom it cannot be told now wait.
-async fn tell_owed(desk: &Desk, lease: &Lease, plan: &mut Plan, done: &mut Done) -> Result<(), StoreError> {
+async fn tell_owed(context: &Context, lease: &Lease, plan: &mut Plan, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let Plan { resubmit, wake, reoffer, apply, finish, .. } = plan;
     let moving =
         resubmit.iter().chain(&*wake).chain(&*reoffer).chain(&*finish).chain(apply.iter().map(|(item, _)| item));
     let acts: Vec<Act> = moving.flat_map(owed).collect();
-    if tell(desk, &acts).await {
+    if tell(context, &acts).await {
         return Ok(());
     }
     let mut waits = |item: &Item| {
@@ -198,10 +198,10 @@ async fn tell_owed(desk: &Desk, lease: &Lease, plan: &mut Plan, done: &mut Done)
 }
 
 /// False if the audit log could not be written.
-async fn tell(desk: &Desk, acts: &[Act]) -> bool {
+async fn tell(context: &Context, acts: &[Act]) -> bool {
     match acts {
         [] => true,
-        acts => desk.store().audit(acts).await.is_ok(),
+        acts => context.store().audit(acts).await.is_ok(),
     }
 }
 
@@ -215,9 +215,9 @@ fn ids(items: &[Item]) -> Vec<JobId> {
 }
 
 /// Pending, and the submit must be lost: published again under a fresh id.
-async fn republish(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+async fn republish(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
-    let records = desk.store().read(&ids(&items), Fields::PAYLOAD).await;
+    let records = context.store().read(&ids(&items), Fields::PAYLOAD).await;
     let (mut todo, mut lost) = (Vec::new(), Vec::new());
     for (item, record) in items.iter().zip(records) {
         match record {
@@ -234,13 +234,13 @@ async fn republish(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done
         audit::of_help(record.id, &record.spec, &record.head, "resubmit", done.read.time)
     };
     let acts: Vec<Act> = lost.iter().map(help).collect();
-    if !tell(desk, &acts).await {
+    if !tell(context, &acts).await {
         lost.into_iter().for_each(|item| done.fault(item));
         return Ok(());
     }
     muster_flow::failpoint!("resubmit.after_audit");
     let n = todo.len() as u64;
-    let unsent: Faulty = desk.flow.publish_submits(todo).await.into_iter().collect();
+    let unsent: Faulty = context.flow.publish_submits(todo).await.into_iter().collect();
     for item in lost {
         if unsent.contains(&item.record.id) {
             done.fault(item);
@@ -258,11 +258,11 @@ async fn republish(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done
 
 /// Scheduled or retrying, and the time has come: pending, and its submit published. One that the
 /// bus does not take is published again by the look at a pending job.
-async fn awaken(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+async fn awaken(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let steps = items.iter().map(|i| Step::new(i.record.id, Event::Wake, i.record.head.version.into())).collect();
     let all = ids(&items);
-    let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&all, Fields::PAYLOAD));
+    let (moved, records) = tokio::join!(context.store().apply(steps), context.store().read(&all, Fields::PAYLOAD));
     muster_flow::failpoint!("wake.after_apply");
     let (mut todo, mut acts, mut retried) = (Vec::new(), Vec::new(), Vec::new());
     for ((item, moved), record) in items.iter().zip(&moved).zip(records) {
@@ -276,21 +276,21 @@ async fn awaken(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -
             todo.push(Record { head: head.clone(), ..record });
         }
     }
-    if !tell(desk, &acts).await {
+    if !tell(context, &acts).await {
         // Not published before it is told; the next look tells it.
         retried.iter().for_each(|item| done.fault_of(item));
         todo.retain(|record| retried.iter().all(|item| item.record.id != record.id));
     }
     muster_flow::failpoint!("wake.after_audit");
-    desk.flow.publish_submits(todo).await;
+    context.flow.publish_submits(todo).await;
     Ok(())
 }
 
-/// Queued: its entry is put back if it is gone, and its lane made known here.
-async fn put_back(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+/// Queued: its entry is put back if it is gone, and its route made known here.
+async fn put_back(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let entries: Vec<QueueEntry> = items.iter().map(|item| QueueEntry::of(&item.record)).collect();
-    let stored = desk.store().enqueue(&entries).await;
+    let stored = context.store().enqueue(&entries).await;
     for item in &items {
         if stored.is_err() {
             done.fault(item);
@@ -300,22 +300,22 @@ async fn put_back(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done)
         done.as_planned(item);
         // Its use alone has it surveyed, and what waits there released. Names in records are good.
         let spec = &item.record.spec;
-        let _ = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
+        let _ = context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
     }
     Ok(())
 }
 
 /// Dispatched, and the offer must be lost: offered again, under a new version.
-async fn offer_again(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+async fn offer_again(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let steps = items.iter().map(|i| Step::new(i.record.id, Event::Reoffer, i.record.head.version.into())).collect();
     let all = ids(&items);
-    let (moved, records) = tokio::join!(desk.store().apply(steps), desk.store().read(&all, Fields::PAYLOAD));
+    let (moved, records) = tokio::join!(context.store().apply(steps), context.store().read(&all, Fields::PAYLOAD));
     muster_flow::failpoint!("reoffer.after_apply");
     let heads = moved.iter().map(|moved| moved.as_ref().ok().and_then(|moved| moved.done()));
     let acts: Vec<Act> = items.iter().zip(heads).filter_map(|(item, head)| act_of(item, head?)).collect();
-    let told = tell(desk, &acts).await;
-    let (mut offers, mut stand) = (Vec::new(), PerLane::default());
+    let told = tell(context, &acts).await;
+    let (mut offers, mut stand) = (Vec::new(), PerRoute::default());
     for ((item, moved), record) in items.iter().zip(&moved).zip(records) {
         let Some((_, head)) = done.applied(item, moved) else { continue };
         if !told {
@@ -325,22 +325,22 @@ async fn offer_again(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Do
         done.count("reoffer");
         if let Ok(Some(record)) = record {
             let spec = &record.spec;
-            if let Ok(lane) = desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires) {
-                stand.add(&lane);
+            if let Ok(route) = context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires) {
+                stand.add(&route);
             }
             offers.push(offer_of(&record, head));
         }
     }
     muster_flow::failpoint!("reoffer.after_audit");
     // One that the bus does not take is found again by the next look.
-    desk.flow.offer(offers, Offering { most: 1, again: true }).await;
-    desk.published(&stand, 1).await;
+    context.flow.offer(offers, Offering { most: 1, again: true }).await;
+    route_notices::published(context, &stand, 1).await;
     Ok(())
 }
 
 /// Out of time, or its worker fell silent.
 async fn end_attempts(
-    desk: &Desk,
+    context: &Context,
     lease: &Lease,
     items: Vec<(Item, FailedAttempt)>,
     done: &mut Done,
@@ -350,11 +350,11 @@ async fn end_attempts(
         let step = Step::new(item.record.id, failed.event, item.record.head.version.into());
         Step { wait: failed.wait, ..step }.with_error(failed.error.clone())
     };
-    let moved = desk.store().apply(items.iter().map(step).collect()).await;
+    let moved = context.store().apply(items.iter().map(step).collect()).await;
     muster_flow::failpoint!("end.after_apply");
     let heads = moved.iter().map(|moved| moved.as_ref().ok().and_then(|moved| moved.done()));
     let acts: Vec<Act> = items.iter().zip(heads).filter_map(|((item, _), head)| act_of(item, head?)).collect();
-    let told = tell(desk, &acts).await;
+    let told = tell(context, &acts).await;
     if !acts.is_empty() {
         muster_flow::failpoint!("end.after_audit");
     }
@@ -382,27 +382,27 @@ async fn end_attempts(
         let spec = &item.record.spec;
         news.push(muster_flow::job_event(item.record.id, &spec.tenant, &spec.topic, head, Some(&failed.error.code)));
         if let Some(worker) = worker {
-            desk.flow.stop_attempt(&worker, item.record.id, head).await;
+            context.flow.stop_attempt(&worker, item.record.id, head).await;
         }
         // Its worker was silent for a whole lease; one that was only too slow keeps its slot for now.
         if failed.event == Event::Rescue {
             freed.extend(SlotRef::of(&item.record));
         }
     }
-    match desk.flow.finish(ends).await {
+    match context.flow.finish(ends).await {
         Ok(finished) => {
             // Their homes are gone; re-scoring would find nothing.
             let kept = |job: &JobId| finished.held.iter().any(|(held, _)| held == job);
             done.rescores.retain(|(rescore, _)| !ended.contains(&rescore.job) || kept(&rescore.job));
-            slots::freed(desk, &finished.freed, finished.next).await;
+            slots::freed(context, &finished.freed, finished.next).await;
         }
         Err(_) => done.faults += ended.len() as u64,
     }
     if !freed.is_empty() {
         muster_flow::failpoint!("end.after_finish");
     }
-    slots::free(desk, freed).await;
-    events::tell(desk.bus(), news).await;
+    slots::free(context, freed).await;
+    events::tell(context.bus(), news).await;
     Ok(())
 }
 
@@ -415,10 +415,10 @@ fn outcome_of(event: Event) -> &'static str {
 }
 
 /// Ended, but its home is still there: whoever ended it may not have come this far.
-async fn finish_ends(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
+async fn finish_ends(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let end = |item: &Item| End { tell: cut_off(&item.record.head), ..End::of(&item.record, false) };
-    let finished = desk.flow.finish(items.iter().map(end).collect()).await;
+    let finished = context.flow.finish(items.iter().map(end).collect()).await;
     let Ok(finished) = finished else {
         items.iter().for_each(|item| done.fault(item));
         return Ok(());
@@ -430,7 +430,7 @@ async fn finish_ends(desk: &Desk, lease: &Lease, items: Vec<Item>, done: &mut Do
             None => done.count("finish"),
         }
     }
-    slots::freed(desk, &finished.freed, finished.next).await;
+    slots::freed(context, &finished.freed, finished.next).await;
     Ok(())
 }
 

@@ -13,19 +13,19 @@ use muster_domain::{
 };
 use muster_store::Record;
 
-use crate::desk::Desk;
+use crate::context::Context;
 
 /// One pass's knowledge.
 pub(super) struct View<'a> {
-    desk: &'a Desk,
+    context: &'a Context,
     submits: Option<Known>,
     offers: HashMap<(Tenant, Line), Known>,
     asked_results: bool,
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(desk: &'a Desk) -> View<'a> {
-        View { desk, submits: None, offers: HashMap::new(), asked_results: false }
+    pub(super) fn new(context: &'a Context) -> View<'a> {
+        View { context, submits: None, offers: HashMap::new(), asked_results: false }
     }
 
     /// What matters to this job.
@@ -39,13 +39,13 @@ impl<'a> View<'a> {
                 if !record.spec.requires.is_empty() {
                     // A scheduler that has just come learns of its line, and tells the workers of it.
                     let spec = &record.spec;
-                    let _ = self.desk.lanes.lane_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
+                    let _ = self.context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
                 }
             }
             Phase::Running { lease, .. } if lease.until.reached(now) => {
                 // Longer than the lease if it was extended, never shorter.
                 let span = lease.until.since(head.since);
-                view.silence_unproven_until = self.silence(record.id, lease.until, span, now).await;
+                view.silence_unproven_until = self.silence_unproven_until(record.id, lease.until, span, now).await;
             }
             _ => {}
         }
@@ -55,7 +55,7 @@ impl<'a> View<'a> {
     async fn submits(&mut self) -> Known {
         match self.submits {
             Some(known) => known,
-            None => *self.submits.insert(self.desk.bus().oldest_unhandled_submit().await),
+            None => *self.submits.insert(self.context.bus().oldest_unhandled_submit().await),
         }
     }
 
@@ -65,23 +65,23 @@ impl<'a> View<'a> {
         if let Some(known) = self.offers.get(&key) {
             return *known;
         }
-        let known = self.desk.bus().oldest(&subject).await;
+        let known = self.context.bus().oldest(&subject).await;
         self.offers.insert(key, known);
         known
     }
 
-    async fn silence(&mut self, job: JobId, lease_end: Time, span: Duration, now: Time) -> Option<Time> {
-        let silence = &self.desk.silence;
+    async fn silence_unproven_until(&mut self, job: JobId, lease_end: Time, span: Duration, now: Time) -> Option<Time> {
+        let lease_guard = &self.context.lease_guard;
         if !self.asked_results {
             self.asked_results = true;
             // Before the question, so whatever stood there then is in the answer.
             let here = Instant::now();
-            match self.desk.bus().results_mark().await {
-                Ok(mark) => silence.results(&mark, here),
-                Err(_) => silence.bus(false, Instant::now()),
+            match self.context.bus().results_mark().await {
+                Ok(mark) => lease_guard.results(&mark, here),
+                Err(_) => lease_guard.bus(false, Instant::now()),
             }
         }
-        let node = self.desk.store().node_of(job);
-        silence.unproven_until(node.as_ref(), lease_end, span, now, Instant::now())
+        let node = self.context.store().node_of(job);
+        lease_guard.unproven_until(node.as_ref(), lease_end, span, now, Instant::now())
     }
 }

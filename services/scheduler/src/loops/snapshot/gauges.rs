@@ -6,17 +6,20 @@
 //! sums over replicas are right. Leaves to others: who leads.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     time::{Duration, Instant},
 };
 
 use muster_domain::{Line, State, Tenant, Time, Topic};
 use muster_flow::Waits;
 use muster_store::{Census, CensusWalk, Lease, TopicCensus, WorkerSeen};
-use muster_telemetry::{Gauge, metrics::topic_label, set};
+use muster_telemetry::{Gauge, metrics::topic_label};
 
-use super::names;
-use crate::desk::Desk;
+use super::{
+    names,
+    shown::{Measured, Shown},
+};
+use crate::context::Context;
 
 /// Homes counted in one measure: with fewer jobs alive every measure is a whole count.
 const STEP: usize = 2_000;
@@ -27,68 +30,70 @@ const YOUNG: Duration = Duration::from_secs(15);
 /// The least time between two measures.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// A gauge, its topic and its state; empty where it has none.
-type Series = (Gauge, String, &'static str);
-
 /// All of them, as this replica last showed them.
 #[derive(Default)]
 pub(super) struct FleetGauges {
     walk: CensusWalk,
     census: Option<Census>,
-    shown: HashMap<Series, f64>,
+    shown: Shown,
     measured: Option<Instant>,
 }
 
 impl FleetGauges {
     /// Measures, and shows it.
-    pub(super) async fn measure(&mut self, desk: &Desk, lease: &Lease, workers: &[WorkerSeen]) -> anyhow::Result<()> {
+    pub(super) async fn measure(
+        &mut self,
+        context: &Context,
+        lease: &Lease,
+        workers: &[WorkerSeen],
+    ) -> anyhow::Result<()> {
         // Workers that come and go wake the loop at once; the rest is measured no oftener for it.
         let fresh = self.measured.is_some_and(|at| at.elapsed() < PAUSE);
-        let mut now = if fresh { std::mem::take(&mut self.shown) } else { HashMap::new() };
+        let mut now = if fresh { self.shown.take() } else { Measured::new() };
         now.iter_mut().filter(|((gauge, _, _), _)| *gauge == Gauge::Workers).for_each(|(_, value)| *value = 0.0);
         for topic in workers.iter().flat_map(|worker| &worker.topics) {
             add(&mut now, Gauge::Workers, topic, "", 1.0);
         }
         if fresh {
-            self.show(now);
+            self.shown.replace(now);
             return Ok(());
         }
-        if let Some(census) = desk.store().census(&mut self.walk, STEP).await? {
+        if let Some(census) = context.store().census(&mut self.walk, STEP).await? {
             self.census = Some(census);
         }
         self.measured = Some(Instant::now());
-        now.insert((Gauge::OverdueJobs, String::new(), ""), desk.store().count_overdue(LATE).await? as f64);
-        if let Some(pass) = desk.store().scrub_pass().await? {
+        now.insert((Gauge::OverdueJobs, String::new(), ""), context.store().count_overdue(LATE).await? as f64);
+        if let Some(pass) = context.store().scrub_pass().await? {
             now.insert((Gauge::ConsistencyGap, String::new(), ""), pass.homeless as f64);
         }
-        self.topics(desk, lease, workers, &mut now).await?;
-        self.show(now);
+        self.topics(context, lease, workers, &mut now).await?;
+        self.shown.replace(now);
         Ok(())
     }
 
     async fn topics(
         &self,
-        desk: &Desk,
+        context: &Context,
         lease: &Lease,
         workers: &[WorkerSeen],
-        now: &mut HashMap<Series, f64>,
+        now: &mut Measured,
     ) -> anyhow::Result<()> {
         // Before the first count is complete only some of what lives is known: nothing is better than half.
         let Some(census) = &self.census else { return Ok(()) };
-        let at = desk.store().now();
+        let at = context.store().now();
         now.insert((Gauge::CensusAge, String::new(), ""), at.since(census.begun).as_secs_f64());
-        let lanes = desk.lanes.all();
+        let routes = context.routes.all();
         let known: BTreeSet<(Tenant, Topic)> =
-            lanes.iter().map(|l| (l.tenant.clone(), l.topic.clone())).chain(census.topics.keys().cloned()).collect();
+            routes.iter().map(|l| (l.tenant.clone(), l.topic.clone())).chain(census.topics.keys().cloned()).collect();
         let known: Vec<(Tenant, Topic)> = known.into_iter().collect();
-        let waiting = desk.flow.waiting(&known).await?;
-        names::drop_old(desk, lease, &known, &waiting).await?;
+        let waiting = context.flow.waiting(&known).await?;
+        names::drop_old(context, lease, &known, &waiting).await?;
         let lines: Vec<(Tenant, Line)> = known
             .iter()
             .zip(&waiting)
             .flat_map(|((tenant, _), lines)| lines.iter().map(|line| (tenant.clone(), line.known.line.clone())))
             .collect();
-        let mut oldest = desk.store().oldest_queued(&lines).await?.into_iter();
+        let mut oldest = context.store().oldest_queued(&lines).await?.into_iter();
         let (none, young) = (TopicCensus::default(), at.since(census.begun) < YOUNG);
         for (name, lines) in known.iter().zip(&waiting) {
             let oldest = oldest.by_ref().take(lines.len()).flatten().min();
@@ -114,8 +119,8 @@ impl FleetGauges {
             }
             let depth = (of(State::Pending) + queued + dispatched) as f64;
             add(now, Gauge::QueueDepth, topic, "", depth);
-            let told = desk.flow.settings.topic(name.0.as_str(), topic);
-            let shared = desk.flow.settings.is_shared(topic);
+            let told = context.flow.settings.topic(name.0.as_str(), topic);
+            let shared = context.flow.settings.is_shared(topic);
             let live = workers.iter().filter(|worker| worker.serves(name.0.as_str(), shared) && worker.takes(topic));
             let worth = Waits::worth_workers(lines, &live.collect::<Vec<_>>());
             // What stands in lines that no live worker fits.
@@ -146,37 +151,20 @@ impl FleetGauges {
         Ok(())
     }
 
-    /// Shows these and no others.
-    pub(super) fn show(&mut self, now: HashMap<Series, f64>) {
-        for series in self.shown.keys().filter(|series| !now.contains_key(*series)) {
-            put(series, 0.0);
-        }
-        now.iter().for_each(|(series, value)| put(series, *value));
-        self.shown = now;
-    }
-
     /// No longer this replica's to tell; the next time it counts anew.
     pub(super) fn stand_down(&mut self) {
-        self.show(HashMap::new());
+        self.shown.replace(Measured::new());
         (self.walk, self.census, self.measured) = (CensusWalk::new(), None, None);
     }
 }
 
 /// Adds to what is told of a topic: tenants share its name, and those past the limit of names share one.
-fn add(now: &mut HashMap<Series, f64>, gauge: Gauge, topic: &str, state: &'static str, value: f64) {
+fn add(now: &mut Measured, gauge: Gauge, topic: &str, state: &'static str, value: f64) {
     *now.entry((gauge, topic_label(topic).to_owned(), state)).or_default() += value;
 }
 
 /// The largest of what is told of a topic.
-fn most(now: &mut HashMap<Series, f64>, gauge: Gauge, topic: &str, value: f64) {
+fn most(now: &mut Measured, gauge: Gauge, topic: &str, value: f64) {
     let known = now.entry((gauge, topic_label(topic).to_owned(), "")).or_default();
     *known = known.max(value);
-}
-
-fn put((gauge, topic, state): &Series, value: f64) {
-    match gauge.labels() {
-        [] => set(*gauge, &[], value),
-        [_] => set(*gauge, &[("topic", topic)], value),
-        _ => set(*gauge, &[("topic", topic), ("state", state)], value),
-    }
 }

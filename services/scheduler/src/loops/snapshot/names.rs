@@ -10,19 +10,19 @@ use muster_domain::{Tenant, Topic};
 use muster_flow::LineWaiting;
 use muster_store::{LINE_KEPT, Lease, StoreError};
 
-use crate::desk::Desk;
+use crate::context::Context;
 
 /// Names looked at in one measure of a topic.
 const STEP: usize = 200;
 
 /// Looks through the oldest names of those topics that have any.
 pub(super) async fn drop_old(
-    desk: &Desk,
+    context: &Context,
     lease: &Lease,
     topics: &[(Tenant, Topic)],
     waiting: &[Vec<LineWaiting>],
 ) -> Result<(), StoreError> {
-    let store = desk.store();
+    let store = context.store();
     let before = store.now().before(LINE_KEPT);
     // Every topic has its plain line.
     let named = topics.iter().zip(waiting).filter(|(_, lines)| lines.len() > 1);
@@ -32,7 +32,7 @@ pub(super) async fn drop_old(
         if old.is_empty() {
             continue;
         }
-        let seen = desk.flow.waiting_in(std::slice::from_ref(name), vec![old]).await?;
+        let seen = context.flow.waiting_in(std::slice::from_ref(name), vec![old]).await?;
         for line in seen.iter().flatten() {
             match (line.queued, line.offered) {
                 (0, Some(0)) => _ = store.drop_line(lease, tenant, &line.known).await?,

@@ -1,7 +1,7 @@
 //! Batches of submits and of results, from the delivery to the ack: `intake.rs`, `dispatch.rs`, `settle.rs`.
 //!
-//! A hand that dies leaves its deliveries unacked, so they come again and are handled item by item. An item
-//! that fails does so for itself, whether its script was applied or not.
+//! A hand that dies leaves its deliveries unacked, so they are delivered again and handled item by item. An item
+//! fails separately, whether its script was applied or not.
 
 use muster_domain::{Event, Outcome, State};
 
@@ -81,7 +81,7 @@ impl Steps<'_> {
         }
     }
 
-    /// One pipeline for all, or item by item: what fails, fails for itself.
+    /// Applies all items in one pipeline, or item by item. Each item fails separately.
     fn applies(&mut self, place: usize, batch: Batch) {
         let who = WHO[place];
         let what = if batch.kind == Kind::Submit { "apply(dispatch)" } else { "apply(report)" };
@@ -106,7 +106,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Also whether the item that fails after its script was moved by it.
+    /// Applies the items. Also returns whether the item that fails after its script was changed by it.
     fn applied(&self, place: usize, batch: Batch, fails: Option<Fails>) -> (World, bool) {
         let (mut to, mut batch, mut moved) = (self.world, batch, false);
         let turn = batch.turn();
@@ -137,7 +137,7 @@ impl Steps<'_> {
                 to.finish([job == 0, job == 1], false);
             }
         }
-        // What the batch carries is older by its own moves.
+        // The batch's own changes have aged the items that it carries.
         let Hand::Batch(aged) = to.hands[place] else { return (to, moved) };
         to.hands[place] = Hand::Batch(Batch { message: aged.message, ..batch }.next());
         (to, moved)
@@ -174,7 +174,7 @@ impl Steps<'_> {
             to.hands[place] = Hand::Batch(Batch { stage: Stage::Ack, ..batch });
             return self.push(who, "publishes what failed", to);
         }
-        // Each delivery for itself: those without a failure are done with.
+        // Each delivery is acked separately: those without a failed item are done.
         batch.ack(&mut to, |message| !(0..2).any(|job| message.of[job] != 0 && batch.failed[job]));
         self.push(who, "gives the delivery back", to);
     }
@@ -190,7 +190,7 @@ impl Batch {
         Batch { kind, message, apart, stage: Stage::Apply, todo, offer: NONE, ended: NONE, failed: NONE }
     }
 
-    /// Which items are handled next: all at once, or one that came before.
+    /// The items that are handled next: all at once, or one item of a repeated delivery.
     fn turn(&self) -> Jobs {
         match self.todo {
             [true, true] if self.message.again => [true, false],
@@ -198,7 +198,7 @@ impl Batch {
         }
     }
 
-    /// What is to be done next.
+    /// The batch in its next stage.
     fn next(self) -> Batch {
         let stage = match self {
             _ if any(self.offer) => Stage::Offer,
@@ -209,14 +209,14 @@ impl Batch {
         Batch { stage, ..self }
     }
 
-    /// The messages it came with.
+    /// The messages in which the batch was delivered.
     pub(super) fn deliveries(&self) -> impl Iterator<Item = Message> {
         let [a, b] = self.message.of;
         let all = if self.apart { [Message::single(0, a), Message::single(1, b)] } else { [self.message; 2] };
         all.into_iter().filter(|message| message.of != [0; 2])
     }
 
-    /// Acks those of which this is true.
+    /// Acks the deliveries for which `whole` is true.
     fn ack(&self, to: &mut World, whole: impl Fn(&Message) -> bool) {
         for message in self.deliveries().filter(whole) {
             *to.stream(self.kind) = to.stream(self.kind).without(message.delivered());
@@ -225,7 +225,7 @@ impl Batch {
 }
 
 impl Hand {
-    /// What its batch says of this job.
+    /// The item of this job in the hand's batch.
     fn item(&self, job: usize) -> u8 {
         if let Hand::Batch(batch) = self { batch.message.of[job] } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Everybody else: looks and cancels, workers with room for both jobs, the bus.
+//! The other steps: looks and cancels, workers with room for both jobs, the bus.
 
 use muster_domain::Event;
 
@@ -9,7 +9,7 @@ use super::{
 };
 
 impl Steps<'_> {
-    /// A home that is due, and what its record says; or somebody who cancels.
+    /// Looks at a due home and acts on its record, or cancels the job.
     pub(super) fn looks(&mut self, place: usize) {
         let (w, who) = (self.world, WHO[place]);
         let now = Seen::Version(Age::Now);
@@ -50,7 +50,7 @@ impl Steps<'_> {
                     to.hands[place] = Hand::OfferAgain { job, now: true };
                     self.unless(hasty, Fault::Haste, who, "apply(reoffer)", to);
                 }
-                // Silence is proven only when no result stands on the stream.
+                // Silence is proven only when there is no result on the stream.
                 Says::Apply(event) if !w.results.carries(job) && !w.in_hand(Kind::Result, job) => {
                     to.apply(job, event, now);
                     if self.batches.has(Flaw::LostIsFree) {
@@ -98,7 +98,7 @@ impl Steps<'_> {
 
     pub(super) fn workers(&mut self) {
         for (place, who) in WORKER.into_iter().enumerate() {
-            // Two that are alike do the same.
+            // Two equal workers have the same steps.
             if place == 1 && self.world.workers[0] == self.world.workers[1] {
                 continue;
             }
@@ -127,7 +127,7 @@ impl Steps<'_> {
             to.workers[place][job] = Part::Runs;
             self.push(who, "apply(start)", to);
         } else if part == Part::Asks {
-            // Its own ask stands in the record, or the job is no longer where that led.
+            // Either the record names the worker's own ask, or the job has moved on.
             let same = w.records[job].start_id == Asker::Open(asker) && w.records[job].running();
             to.workers[place][job] = if same { Part::Runs } else { Part::None };
             self.push(who, if same { "apply(start): already" } else { "hears gone" }, to);
@@ -149,7 +149,8 @@ impl Steps<'_> {
         }
     }
 
-    /// What is over, in one message or in one each; and once more what neither stream nor scheduler has.
+    /// Reports the attempts that are over, in one message or in one each, and reports again what neither the stream
+    /// nor a scheduler has.
     fn reports(&mut self, place: usize) {
         let (w, who) = (self.world, WORKER[place]);
         let parts = w.workers[place];
@@ -200,7 +201,7 @@ fn item(report: Report) -> u8 {
     if report == Report::Failure { FAILURE } else { SUCCESS }
 }
 
-/// These jobs are reported in one message; one of them perhaps failed.
+/// Reports these jobs in one message; one of them may have failed.
 fn said(mut to: World, place: usize, jobs: Jobs, failed: Option<usize>) -> World {
     let mut message = Message { of: [0; 2], again: false };
     for job in (0..2).filter(|job| jobs[*job]) {
@@ -212,7 +213,7 @@ fn said(mut to: World, place: usize, jobs: Jobs, failed: Option<usize>) -> World
     to
 }
 
-/// The stream takes it.
+/// Stores the message on the stream.
 fn publish(to: &mut World, message: Message) {
     to.results = to.results.with(message);
     for job in 0..2 {

@@ -1,6 +1,7 @@
 //! A stream of groups of two jobs: which items a message has, and whether it was delivered before.
 
-/// An item of a submit: the record's version, or the one before. An older one is as good as none.
+/// An item of a submit: the record's version, or the version before. An older item has no effect, so it counts as
+/// none.
 pub(super) const NOW: u8 = 1;
 pub(super) const BEFORE: u8 = 2;
 /// An item of a result, always under the record's fence.
@@ -15,19 +16,19 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// With this one item.
+    /// A message with this one item.
     pub(super) fn single(job: usize, item: u8) -> Message {
         let mut of = [0; 2];
         of[job] = item;
         Message { of, again: false }
     }
 
-    /// The same, delivered before.
+    /// The same message, delivered before.
     pub(super) fn delivered(self) -> Message {
         Message { again: true, ..self }
     }
 
-    /// The job's record has moved.
+    /// Ages the item of a job whose record has changed.
     pub(super) fn older(mut self, job: usize) -> Message {
         self.of[job] = if self.of[job] == NOW { BEFORE } else { 0 };
         self
@@ -39,7 +40,7 @@ impl Message {
     }
 }
 
-/// Messages: several with the same items are as good as one.
+/// A set of messages: several with the same items count as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Stream(u32);
 
@@ -67,7 +68,7 @@ impl Stream {
         self.iter().fold(Stream::default(), |stream, message| stream.with(with(message)))
     }
 
-    /// Whether there is anything of this job.
+    /// Whether a message has an item of this job.
     pub(super) fn carries(self, job: usize) -> bool {
         self.iter().any(|message| message.of[job] != 0)
     }

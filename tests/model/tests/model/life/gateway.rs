@@ -1,9 +1,9 @@
 //! The gateway's group commit, for a group of one: `flow::submit`.
 //!
-//! Order: `prepare` (the home), `submit` (the record), then side by side `forward_homes` if the
-//! record existed and `announce`; a gateway that took so long that its home may have been taken for
-//! an orphan forwards once more; then the answer. The client repeats with the same key after a
-//! crash, or gives up; it may also repeat after a 202 that it did not hear.
+//! Order: `prepare` (the home), `submit` (the record), then concurrently `forward_homes` if the record existed and
+//! `announce`. A gateway that took so long that its home may have been taken for an orphan forwards once more. Then
+//! it answers. The client repeats with the same key after a crash, or gives up; it may also repeat after a 202 that
+//! it did not get.
 
 use muster_domain::State;
 
@@ -12,23 +12,23 @@ use super::{
     Fault, Flaw, Steps, World,
 };
 
-/// How far a submit is. `slow`: its home came due while it was at it, so more than 15 s have passed.
+/// The progress of a submit. `slow`: its home came due before the submit was complete, so more than 15 s have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Gateway {
     /// The client asks, or asks again.
     Begins,
-    /// The home is there.
+    /// The home exists.
     Homed { slow: bool },
-    /// Only if the order is wrong: the record is there, the home is not.
+    /// Only if the order is wrong: the record exists, the home does not.
     Stored { existed: bool },
-    /// Both are there. What is left to do before the answer.
+    /// Both exist. The fields say what is left to do before the answer.
     Committed { forward: bool, announce: bool, slow: bool },
-    /// Answered, or given up.
+    /// The request was answered, or the client gave up.
     Over,
 }
 
 impl Gateway {
-    /// Its entry has come due without a record.
+    /// The gateway after its entry came due without a record.
     pub(super) fn slowed(self) -> Gateway {
         match self {
             Gateway::Homed { .. } => Gateway::Homed { slow: true },
@@ -41,7 +41,7 @@ impl Gateway {
         matches!(self, Gateway::Homed { slow: true } | Gateway::Committed { slow: true, .. })
     }
 
-    /// Whether it is about to publish the submit.
+    /// Whether the gateway is about to publish the submit.
     pub(super) fn announces(self) -> bool {
         matches!(self, Gateway::Committed { announce: true, .. })
     }
@@ -92,13 +92,13 @@ impl Steps<'_> {
         if forward {
             let mut to = w;
             to.touch_home();
-            // Slowness is told by a clock, so touching the home does not undo it.
+            // The gateway's clock shows that it is slow, so touching the home does not change that.
             to.gateway = Gateway::Committed { forward: false, announce, slow };
             self.push(WHO, "forward_homes", to);
         }
         if announce {
             let gateway = Gateway::Committed { forward, announce: false, slow };
-            // It goes out as the record was when it was read: it may have moved since.
+            // The message carries the record as it was read; the record may have changed since.
             let age = if w.record.is_some_and(|r| r.state == State::Pending) { Age::Now } else { Age::Old };
             self.push(WHO, "announce", World { submits: w.submits.with(age), gateway, ..w });
             self.push(WHO, "announce (bus away)", World { gateway, ..w });
@@ -116,7 +116,7 @@ impl Steps<'_> {
         }
     }
 
-    /// It dies, and its client asks again or gives up.
+    /// The gateway dies, and its client asks again or gives up.
     fn dies(&mut self, w: World) {
         self.fault(Fault::Crash, WHO, "crashes; the client repeats", World { gateway: Gateway::Begins, ..w });
         self.fault(Fault::Crash, WHO, "crashes; the client gives up", World { gateway: Gateway::Over, ..w });

@@ -1,7 +1,7 @@
-//! The reconciler, on both schedulers: read a home that is due, do what `look` says, re-score.
+//! The reconciler, on both schedulers: reads a due home, does what `look` says, re-scores.
 //!
-//! Every event compares the version that was read, and a re-score the score; whoever reads never
-//! removes the home of a living job. A hand that dies leaves the home due.
+//! Every event compares the version that was read, and a re-score compares the score. A reader never removes the home
+//! of an active job. A hand that dies leaves the home due.
 
 use muster_domain::{Event, Outcome, State};
 
@@ -21,7 +21,7 @@ impl Steps<'_> {
             to.gateway = to.gateway.slowed();
             return self.push(who, "look: no record", to);
         };
-        // Whether what it waits for is over, and whether saying so takes a fault.
+        // Whether what the job waits for is over, and whether that conclusion is a fault.
         let (over, fault) = match record.state {
             State::Pending => {
                 let under_way = in_hand(&w.hands, Hand::will_decide, Age::Now) || w.gateway.announces();
@@ -31,7 +31,7 @@ impl Steps<'_> {
                 let under_way = in_hand(&w.hands, Hand::will_offer, Age::Now);
                 (true, (w.offers.has(Age::Now) || under_way).then_some(Fault::Haste))
             }
-            // Silence is proven only when no result stands on the stream.
+            // Silence is proven only when there is no result on the stream.
             State::Running => {
                 let proven = !w.results.any_ours() || self.life.has(Flaw::NoAckFloor);
                 (proven, w.worker_lives().then_some(Fault::Expiry))
@@ -51,7 +51,7 @@ impl Steps<'_> {
             Some(kind) => self.fault(kind, who, what, to),
             None => self.push(who, what, to),
         }
-        // Or too early to say, and it is only re-scored: this matters where somebody else reads too.
+        // Or it is too early to tell, and the home is only re-scored. That matters only if another hand reads too.
         let other = matches!(w.hands[1 - place], Hand::Look { read: true, .. });
         if other || self.life.has(Flaw::DropsInsteadOfRescoring) {
             self.push(who, "look: nothing", self.put(place, reads(Act::Rescore)));
@@ -98,7 +98,7 @@ impl Steps<'_> {
         }
     }
 
-    /// One event of a look, by version; then what follows if it holds.
+    /// Applies one event of a look by version, then takes the next act if the event was applied.
     fn moves(&mut self, place: usize, read: bool, age: Age, event: Event, next: Act, what: &'static str) {
         let who = WHO[place];
         let mut to = self.world;

@@ -1,8 +1,8 @@
-//! Results that stand on the stream.
+//! Results on the stream.
 
 use super::super::record::Report;
 
-/// Results on the stream: by what they say, and whether their fence is the record's.
+/// A set of results on the stream, by their content and by whether their fence is the record's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Reports(u8);
 
@@ -23,7 +23,7 @@ impl Reports {
         Reports(self.0 & !Reports::bit(report, ours))
     }
 
-    /// Every fence is an old one now.
+    /// Marks every fence as old.
     pub(super) fn stale(self) -> Reports {
         Reports((self.0 | self.0 << 3) & 0b11_1000)
     }

@@ -1,8 +1,8 @@
-//! What the schedulers do: dispatch, settle, finish, cancel, scrub; two things at a time. What they do
-//! when they look is in [`super::reconciler`].
+//! What the schedulers do: dispatch, settle, finish, cancel, scrub; two things at a time. Looks are in
+//! [`super::reconciler`].
 //!
-//! A hand that dies leaves its message unacked, so the message is delivered again. A script whose
-//! answer is lost counts as failed: a message goes back, a look is re-scored and comes again.
+//! A hand that dies leaves its message unacked, so the message is delivered again. A script whose answer is lost
+//! counts as failed: a message goes back, and a look is re-scored and repeated.
 
 use muster_domain::{Event, Outcome};
 
@@ -11,7 +11,7 @@ use super::{
     Fault, Flaw, Steps, World,
 };
 
-/// For whom the effects of an end are done.
+/// The activity on whose behalf the effects of an end are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum By {
     Settle { report: Report, ours: bool },
@@ -33,7 +33,7 @@ pub(crate) enum Act {
     DropOrphan,
 }
 
-/// One thing under way.
+/// One running activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Hand {
     Idle,
@@ -41,11 +41,11 @@ pub(crate) enum Hand {
     Dispatch {
         submit: Age,
     },
-    /// Its job is offered as it is, under the submit's own version.
+    /// The job is offered without changing its record, under the submit's own version.
     OfferAsItIs {
         submit: Age,
     },
-    /// Applied: the offer of this version is to be published, the home forwarded.
+    /// The dispatch is applied: the offer of this version is to be published, the home forwarded.
     Offer {
         offer: Age,
         publish: bool,
@@ -98,7 +98,7 @@ impl Hand {
         }
     }
 
-    /// Another attempt has started: the fence it knows is an old one.
+    /// Marks the fence as old: another attempt has started.
     pub(super) fn outrun(&mut self) {
         match self {
             Hand::Settle { ours, .. }
@@ -109,15 +109,15 @@ impl Hand {
         }
     }
 
-    /// The home's score has changed.
+    /// Notes that the home's score has changed.
     pub(super) fn misread(&mut self) {
         if let Hand::Look { read, .. } = self {
             *read = false;
         }
     }
 
-    /// Without what can never match again: an old submit is dropped, a report under an old fence
-    /// is stale, an old offer is nobody's.
+    /// The hand without what can never match again: an old submit is dropped, a report under an old fence is stale,
+    /// and no worker can start an old offer.
     pub(super) fn settled_down(self) -> Hand {
         match self {
             Hand::Dispatch { submit: Age::Old }
@@ -131,7 +131,7 @@ impl Hand {
         }
     }
 
-    /// Whether it compares what the last move was.
+    /// Whether the hand holds a version that it may compare with the version before the last change.
     pub(super) fn knows_before(&self) -> bool {
         match self {
             Hand::Dispatch { submit: age }
@@ -148,7 +148,7 @@ impl Hand {
         }
     }
 
-    /// Whether it may yet settle something under the record's fence.
+    /// Whether the hand may still settle an attempt under the record's fence.
     pub(super) fn may_settle(&self) -> bool {
         self.result().is_some_and(|(_, ours)| ours)
     }
@@ -171,7 +171,7 @@ impl Hand {
         }
     }
 
-    /// The version whose submit it is about to decide or to publish.
+    /// The version of the submit that the hand is about to decide or to publish.
     pub(super) fn will_decide(&self) -> Option<Age> {
         match *self {
             Hand::Dispatch { submit: age } | Hand::Look { act: Act::Announce(age), .. } => Some(age),
@@ -179,7 +179,7 @@ impl Hand {
         }
     }
 
-    /// The version whose offer it is about to publish.
+    /// The version of the offer that the hand is about to publish.
     pub(super) fn will_offer(&self) -> Option<Age> {
         match *self {
             Hand::Offer { offer: age, publish: true, .. } | Hand::Look { act: Act::Offer(age), .. } => Some(age),
@@ -209,7 +209,7 @@ impl Steps<'_> {
     fn hand(&mut self, place: usize) {
         let (w, who) = (self.world, WHO[place]);
         let hand = w.hands[place];
-        // Dying before the first write is the same as never having begun.
+        // A crash before the first write is the same as not having begun.
         if !matches!(hand, Hand::Idle | Hand::Dispatch { .. } | Hand::Settle { .. } | Hand::Scrub | Hand::Cancel) {
             self.fault(Fault::Crash, who, "crashes", self.put(place, Hand::Idle));
         }
@@ -217,7 +217,7 @@ impl Steps<'_> {
             Hand::Idle => self.takes(place),
             Hand::Dispatch { submit } => {
                 self.dispatch(place, submit);
-                // Or, on a hot topic, without a word in the record and without reading it.
+                // Or, on a hot topic, it offers the job without reading or changing the record.
                 self.push(who, "decides to offer it as it is", self.put(place, Hand::OfferAsItIs { submit }));
             }
             Hand::OfferAsItIs { submit } => {
@@ -298,7 +298,7 @@ impl Steps<'_> {
             to.touch_home();
             self.fault(Fault::Cancel, who, "cancel: forward_homes", to);
         }
-        // Where homes are never lost, only a record that never had one is worth a scrub.
+        // If homes are never lost, a scrub is useful only for a record that never had a home.
         let needed = self.life.kinds.contains(&Fault::LostHome) || (!w.home && !w.effects);
         let passed_over = record.ended() && self.life.has(Flaw::ScrubOnlyLiving);
         if needed && !passed_over && !self.life.has(Flaw::NoScrub) {
@@ -313,7 +313,7 @@ impl Steps<'_> {
             Outcome::Applied => {
                 to.hands[place] = Hand::Idle;
                 self.fault(Fault::LostReply, who, "apply(dispatch), no answer", to);
-                // A young pending job's home is near enough.
+                // The home of a new pending job is near enough.
                 to.hands[place] = Hand::Offer { offer: Age::Now, publish: true, forward: false };
                 self.push(who, "apply(dispatch)", to);
             }
@@ -349,7 +349,7 @@ impl Steps<'_> {
                 self.push(who, "apply(report): already, ended", to);
             }
             (Outcome::Applied, false) => {
-                // Forwarded only if it is due before the lease would have ended.
+                // The home is forwarded only if it must be due before the end of the lease.
                 to.hands[place] = Hand::AckResult { report, ours };
                 self.push(who, "apply(report)", to);
                 to.hands[place] = Hand::Forward { report, ours };

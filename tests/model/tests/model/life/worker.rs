@@ -1,9 +1,9 @@
 //! A worker with one slot, and the scheduler that answers its start: `start.rs`, `sdk/worker`.
 //!
-//! It pulls an offer, asks with one `start_id` until it is answered, acks, runs, publishes its
-//! result, and remembers it until it hears that it is settled or no longer its own. While it holds
-//! anything it extends its lease. A scheduler that dies between the script, the forward and the
-//! answer is the same as a lost answer: the worker asks again.
+//! The worker pulls an offer, asks with one `start_id` until it gets an answer, acks, runs the job and publishes its
+//! result. It keeps the result until it learns that the attempt is settled or no longer its own. While it holds an
+//! attempt it extends the lease. A scheduler that dies between the script, the forward and the answer has the same
+//! effect as a lost answer: the worker asks again.
 
 use muster_domain::{Event, Outcome};
 
@@ -12,11 +12,11 @@ use super::{
     Fault, Flaw, Steps, World,
 };
 
-/// What it is at.
+/// What the worker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Worker {
     Idle,
-    /// Has an offer, and asks for its start.
+    /// The worker has an offer, and asks for its start.
     Asks {
         offer: Age,
     },
@@ -25,7 +25,7 @@ pub(crate) enum Worker {
         offer: Age,
         ours: bool,
     },
-    /// Hears `go`.
+    /// The worker gets `go`.
     Told {
         offer: Age,
         ours: bool,
@@ -33,7 +33,7 @@ pub(crate) enum Worker {
     Runs {
         ours: bool,
     },
-    /// Has said how it ended, and waits for `settled`.
+    /// The worker has reported its result, and waits for `settled`.
     Holds {
         report: Report,
         ours: bool,
@@ -47,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// Somebody else has started: its fence is an old one.
+    /// Marks the fence as old: another attempt has started.
     pub(super) fn outrun(&mut self) {
         match self {
             Worker::Granted { ours, .. }
@@ -63,13 +63,13 @@ impl Worker {
         matches!(self, Worker::Asks { .. } | Worker::Granted { .. })
     }
 
-    /// Whether it believes to hold the record's fence, and does.
+    /// Whether the worker holds the record's fence and believes so.
     pub(super) fn holds(&self) -> bool {
         matches!(self, Worker::Told { ours: true, .. } | Worker::Runs { ours: true } | Worker::Holds { ours: true, .. })
     }
 
-    /// Without what can never match again: an ask for an old offer hears `gone`, and what is said
-    /// under an old fence is stale.
+    /// The worker without what can never match again: an ask for an old offer gets `gone`, and a report under an old
+    /// fence is stale.
     pub(super) fn settled_down(self) -> Worker {
         match self {
             Worker::Asks { offer: Age::Old }
@@ -80,12 +80,12 @@ impl Worker {
         }
     }
 
-    /// Whether it may still be heard under the record's fence.
+    /// Whether the worker may still report under the record's fence.
     pub(super) fn may_speak(&self) -> bool {
         self.holds() || matches!(self, Worker::Granted { ours: true, .. })
     }
 
-    /// The offer that was delivered to it and that it has not acked.
+    /// The offer that was delivered to the worker and is not yet acked.
     fn unacked(&self) -> Option<Age> {
         match self {
             Worker::Asks { offer } | Worker::Granted { offer, .. } | Worker::Told { offer, .. } => Some(*offer),
@@ -95,7 +95,7 @@ impl Worker {
 }
 
 impl World {
-    /// Whether somebody will extend the lease of the attempt that runs.
+    /// Whether a worker will extend the lease of the running attempt.
     pub(super) fn worker_lives(&self) -> bool {
         let asked = self.record.map(|record| record.start_id);
         (0..)
@@ -193,14 +193,14 @@ impl Steps<'_> {
         let (what, lost) = match outcome {
             Outcome::Applied => ("apply(start)", "apply(start), no answer"),
             Outcome::Already => ("apply(start): already", "apply(start): already, no answer"),
-            // Said of a job that another has started, that has ended, or is offered anew.
+            // The job was started by another ask, has ended, or is offered again under a new version.
             _ => {
                 to.offers = to.offers.without(offer);
                 to.workers[place] = Worker::Idle;
                 return self.push(who, "apply(start): gone, acks the offer", to);
             }
         };
-        // Its own move, or that of the first time, made the offer's version the one before.
+        // The start, now or in an earlier try, made the offer's version the version before the last change.
         let offer = Age::Before;
         let gives_up = self.life.has(Flaw::GivesUpAsking);
         self.fault(Fault::LostReply, who, lost, {
@@ -211,7 +211,7 @@ impl Steps<'_> {
         to.workers[place] = Worker::Granted { offer, ours: true };
         self.push(who, what, to);
         if outcome == Outcome::Applied {
-            // A lease as long as the look at an offer needs no forward.
+            // A lease as long as the time to the look at an offer needs no forward.
             to.workers[place] = Worker::Told { offer, ours: true };
             self.push(who, "apply(start), go", to);
         }

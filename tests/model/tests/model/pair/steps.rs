@@ -1,4 +1,4 @@
-//! What can happen to two jobs: a batch on one scheduler, looks on the other, workers, the world.
+//! The steps of two jobs: a batch on one scheduler, looks on the other, workers, and outside events.
 
 use muster_domain::{Event, Outcome, State};
 
@@ -40,7 +40,7 @@ impl Steps<'_> {
             return;
         };
         if batch.stage != Stage::Apply {
-            // Unacked: it comes again.
+            // The delivery is not acked, so it comes again.
             let mut to = World { batch: None, ..w.clone() };
             mark_again(to.queue(batch.kind), batch.group);
             self.fault(Fault::Crash, "S1", "crashes", to);
@@ -63,7 +63,7 @@ impl Steps<'_> {
         }
     }
 
-    /// One pipeline for the whole group, or one for each of its items: what fails, fails for itself.
+    /// Applies the whole group in one pipeline, or each of its items in one. Each item fails separately.
     fn applies(&mut self, w: &World, batch: Batch) {
         let mut to = w.clone();
         let (mut offer, mut failed) = ([false; 2], [false; 2]);
@@ -135,7 +135,7 @@ impl Steps<'_> {
                 _ => {}
             }
         }
-        // Asked when some lease is over; it proves the silence of all whose lease is over by then.
+        // The mark is read when some lease is over. It proves the silence of all jobs whose lease is over by then.
         let over = [0, 1].map(|job| w.records[job].running() && w.runs[job] == Run::None && !w.silent[job]);
         if w.target.is_none() && any(over) {
             let target = Some((u8::try_from(w.results.len()).unwrap_or(u8::MAX), over));
@@ -152,7 +152,7 @@ impl Steps<'_> {
                 to.apply(job, Event::Start, Seen::Offer(Age::Now, 0));
                 to.runs[job] = Run::Runs;
                 let rest = startable(&to, 1 - job);
-                // The rest goes back: it stays where it stands.
+                // The other offer goes back: it stays where it is.
                 if !rest {
                     to.offers.remove(place);
                 }
@@ -217,8 +217,8 @@ impl Steps<'_> {
         if self.pair.flaw != Some(Flaw::ProbeMisses) {
             to.disturb();
         }
-        // A lease is longer than the pause before a delivery comes again: what stood on the stream
-        // when the record came into reach is handled by then.
+        // A lease is longer than the pause before a delivery comes again. So everything that was on the stream when
+        // the record came into reach has been handled by then.
         let settles = w.batch.is_some_and(|batch| batch.kind == Kind::Result);
         if w.waits && !w.away && w.results.is_empty() && !settles {
             self.push("time", "the wait is over", World { waits: false, ..w.clone() });
@@ -231,7 +231,7 @@ impl Steps<'_> {
     }
 }
 
-/// The version that is offered is the record's, if it still is dispatched.
+/// The age of the offered version: the record's, if the job is still dispatched.
 fn offer_age(record: &Record) -> Age {
     if record.state == State::Dispatched { Age::Now } else { Age::Old }
 }

@@ -1,4 +1,4 @@
-//! What can happen to two jobs in a backlog: decisions, rounds, looks, workers, the world.
+//! The steps of two jobs in a backlog: decisions, rounds, looks, workers, and outside events.
 
 use muster_domain::{Event, Outcome, State};
 
@@ -45,7 +45,7 @@ impl Steps<'_> {
 
     pub(super) fn hands(&mut self) {
         for (place, who) in WHO.into_iter().enumerate() {
-            // Two that are alike do the same.
+            // Two equal hands have the same steps.
             if place == 1 && self.world.hands[0] == self.world.hands[1] {
                 continue;
             }
@@ -65,7 +65,7 @@ impl Steps<'_> {
         }
     }
 
-    /// A batch of submits, of those that are pending: held, in line, or offered as they are.
+    /// Decides a batch of submits of pending jobs: they are held, put into the backlog, or offered without a change.
     fn decides(&mut self, place: usize) {
         let (w, who) = (self.world, WHO[place]);
         let decidable = |job: usize| w.near[job] || w.submits[job];
@@ -80,7 +80,7 @@ impl Steps<'_> {
                     self.fault(Fault::Refused, who, "apply(hold), not served", self.held(place, jobs, Some(before)));
                 }
             }
-            // Only of a first delivery, and of one that nothing has happened to.
+            // Only for a first delivery, and for jobs that have not changed.
             if within(jobs, fresh) {
                 let entries = jobs.map(|is| is.then_some(Age::Now));
                 self.push(who, "stands in line", self.put(place, Hand::Enqueue(entries)));
@@ -104,13 +104,14 @@ impl Steps<'_> {
         to
     }
 
-    /// One entry or one of each job: as much as the window has room for.
+    /// Claims one entry, or one of each job: as many as the window has room for.
     fn claims(&mut self, place: usize) {
         let w = self.world;
         let one = |job: usize| w.entries[job].iter().map(Item::Claimed).chain([Item::None]);
         for first in one(0) {
             for second in one(1).filter(|second| [first, *second] != [Item::None; 2]) {
-                // A topic that moves fast reads first, which is of use only to who stands as it was accepted.
+                // On a busy topic the scheduler reads the records first. That helps only jobs that have not changed
+                // since they were accepted.
                 let reads = [false, true].into_iter().filter(|read| !read || (0..2).any(|job| self.as_accepted(job)));
                 for read in reads.collect::<Vec<_>>() {
                     let hand = Hand::Round { stage: Stage::Dispatch { read }, items: [first, second] };
@@ -230,7 +231,7 @@ impl Steps<'_> {
                     }
                 }
                 self.push(who, "forward_homes", to);
-                // Then only what was over before is removed.
+                // Then only the entries that were already done are removed.
                 let over = items.map(|item| if let Item::Offer { .. } = item { Item::None } else { item });
                 self.fault(Fault::Refused, who, "forward_homes: no answer", then(Stage::Remove, over));
             }
@@ -246,13 +247,13 @@ impl Steps<'_> {
         }
     }
 
-    /// Whether the job stands as it was accepted.
+    /// Whether the job has not changed since it was accepted.
     fn as_accepted(&self, job: usize) -> bool {
         let record = &self.world.records[job];
         record.state == State::Pending && record.last.is_none()
     }
 
-    /// One pipeline for what was claimed: what fails, fails for itself.
+    /// Dispatches the claimed entries in one pipeline. Each item fails separately.
     fn dispatches(&mut self, place: usize, items: [Item; 2]) {
         let who = WHO[place];
         let (to, _) = self.dispatched(place, items, None);
@@ -269,7 +270,7 @@ impl Steps<'_> {
 
     fn dispatched(&self, place: usize, items: [Item; 2], fails: Option<Fails>) -> (World, bool) {
         let (mut to, mut moved) = (self.world, false);
-        // A move ages what the hands hold, this one's too.
+        // A change of the record ages what all hands hold, including this one.
         let items_of = |to: &World| if let Hand::Round { items, .. } = to.hands[place] { items } else { items };
         let mut decided = [None; 2];
         for job in 0..2 {
@@ -279,7 +280,7 @@ impl Steps<'_> {
                 decided[job] = Some(unknown);
                 continue;
             }
-            // Who stood in line is looked at as a pending job is: soon.
+            // A pending job in the backlog has a near look, as all pending jobs have.
             let lined = self.world.records[job].state == State::Pending;
             let outcome = to.apply(job, Event::Dispatch, Seen::Version(entry));
             let first = outcome == Outcome::Applied;
@@ -342,7 +343,7 @@ impl Steps<'_> {
     }
 }
 
-/// Whether all of these are among those.
+/// Whether the first set is a subset of the second.
 fn within(these: Jobs, those: Jobs) -> bool {
     (0..2).all(|job| !these[job] || those[job])
 }

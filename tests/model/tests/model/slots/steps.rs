@@ -1,7 +1,7 @@
-//! What can happen to two jobs under one limit: schedulers, workers, the world.
+//! The steps of two jobs under one limit: schedulers, workers, and outside events.
 //!
-//! A hand that dies leaves its result unacked and its slot taken; a script whose answer is lost leaves the
-//! entry where it is.
+//! A hand that dies leaves its result unacked and its slot taken. A script whose answer is lost leaves the entry
+//! where it is.
 
 use muster_domain::{Event, Outcome, State};
 
@@ -45,7 +45,7 @@ impl Steps<'_> {
 
     pub(super) fn hands(&mut self) {
         for place in 0..2 {
-            // Two that are alike do the same.
+            // Two equal hands have the same steps.
             if place == 0 || self.world.hands[0] != self.world.hands[1] {
                 self.hand(place);
             }
@@ -55,7 +55,7 @@ impl Steps<'_> {
     fn hand(&mut self, place: usize) {
         let (w, who) = (self.world, WHO[place]);
         let hand = w.hands[place];
-        // Dying before the first write is the same as never having begun.
+        // A crash before the first write is the same as not having begun.
         if !matches!(hand, Hand::Idle | Hand::Take { had: 0, .. } | Hand::Settle(_) | Hand::Cancel { .. }) {
             self.fault(Fault::Crash, who, "crashes", self.put(place, Hand::Idle));
         }
@@ -101,12 +101,12 @@ impl Steps<'_> {
         }
     }
 
-    /// Whether a set's member is this one.
+    /// Whether two members are the same.
     fn same(&self, one: Member, other: Member) -> bool {
         one == other || (self.slots.has(Flaw::BareMember) && one.job == other.job)
     }
 
-    /// `slot/free`: whatever its score.
+    /// `slot/free`: removes the member whatever its score.
     fn remove(&self, to: &mut World, of: usize, member: Member) {
         let set = &mut to.sets[of];
         set.line.retain(|waits| !self.same(*waits, member));
@@ -115,13 +115,13 @@ impl Steps<'_> {
         }
     }
 
-    /// What becomes of who finds all slots taken.
+    /// What a scheduler does next when it finds all slots taken.
     fn found(&self, holder: Option<Held>) -> Hand {
         let looks = holder.filter(|_| !self.slots.has(Flaw::NeverReclaims));
         looks.map_or(Hand::Idle, Hand::Reclaim)
     }
 
-    /// A release, or an entry that whoever dispatched under it may have died with.
+    /// Claims a waiting entry, or one whose dispatcher may have died.
     fn claims(&mut self, place: usize) {
         let (w, who) = (self.world, WHO[place]);
         for job in 0..2 {
@@ -144,7 +144,7 @@ impl Steps<'_> {
         }
     }
 
-    /// `slot/take`, of one limit after the other.
+    /// `slot/take`, one limit after the other.
     fn take(&mut self, place: usize, member: Member, had: usize) {
         let (w, who) = (self.world, WHO[place]);
         let mut to = w.clone();
@@ -183,7 +183,7 @@ impl Steps<'_> {
             to.hands[place] = Hand::Offer(Member { job, version: to.jobs[job].version });
             return self.push(who, "apply(dispatch)", to);
         }
-        // Somebody was faster. What was read meanwhile may be older, and then it says less.
+        // Another scheduler was faster. What this one has read may be older, and then it says less.
         let over = w.judged(member) == Verdict::Over || self.slots.has(Flaw::LoserFrees);
         to.hands[place] = if over { Hand::Free { slot: member, done: 0, said: None } } else { Hand::Idle };
         self.push(who, "apply(dispatch): somebody was faster", to);
@@ -201,7 +201,7 @@ impl Steps<'_> {
         self.push(WHO[place], "reclaim: judges the holder", self.put(place, then));
     }
 
-    /// Effects and home of an end first, then the slots, then whoever is next.
+    /// First the effects and the home of an end, then the slots, then the next job in line.
     fn free(&mut self, place: usize, slot: Member, done: usize, said: Option<Said>) {
         let who = WHO[place];
         let mut to = self.world.clone();
@@ -240,12 +240,12 @@ impl Steps<'_> {
             to.hands[place] = Hand::Idle;
             self.fault(Fault::LostReply, who, "apply(report), no answer", to.clone());
         }
-        // Whatever became of the report, its attempt is over.
+        // Whatever the result of the report is, its attempt is over.
         to.hands[place] = Hand::Free { slot: said.slot, done: 0, said: Some(said) };
         self.push(who, "apply(report)", to);
     }
 
-    /// What the reconciler finds, a cancel, and a start that is refused.
+    /// The findings of the reconciler, a cancel, and a refused start.
     fn looks(&mut self, place: usize) {
         let (w, who) = (self.world, WHO[place]);
         for job in 0..2 {
@@ -282,7 +282,7 @@ impl Steps<'_> {
                     to.hands[place] = frees;
                     self.push(who, "apply(rescue, abandon, poison)", to);
                 }
-                // While its worker may still be at it, the end is not finished.
+                // While the worker may still run the job, the end is not finished.
                 _ if of.record.ended() && of.home => {
                     let held = of.leased && slot.is_some() && !self.slots.has(Flaw::EndFrees);
                     to.jobs[job].home = slot.is_some();
@@ -303,7 +303,7 @@ impl Steps<'_> {
         let done = matches!(to.apply(job, Event::Cancel, Seen::Any), Outcome::Applied | Outcome::Already);
         let held = to.jobs[job].leased && named.is_some() && !self.slots.has(Flaw::EndFrees);
         if done && !held {
-            // What it names by now may be another than was read: then it is found by who needs it.
+            // The record may name another slot by now than was read: then a job that needs that slot finds it.
             to.jobs[job].home &= named.is_some();
             if let Some(version) = named {
                 to.hands[place] = Hand::Free { slot: Member { job, version }, done: 0, said: None };
@@ -331,7 +331,7 @@ impl Steps<'_> {
             to.apply(job, Event::Start, Seen::Offer(Age::Now, 0));
             self.push("worker", "apply(start)", to);
         }
-        // Of an attempt that others have ended the record does not run, or names another slot.
+        // If another process has ended the attempt, the record does not run or names another slot.
         let ours = |slot: Member| of.record.running() && of.named == Some(slot.version);
         match of.run {
             Run::None => return,
@@ -398,13 +398,13 @@ impl Steps<'_> {
     }
 }
 
-/// Who is next in line, as `slot/free` tells.
+/// The next job in line, as `slot/free` returns it.
 fn next(w: &World, of: usize) -> Hand {
     w.sets[of].line.first().map_or(Hand::Idle, |member| Hand::Next(*member))
 }
 
 impl Hand {
-    /// The result that was delivered to it.
+    /// The result that was delivered to this hand.
     fn said(&self) -> Option<Said> {
         match self {
             Hand::Settle(said) | Hand::Free { said: Some(said), .. } => Some(*said),
@@ -412,12 +412,12 @@ impl Hand {
         }
     }
 
-    /// Whether it is about to publish this offer.
+    /// Whether the hand is about to publish this offer.
     fn offers(&self, job: usize, version: u8) -> bool {
         *self == Hand::Offer(Member { job, version })
     }
 
-    /// Whether it has a slot under this name and is about to dispatch.
+    /// Whether the hand has a slot for this member and is about to dispatch.
     fn admits(&self, member: Member) -> bool {
         match self {
             Hand::Take { member: of, had } => *of == member && *had > 0,

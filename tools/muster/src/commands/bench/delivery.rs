@@ -1,5 +1,5 @@
-//! Whether every job was delivered as promised: executed once, ended once. The workers wrote down
-//! each execution; the API says how each job ended. Anything else makes a run void.
+//! Whether every job was delivered as promised: executed once, ended once. The workers recorded each execution; the
+//! API says how each job ended. Anything else makes a run void.
 
 use std::{
     cell::Cell,
@@ -18,31 +18,31 @@ use tokio::time::Instant;
 use super::{keep_alive::KeepAlive, load, requests, rig::Rig};
 use crate::record;
 
-/// Connections that ask how jobs ended.
+/// The number of connections that ask how jobs ended.
 const ASKING: usize = 64;
-/// How many of the last executions are asked for before the clock stops.
+/// How many of the last executed jobs must have ended before the clock stops.
 const LAST: usize = 20;
 
-/// What was found, counted.
+/// The counted results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Delivery {
     /// Jobs that a gateway accepted.
     accepted: usize,
-    /// Of these, succeeded.
+    /// Accepted jobs that succeeded.
     succeeded: usize,
-    /// Of these, at the first attempt.
+    /// Accepted jobs that succeeded at the first attempt.
     succeeded_at_once: usize,
-    /// Executions that the workers wrote down.
+    /// Executions that the workers recorded.
     executions: usize,
     /// Accepted jobs that were executed more than once.
     executed_again: usize,
     /// Accepted jobs that were never executed.
     never_executed: usize,
-    /// Executed jobs that nobody submitted.
+    /// Executed jobs that the bench did not submit.
     strangers: usize,
 }
 
-/// What a job's answer has to say about its end.
+/// The fields of a job's answer that describe its end.
 #[derive(Deserialize)]
 struct Ended {
     state: String,
@@ -51,7 +51,7 @@ struct Ended {
 }
 
 impl Delivery {
-    /// Asks for every job and reads every execution. Jobs that have not ended yet are waited for.
+    /// Asks for every job and reads every execution. Waits for jobs that have not ended yet.
     pub(super) async fn check(
         rig: &Rig,
         accepted: &[JobId],
@@ -77,15 +77,15 @@ impl Delivery {
         }
     }
 
-    /// Whether everything went as promised, and at once.
+    /// Whether everything went as promised, at the first attempt.
     pub(super) fn is_exact(&self) -> bool {
         self.succeeded_at_once == self.accepted
             && self.executions == self.accepted
             && (self.executed_again, self.never_executed, self.strangers) == (0, 0, 0)
     }
 
-    /// Whether every accepted job was executed and ended well, at whichever attempt, when of so many
-    /// more nobody knows whether they were accepted.
+    /// Whether every accepted job was executed and succeeded, at any attempt. For `unknown` further jobs it is not
+    /// known whether they were accepted.
     pub(super) fn is_whole(&self, unknown: u64) -> bool {
         self.succeeded == self.accepted && self.never_executed == 0 && self.strangers as u64 <= unknown
     }
@@ -122,12 +122,12 @@ pub(super) async fn until_settled(rig: &Rig, executed: &[JobId], patience: Durat
     until_ended(rig, &executed[executed.len().saturating_sub(LAST)..], patience).await
 }
 
-/// Waits until each of these has ended, or patience.
+/// Waits until each of these jobs has ended, at most for `patience`.
 pub(super) async fn until_ended(rig: &Rig, jobs: &[JobId], patience: Duration) -> anyhow::Result<()> {
     ended_well(rig, jobs, patience).await.map(drop)
 }
 
-/// How many of these jobs succeeded, and how many at their first attempt; each is waited for.
+/// How many of these jobs succeeded, and how many at their first attempt. Waits for each of them.
 async fn ended_well(rig: &Rig, jobs: &[JobId], patience: Duration) -> anyhow::Result<(usize, usize)> {
     let mut connections = load::connect(&rig.addrs, ASKING.min(jobs.len())).await?;
     let limit = Instant::now() + patience;
@@ -146,7 +146,7 @@ async fn ended_well(rig: &Rig, jobs: &[JobId], patience: Duration) -> anyhow::Re
     Ok(good.get())
 }
 
-/// At which attempt the job succeeded, if it did.
+/// The attempt at which the job succeeded, if it did.
 async fn succeeded(rig: &Rig, connection: &mut KeepAlive, job: JobId, limit: Instant) -> anyhow::Result<Option<u32>> {
     let mut wait = Duration::ZERO;
     loop {
@@ -157,7 +157,7 @@ async fn succeeded(rig: &Rig, connection: &mut KeepAlive, job: JobId, limit: Ins
             continue;
         }
         if answer.status != 200 {
-            // A job that was accepted and is not there did not end well.
+            // An accepted job that does not exist has not succeeded.
             return Ok(None);
         }
         let ended: Ended = serde_json::from_slice(answer.body).context("an answer that is no job")?;

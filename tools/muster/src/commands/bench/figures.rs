@@ -1,39 +1,38 @@
-//! Figures by name, and what became of them over the rounds. Everything that a bench prints, writes
-//! or compares is read from here.
+//! Figures by name, over the rounds. Everything that a bench prints, writes or compares is read from here.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What one stretch of work gave.
+/// The figures of one stretch of work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures(BTreeMap<String, f64>);
 
 impl Figures {
-    /// Notes a figure; what cannot be measured is not noted.
+    /// Adds a figure; a value that is not finite is left out.
     pub(super) fn put(&mut self, name: &str, value: f64) {
         if value.is_finite() {
             self.0.insert(name.to_owned(), rounded(value));
         }
     }
 
-    /// Takes over all of another's.
+    /// Adds all figures of another set.
     pub(super) fn extend(&mut self, other: Figures) {
         self.0.extend(other.0);
     }
 
-    /// The figure of this name.
+    /// The figure with this name.
     pub(super) fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
 
-    /// All of them.
+    /// All figures.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 }
 
-/// Four digits say all that a measurement on a busy machine knows.
+/// Rounds to four digits: a measurement on a busy machine is no more precise.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 {
         return 0.0;
@@ -42,12 +41,12 @@ fn rounded(value: f64) -> f64 {
     if scale < 1.0 { value.round() } else { (value * scale).round() / scale }
 }
 
-/// Figures of every scenario, each with a value per round.
+/// The figures of every scenario, each with one value per round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rounds(BTreeMap<String, BTreeMap<String, Vec<f64>>>);
 
 impl Rounds {
-    /// Adds what a scenario gave in one more round.
+    /// Adds the figures of a scenario for one more round.
     pub(super) fn add(&mut self, scenario: &str, figures: &Figures) {
         let known = self.0.entry(scenario.to_owned()).or_default();
         for (name, value) in figures.iter() {
@@ -55,12 +54,12 @@ impl Rounds {
         }
     }
 
-    /// The middle value over the rounds.
+    /// The median over the rounds.
     pub(super) fn median(&self, scenario: &str, figure: &str) -> Option<f64> {
         median(self.0.get(scenario)?.get(figure)?)
     }
 
-    /// The middle of the ratios, round by round: what a slow minute did to both, it did to both.
+    /// The median of the ratios, round by round: a slow minute affects both values of a round.
     pub(super) fn ratio(&self, of: (&str, &str), to: (&str, &str)) -> Option<f64> {
         let (of, to) = (self.0.get(of.0)?.get(of.1)?, self.0.get(to.0)?.get(to.1)?);
         if of.len() != to.len() {
@@ -93,7 +92,7 @@ mod tests {
     #[test]
     fn rounds_are_told_by_their_middle_and_ratios_round_by_round() {
         let mut rounds = Rounds::default();
-        // A machine that was half as fast in one round is so for both.
+        // A machine that is half as fast in one round is so for both.
         for (ours, theirs) in [(200.0, 100.0), (90.0, 50.0), (220.0, 100.0)] {
             for (scenario, rate) in [("ours", ours), ("theirs", theirs)] {
                 let mut figures = Figures::default();

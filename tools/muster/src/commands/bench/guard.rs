@@ -1,5 +1,5 @@
-//! `muster bench guard`: what a job costs now, beside what it cost when the baseline was written. A
-//! short run; a report, not a gate, because another machine has other costs.
+//! `muster bench guard`: what a job costs now, compared with the baseline. A short run; a report and not a gate,
+//! because another machine has other costs.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -13,7 +13,7 @@ use super::{
     reference::Reference,
     report::number,
     rig::{Rig, STANDARD},
-    stretch::Stretch,
+    stretch::{self, Stretch},
     suite,
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(super) struct Guard {
     above: f64,
 }
 
-/// What is compared: the loads, and what a plain SET costs Redis, which tells how fast a machine is.
+/// What is compared: the loads, and the cost of a plain SET in Redis, which shows how fast a machine is.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Baseline {
     set_us: f64,
@@ -82,7 +82,7 @@ impl Guard {
             ("bulk-100", Stretch { jobs: 60_000, batch: 100, connections: 16, ..Stretch::default() }),
         ];
         let rig = Rig::start(STANDARD).await?;
-        rig.warm_up().await?;
+        stretch::warm_up(&rig).await?;
         for _ in 0..self.rounds {
             for (name, stretch) in &loads {
                 found.add(name, &stretch.end_to_end(&rig).await?.exact()?);

@@ -1,6 +1,6 @@
-//! One HTTP/1.1 connection, as lean as a load generator has to be: the request is bytes that were
-//! made before, one is in flight at a time, and of the answer only status, length and the wish to
-//! wait are read. A client that costs more than what it measures measures itself.
+//! One HTTP/1.1 connection, as lean as a load generator has to be: the request is prepared bytes, one is in flight at
+//! a time, and of the answer only the status, length and `Retry-After` are read. A client that costs more than what
+//! it measures measures itself.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -9,9 +9,9 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Most headers of an answer.
+/// The most headers of an answer.
 const HEADERS: usize = 32;
-/// What a read makes room for.
+/// The buffer space for one read.
 const ROOM: usize = 4 * 1024;
 
 /// A connection that stays open from request to request.
@@ -20,7 +20,7 @@ pub(super) struct KeepAlive {
     received: Vec<u8>,
 }
 
-/// What was answered.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     pub(super) status: u16,
@@ -29,12 +29,12 @@ pub(super) struct Answer<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// What a head says.
+/// The parsed head of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
     retry_after: Option<u64>,
-    /// Bytes of the head itself.
+    /// The length of the head in bytes.
     head: usize,
     body: usize,
 }
@@ -47,7 +47,7 @@ impl KeepAlive {
         Ok(KeepAlive { stream, received: Vec::with_capacity(ROOM) })
     }
 
-    /// Sends a request and waits for all of its answer.
+    /// Sends a request and waits for the complete answer.
     pub(super) async fn exchange(&mut self, request: &[u8]) -> io::Result<Answer<'_>> {
         self.stream.write_all(request).await?;
         self.received.clear();
@@ -70,7 +70,7 @@ impl KeepAlive {
     }
 }
 
-/// The head, once all of it is there.
+/// Parses the head, once it is complete.
 fn read_head(received: &[u8]) -> io::Result<Option<Head>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut response = httparse::Response::new(&mut headers);

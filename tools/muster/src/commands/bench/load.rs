@@ -1,6 +1,6 @@
-//! The closed-loop load of a bench: so many connections, each with one request in flight, as fast
-//! as answers come. A gateway that asks to wait is waited for; any other refusal, or a connection
-//! that breaks, ends the bench, because then nobody knows what was accepted.
+//! The closed-loop load of a bench: a number of connections, each with one request in flight, as fast as answers
+//! come. If a gateway asks to wait, the load waits; any other refusal, or a broken connection, ends the bench,
+//! because then it is unknown what was accepted.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,21 +18,21 @@ use super::{
 };
 use crate::{outcome::Failure, target::Door};
 
-/// What a gateway asks for that names no time.
+/// The wait if a gateway asks for one without a time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// In the answer of a gateway whose store did not answer.
+/// Part of the answer of a gateway whose store did not answer.
 const STORE_AWAY: &[u8] = br#""code":"store_unavailable""#;
 
-/// What was submitted.
+/// The result of a load.
 #[derive(Debug, Default)]
 pub(super) struct Submitted {
-    /// In the order of their answers.
+    /// The accepted jobs, in the order of their answers.
     pub(super) jobs: Vec<JobId>,
-    /// Answers that asked to come back later.
+    /// The number of answers that asked to retry later.
     pub(super) put_off: u64,
 }
 
-/// Where the gateways listen.
+/// The addresses of the gateways.
 pub(super) async fn addresses(door: &Door) -> anyhow::Result<Vec<SocketAddr>> {
     let mut addrs = Vec::new();
     for url in &door.urls {
@@ -45,7 +45,7 @@ pub(super) async fn addresses(door: &Door) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(addrs)
 }
 
-/// Opens so many connections, spread over the gateways.
+/// Opens this many connections, spread over the gateways.
 pub(super) async fn connect(addrs: &[SocketAddr], connections: usize) -> anyhow::Result<Vec<KeepAlive>> {
     let open = |addr: &SocketAddr| {
         let addr = *addr;
@@ -54,7 +54,7 @@ pub(super) async fn connect(addrs: &[SocketAddr], connections: usize) -> anyhow:
     try_join_all(addrs.iter().cycle().take(connections).map(open)).await
 }
 
-/// Submits by `count` requests over these connections; `seen` hears how many jobs were accepted.
+/// Submits by `count` requests over these connections; calls `seen` with the number of accepted jobs.
 pub(super) async fn submit(
     connections: &mut [KeepAlive],
     submits: &Submits,
@@ -96,9 +96,9 @@ pub(super) async fn submit(
     Ok(Submitted { jobs: accepted.into_inner(), put_off: put_off.get() })
 }
 
-/// How long to wait before the same request may be sent again, if that is what was said. A store that
-/// did not answer in time may have stored the jobs all the same, so after that nothing is repeated:
-/// requests of a bench have no key by which a repeat would find them.
+/// How long to wait before the same request may be sent again, if the answer asks for that. A store that did not
+/// answer in time may have stored the jobs all the same, so after that nothing is repeated: requests of a bench have
+/// no key by which a repeat would find the jobs.
 pub(super) fn asked_to_wait(answer: &Answer<'_>) -> Option<Duration> {
     let unknown = || answer.body.windows(STORE_AWAY.len()).any(|window| window == STORE_AWAY);
     (matches!(answer.status, 429 | 503) && !unknown()).then(|| answer.retry_after.unwrap_or(PAUSE))
@@ -106,7 +106,7 @@ pub(super) fn asked_to_wait(answer: &Answer<'_>) -> Option<Duration> {
 
 fn refused(answer: &Answer<'_>) -> Failure {
     let text = String::from_utf8_lossy(answer.body);
-    // In a bulk answer the first item that went wrong says why.
+    // In the answer to a batch, the first failed item says why.
     let text: String = text.find(r#""error":"#).map_or(&*text, |at| &text[at..]).chars().take(600).collect();
     Failure::new(format!("not every job was accepted ({}): {text}", answer.status))
 }

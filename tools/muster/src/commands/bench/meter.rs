@@ -1,30 +1,30 @@
-//! What a stretch of work cost: CPU time of every process from the kernel's books, messages from
-//! NATS's and commands from Redis's, before and after; and the memory that each has at the end.
+//! The cost of a stretch of work: the CPU time of every process from the kernel, messages from NATS and commands from
+//! Redis, before and after; and the memory of each process at the end.
 
 use std::{collections::BTreeMap, fs};
 
 use super::{figures::Figures, rig::Rig, stores};
 use crate::stack::Process;
 
-/// The kernel counts in hundredths of a second, on every architecture that people run.
+/// The kernel counts in hundredths of a second on all common architectures.
 const MICROS_PER_TICK: u64 = 10_000;
 
-/// The services whose CPU time is told apart, in the order of a job's way.
+/// The services whose CPU time is listed separately, in the order of a job's path.
 pub(super) const SERVICES: [&str; 6] = ["gateway", "scheduler", "worker", "redis", "nats", "client"];
 
-/// So many workers are told apart; more are one row.
+/// Up to this many workers are listed separately; more of them are one row.
 const WORKERS_NAMED: usize = 8;
 
-/// Somebody whose costs are counted.
+/// A process whose costs are counted.
 struct Payer {
-    /// As the stack calls it.
+    /// Its name in the stack.
     name: String,
     service: String,
     pid: u32,
     before: u64,
 }
 
-/// What all have paid until it was started.
+/// The counters at the start of a measurement.
 pub(super) struct Meter<'a> {
     rig: &'a Rig,
     payers: Vec<Payer>,
@@ -33,7 +33,7 @@ pub(super) struct Meter<'a> {
 }
 
 impl Meter<'_> {
-    /// Reads everybody: the stack, these workers, and the bench itself as the client.
+    /// Reads the counters of the stack, of these workers, and of the bench itself as the client.
     pub(super) async fn start<'a>(rig: &'a Rig, workers: &[u32]) -> anyhow::Result<Meter<'a>> {
         let (messages, commands) = (stores::messages(&rig.stack).await?, stores::commands(&rig.stack).await?);
         let payer = |name: String, service: &str, pid: u32| Payer {
@@ -49,16 +49,15 @@ impl Meter<'_> {
         Ok(Meter { rig, payers, messages, commands })
     }
 
-    /// Reads them again, and says what a job cost: `cpu.<service>`, `cpu.total` and, without
-    /// the bench itself, `cpu.stack` in microseconds; `nats_messages` and `redis_commands`; and
-    /// `rss.<service>` in MiB, the largest of its replicas. Of each process alone: `process.<name>.cpu`
-    /// and `process.<name>.rss`.
+    /// Reads the counters again, and returns the cost of a job: `cpu.<service>`, `cpu.total` and, without the bench
+    /// itself, `cpu.stack` in microseconds; `nats_messages` and `redis_commands`; and `rss.<service>` in MiB, the
+    /// largest of its replicas. For each process: `process.<name>.cpu` and `process.<name>.rss`.
     pub(super) async fn per_job(&self, jobs: u64) -> anyhow::Result<Figures> {
         let mut figures = Figures::default();
         let (mut spent, mut memory) = (BTreeMap::<&str, u64>::new(), BTreeMap::<&str, u64>::new());
         let mut alone = BTreeMap::<&str, (u64, u64)>::new();
         for payer in &self.payers {
-            // One that was replaced meanwhile makes the sum meaningless.
+            // A process that was replaced meanwhile makes the sum meaningless.
             let now = cpu_us(payer.pid).filter(|now| *now >= payer.before);
             let now = now.ok_or_else(|| anyhow::anyhow!("a process of service {} went away", payer.service))?;
             let resident = rss_bytes(payer.pid).unwrap_or_default();
@@ -109,7 +108,7 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
-/// Memory that a process has in use.
+/// The resident memory of a process.
 pub(super) fn rss_bytes(pid: u32) -> Option<u64> {
     resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }

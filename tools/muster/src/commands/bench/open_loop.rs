@@ -1,6 +1,6 @@
-//! The open-loop load: requests are sent when they are due, whatever became of those before. All
-//! latencies count from the moment a request was due, not from when a connection was free to send
-//! it, so a stack that stalls is charged for everybody who would have come meanwhile.
+//! The open-loop load: requests are sent when they are due, whatever happened to earlier ones. All latencies count
+//! from the time at which a request was due, not from when a connection was free to send it. So a stack that stalls
+//! is charged for every request that would have come meanwhile.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,20 +25,20 @@ use super::{
 };
 use crate::{output, record};
 
-/// So many requests a second wait for their job's end at most; the others only for its acceptance.
-/// Waiting is work too, and a load of nothing but waiters would measure that.
+/// The most requests a second that wait for their job's end; the others wait only for its acceptance. Waiting is work
+/// too, and a load of only waiting requests would measure that.
 const WAITERS: f64 = 500.0;
-/// Connections, so many that one is nearly always free.
+/// The number of connections: enough that one is nearly always free.
 const CONNECTIONS: usize = 512;
-/// Longest that a request waits for its job.
+/// The longest time that a request waits for its job.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is measured.
+/// The percentiles that are reported.
 pub(super) const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p95", 95.0), ("p99", 99.0), ("p999", 99.9)];
 
-/// What to offer.
+/// The load to offer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenLoop {
-    /// Requests a second, one job each.
+    /// Requests per second, one job each.
     pub(super) rate: f64,
     pub(super) lasts: Duration,
 }
@@ -63,12 +63,12 @@ impl Times {
         self.0.saturating_record(to_us.saturating_sub(from_us).max(1));
     }
 
-    /// In milliseconds; 100 is the longest.
+    /// The value at this percentile in milliseconds; 100 is the longest.
     pub(super) fn at(&self, percentile: f64) -> f64 {
         self.0.value_at_percentile(percentile) as f64 / 1e3
     }
 
-    /// Puts `<name>.p50` and so on, in milliseconds.
+    /// Adds `<name>.p50` and so on, in milliseconds.
     fn tell(&self, name: &str, figures: &mut Figures) {
         for (percentile, at) in PERCENTILES {
             figures.put(&format!("{name}.{percentile}"), self.at(at));
@@ -77,8 +77,8 @@ impl Times {
 }
 
 impl OpenLoop {
-    /// Offers the load to a topic of its own with its own workers. Figures: `accepted`, `start` and
-    /// `end`, each with its percentiles in milliseconds from when the submit was due, and the costs.
+    /// Offers the load to a new topic with its own workers. Figures: `accepted`, `start` and `end`, each with its
+    /// percentiles in milliseconds from the time when the submit was due, and the costs.
     pub(super) async fn run(&self, rig: &Rig) -> anyhow::Result<Outcome> {
         let topics = rig.topics(1);
         let workers = rig.hire(&Crew::default(), &topics).await?;
@@ -130,12 +130,12 @@ impl OpenLoop {
         (self.rate * self.lasts.as_secs_f64()).ceil() as u64
     }
 
-    /// One request of so many waits.
+    /// One request of this many waits for the end of its job.
     fn wait_every(&self) -> u64 {
         ((self.rate / WAITERS).ceil() as u64).max(1)
     }
 
-    /// Sends every request when it is due, or as soon after as a connection is free.
+    /// Sends every request when it is due, or as soon after that as a connection is free.
     async fn offer(
         &self,
         mut idle: Vec<KeepAlive>,
@@ -181,8 +181,8 @@ async fn send(mut connection: KeepAlive, request: &[u8], due_us: u64, waited: bo
     Ok(Answered { connection, due_us, waited, job })
 }
 
-/// The moments, by the shared clock, as they come. A thread of its own waits for them: the runtime's
-/// timers know milliseconds only.
+/// The due times by the shared clock, each sent when it comes. A separate thread waits for them: the runtime's timers
+/// have a resolution of milliseconds.
 pub(super) fn schedule(rate: f64, count: u64) -> mpsc::UnboundedReceiver<u64> {
     let (due, inbox) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! `muster bench overload`: far more than the stack can do, for a while. What must hold: every
-//! refusal says when to come back, the memory of every process stays bounded, what is accepted is
-//! answered in bounded time, and all of it ends.
+//! `muster bench overload`: far more load than the stack can handle, for a while. What must hold: every refusal says
+//! when to retry, the memory of every process stays bounded, accepted submits are answered in bounded time, and all
+//! accepted jobs end.
 
 use std::{
     cell::{Cell, RefCell},
@@ -30,9 +30,9 @@ use crate::{
     record, spans,
 };
 
-/// Files that the process needs besides.
+/// Other files that the process needs.
 const OTHER_FILES: u64 = 500;
-/// How often memory is looked at.
+/// How often memory is measured.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Offer more than the stack can do, and see that it stays upright
@@ -71,20 +71,20 @@ pub(super) struct Overload {
     pub(super) own: bool,
 }
 
-/// What the flood was answered.
+/// The answers to the flood.
 struct Heard {
     accepted: Vec<JobId>,
-    /// By status.
+    /// The number of refusals, by status.
     refused: BTreeMap<u16, u64>,
-    /// Refusals that did not say when to come back.
+    /// Refusals that did not say when to retry.
     curt: u64,
-    /// Answers after which nobody knows whether the job was stored.
+    /// Answers that leave it unknown whether the job was stored.
     unknown: u64,
     /// Requests that were due when every connection was busy.
     held_back: u64,
-    /// Connections that broke, with a request under way.
+    /// Connections that broke while a request was in flight.
     broken: u64,
-    /// Of accepted submits.
+    /// The times of answers to accepted submits.
     answers: Times,
 }
 
@@ -98,7 +98,7 @@ impl Overload {
         let rate = (peak * self.times).max(1.0);
         let topics = rig.topics(1);
         let workers = rig.hire(&Crew::default(), &topics).await?;
-        // The job that showed that the worker is there has been executed too.
+        // The job that showed that the worker is ready has been executed too.
         let first = until_executed(&workers, 1, self.patience, &output::bar(1, "started")).await?;
         let submits = Submits::new(&rig.door, &topics, 1);
 
@@ -119,7 +119,7 @@ impl Overload {
         let begun = tokio::time::Instant::now();
         let wanted = first + heard.accepted.len() as u64;
         until_executed(&workers, wanted, self.patience, &output::bar(wanted, "finished")).await?;
-        // Among these may be some of whom nobody knows; the accepted ones are waited for by name.
+        // Some of the executed jobs may be among the unknown ones, so wait for each accepted job by its id.
         delivery::until_ended(rig, &heard.accepted, self.patience).await?;
         let ran = delivery::executions(&workers.record)?.split_off(usize::try_from(first)?);
         let delivery = Delivery::check(rig, &heard.accepted, &ran, self.patience).await?;
@@ -138,8 +138,8 @@ impl Overload {
         }
     }
 
-    /// Sends when it is due, over a connection that is free or a new one while there may be more, and
-    /// waits for the last answers.
+    /// Sends each request when it is due, over a free connection or a new one while the limit allows it, and waits
+    /// for the last answers.
     async fn flood(&self, rig: &Rig, most: usize, request: &[u8], rate: f64) -> anyhow::Result<Heard> {
         let count = (rate * self.lasts.as_secs_f64()) as u64;
         let mut heard = Heard {
@@ -204,7 +204,7 @@ impl Overload {
         if longest > self.answer {
             faults.push(format!("an accepted submit was answered after {}", spans::show(longest)));
         }
-        // One that was idle for too long is closed, and may be written to at that very moment.
+        // A gateway closes a connection that was idle for too long, perhaps at the moment of a write.
         if heard.broken > 100.max(heard.accepted.len() as u64 / 100) {
             faults.push(format!("{} connections broke", heard.broken));
         }
@@ -266,7 +266,7 @@ impl Heard {
     }
 }
 
-/// Jobs a second that go through end to end, from a run of a few seconds.
+/// Jobs per second that go through end to end, from a run of a few seconds.
 async fn peak(rig: &Rig) -> anyhow::Result<f64> {
     let rate = |jobs: u64| async move {
         let figures = Stretch { jobs, ..Stretch::default() }.end_to_end(rig).await?.exact()?;
@@ -276,8 +276,8 @@ async fn peak(rig: &Rig) -> anyhow::Result<f64> {
     rate((first * 3.0) as u64 + 1_000).await
 }
 
-/// So many connections, or as many as the system lets one process have. Processes of a stack that
-/// was started before have limits of their own.
+/// Allows this many connections, or as many as the system allows one process. Processes of a stack that was started
+/// before have limits of their own.
 fn allow(connections: u64) -> anyhow::Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = (connections + OTHER_FILES).min(hard);
@@ -287,7 +287,7 @@ fn allow(connections: u64) -> anyhow::Result<usize> {
     Ok(usize::try_from(wanted.saturating_sub(OTHER_FILES).clamp(64, connections))?)
 }
 
-/// Notes the most that a process of each service has had.
+/// Records the largest memory that a process of each service has had.
 fn look(rig: &Rig, workers: &[u32], most: &mut BTreeMap<String, u64>) {
     let stack = rig.stack.processes.iter().map(|process| (process.service.as_str(), process.pid));
     for (service, pid) in stack.chain(workers.iter().map(|pid| ("worker", *pid))) {

@@ -1,10 +1,10 @@
-//! The page of a bench, in Markdown. Holds nothing but what the report holds.
+//! The page of a bench, in Markdown. It contains only what the report contains.
 
 use std::path::Path;
 
 use super::report::{Report, Table};
 
-/// The whole page; the plot is shown if it was written beside it.
+/// The whole page; it shows the plot if that was written beside it.
 pub(super) fn markdown(report: &Report, plot: Option<&Path>) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `make bench`; every number was printed by that run. Each run checked that every job \
@@ -45,7 +45,7 @@ fn section(table: &Table) -> String {
     text
 }
 
-/// Headings shout on a terminal only.
+/// Headings are in capitals on a terminal only.
 fn capitalised(heading: &str) -> String {
     let lower = heading.to_lowercase();
     let mut letters = lower.chars();

@@ -1,5 +1,5 @@
-//! The picture of a bench, as SVG: bars for rates, stacked bars for what a job costs, bars for
-//! latencies. Plain shapes, so that every viewer shows it the same.
+//! The picture of a bench, as SVG: bars for rates, stacked bars for the cost of a job, bars for latencies. Plain
+//! shapes, so that every viewer shows it the same.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const WIDTH: f64 = 900.0;
 const LABELS: f64 = 300.0;
 const ROW: f64 = 26.0;
 const HEAD: f64 = 46.0;
-/// One colour per service, told apart by people who see few colours too.
+/// One colour per service, also distinguishable for colour-blind people.
 const COLOURS: [&str; 6] = ["#4477aa", "#66ccee", "#228833", "#ee6677", "#ccbb44", "#bbbbbb"];
 
 /// One bar: its label, and its parts with their colours.
@@ -48,7 +48,7 @@ const COSTS: [(&str, &str); 6] = [
 const LATENCIES: [(&str, &str); 3] =
     [("latency-200", "200/s"), ("latency-2000", "2,000/s"), ("latency-high", "70 % of the peak")];
 
-/// Draws what the report has.
+/// Draws the figures of the report.
 pub(super) fn svg(report: &Report) -> String {
     let panels: Vec<Panel> =
         [rates(report), costs(report), latencies(report)].into_iter().filter(|panel| !panel.bars.is_empty()).collect();

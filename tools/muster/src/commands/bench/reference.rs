@@ -1,6 +1,6 @@
-//! What Muster is measured against: plain SETs of `redis-benchmark`, and other queues of the Rust
-//! ecosystem. All on a Redis of their own with the same log on disk, all with the same payload. The
-//! drivers of the queues are built from `bench/`; without them their rows are left out.
+//! The references for Muster: plain SETs of `redis-benchmark`, and other queues of the Rust ecosystem. All run on a
+//! separate Redis with the same log on disk, all with the same payload. The drivers of the queues are built from
+//! `bench/`; without them their rows are left out.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,27 +22,28 @@ use super::{
     requests::{PAYLOAD, payload},
 };
 use crate::{
-    commands::dev::{bound_to_parent, probe, programs, redis},
+    commands::dev::{bound_to_parent, probe, redis},
     outcome::Failure,
+    programs,
 };
 
-/// Longest that a driver may take for one figure.
+/// The longest time that a driver may take for one figure.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A queue that a user might pick instead, with the settings that a sweep on two cores found best.
+/// A queue that a user might choose instead, with the best settings of a sweep on two cores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// As figures name it.
+    /// Its name in the figures.
     pub(super) name: &'static str,
     program: &'static str,
     clients: u32,
     concurrency: u32,
     bare: bool,
-    /// Most jobs that may wait when its worker comes.
+    /// The most jobs that may wait when its worker starts.
     backlog: u64,
 }
 
-/// BullMQ's official port.
+/// The official port of BullMQ.
 pub(super) const BULLMQ: Peer = Peer {
     name: "bullmq-official",
     program: "peer-bullmq",
@@ -51,10 +52,11 @@ pub(super) const BULLMQ: Peer = Peer {
     bare: false,
     backlog: u64::MAX,
 };
-/// apalis as it comes. Its worker takes over all that waits in one script, which fails past some 8,000.
+/// apalis with its default settings. Its worker takes over all waiting jobs in one script, which fails above some
+/// 8,000.
 pub(super) const APALIS: Peer =
     Peer { name: "apalis-redis", program: "peer-apalis", clients: 100, concurrency: 300, bare: false, backlog: 5_000 };
-/// apalis without locks and events: a crash may lose or double a job.
+/// apalis without locks and events: a crash may lose or duplicate a job.
 pub(super) const APALIS_BARE: Peer = Peer { name: "apalis-redis-bare", bare: true, ..APALIS };
 
 /// A Redis for the references.
@@ -67,7 +69,7 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    /// Starts the server; `peers` is where the drivers are.
+    /// Starts the server; `peers` is the folder of the drivers.
     pub(super) async fn start(peers: Option<&Path>) -> anyhow::Result<Reference> {
         let dir = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -90,7 +92,7 @@ impl Reference {
         let _ = self.server.kill().await;
     }
 
-    /// SETs a second over 50 connections.
+    /// SETs per second over 50 connections.
     pub(super) async fn set(&self) -> anyhow::Result<Figures> {
         let program = programs::server("redis-benchmark", "redis-tools")?;
         let (_, port) = self.addr.split_once(':').context("no port")?;
@@ -107,9 +109,8 @@ impl Reference {
         Ok(figures)
     }
 
-    /// Single submits while a worker runs, and as many, or as many as it can take, drained by a worker
-    /// that starts later:
-    /// `rate`, `drained`, and CPU per job of both. `None` if the driver was not built.
+    /// Submits single jobs while a worker runs, then as many, or as many as it can take, which a worker that starts
+    /// later drains. Figures: `rate`, `drained`, and CPU per job of both. `None` if the driver was not built.
     pub(super) async fn peer(&self, peer: &Peer, jobs: u64) -> anyhow::Result<Option<Figures>> {
         let Some(driver) = self.driver(peer) else { return Ok(None) };
         let mut figures = Figures::default();
@@ -147,7 +148,7 @@ impl Reference {
         Ok(Some(figures))
     }
 
-    /// Submits at a rate and hears the ends: `end.p50` and so on, in milliseconds.
+    /// Submits at a rate and measures when the jobs end: `end.p50` and so on, in milliseconds.
     pub(super) async fn peer_latency(&self, peer: &Peer, rate: u64, seconds: u64) -> anyhow::Result<Option<Figures>> {
         let Some(driver) = self.driver(peer) else { return Ok(None) };
         let ticks = self.dir.path().join("latency.ticks");
@@ -164,7 +165,7 @@ impl Reference {
         Ok(Some(figures))
     }
 
-    /// What a peer's driver says of its version.
+    /// The version that a peer's driver reports.
     pub(super) async fn version(&self, peer: &Peer) -> Option<String> {
         let output = Command::new(self.driver(peer)?).arg("version").output().await.ok()?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()).filter(|text| !text.is_empty())
@@ -175,7 +176,7 @@ impl Reference {
         path.is_file().then_some(path)
     }
 
-    /// Runs a driver to its end and reads the JSON that it prints.
+    /// Runs a driver to its end and parses the JSON that it prints.
     async fn ask(&self, peer: &Peer, driver: &Path, ticks: &Path, args: &[&str]) -> anyhow::Result<Value> {
         let child = self.spawn(peer, driver, ticks, args, true)?;
         let output = timeout(PATIENCE, child.wait_with_output()).await;
@@ -206,20 +207,20 @@ impl Reference {
         command.spawn().with_context(|| format!("cannot start {}", driver.display()))
     }
 
-    /// A reference that loses or doubles jobs in a quiet run is none.
+    /// Refuses a reference that loses or duplicates jobs in a quiet run.
     fn exactly(&self, ticks: &Path, jobs: u64) -> anyhow::Result<()> {
         let ran = size(ticks);
         anyhow::ensure!(ran == jobs, "{ran} executions of {jobs} jobs: the reference's run is void");
         Ok(())
     }
 
-    /// Empties the server.
+    /// Deletes all data of the server.
     pub(super) async fn forget(&self) -> anyhow::Result<()> {
         probe::redis_ask(&self.addr, "FLUSHALL").await.map(drop)
     }
 }
 
-/// Kills a worker and waits until it is gone: what it still had on its way must not follow a FLUSHALL.
+/// Kills a worker and waits until it is gone: its last writes must not come after a FLUSHALL.
 async fn stopped(mut worker: Child) -> anyhow::Result<()> {
     Ok(worker.kill().await?)
 }

@@ -1,5 +1,5 @@
-//! Everything that a bench found, and the tables that people read of it. The same tables go to the
-//! terminal and into the page; what is not in the figures is in neither.
+//! The results of a bench, and the tables for people. The same tables go to the terminal and into the page; both show
+//! only what is in the figures.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::output;
 /// A whole bench.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
-    /// As it was called.
+    /// The command line of the bench.
     pub(super) command: String,
     pub(super) rounds: u32,
     pub(super) seconds: u64,
@@ -72,7 +72,7 @@ impl Report {
         all.into_iter().filter(|table| !table.rows.is_empty()).collect()
     }
 
-    /// Prints them.
+    /// Prints the tables.
     pub(super) fn show(&self) {
         for Table { title, headings, rows, .. } in self.tables() {
             output::line(format_args!("\n{title}\n"));
@@ -220,7 +220,7 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// A figure with the digits that say something, thousands apart.
+/// A figure with its significant digits, and separated thousands.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => {

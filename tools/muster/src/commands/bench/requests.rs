@@ -1,22 +1,22 @@
-//! The requests of a bench, as bytes made before the clock runs, and what their answers say. Every
-//! job carries the same payload of 200 bytes.
+//! The requests of a bench, as bytes prepared before the clock runs, and the parsing of their answers. Every job
+//! carries the same payload of 200 bytes.
 
 use muster_domain::JobId;
 
 use crate::target::Door;
 
-/// Bytes of a payload, as JSON.
+/// The size of a payload as JSON, in bytes.
 pub(super) const PAYLOAD: usize = 200;
 
 /// Requests that submit, one per topic, each for the same number of jobs.
 pub(super) struct Submits {
     requests: Vec<Vec<u8>>,
-    /// Jobs a request.
+    /// The number of jobs in a request.
     pub(super) batch: u64,
 }
 
 impl Submits {
-    /// Requests for these topics. One job a request is a submit of its own, more are a batch.
+    /// Creates the requests for these topics. A single job is a plain submit, more jobs are a batch.
     pub(super) fn new(door: &Door, topics: &[String], batch: u64) -> Submits {
         let request = |topic: &String| {
             let job = format!(r#"{{"topic":"{topic}","payload":{}}}"#, payload());
@@ -60,7 +60,7 @@ fn head(door: &Door, method: &str, path: &str) -> String {
     format!("{method} /api/v1{path} HTTP/1.1\r\nHost: muster\r\nAuthorization: Bearer {key}\r\n{tenant}")
 }
 
-/// The ids of the jobs in an answer, in order. Payloads of ours name no ids.
+/// The ids of the jobs in an answer, in order. The payloads of a bench contain no ids.
 pub(super) fn job_ids(body: &[u8]) -> impl Iterator<Item = JobId> {
     const MARK: &[u8] = br#""id":""#;
     const LENGTH: usize = 36;

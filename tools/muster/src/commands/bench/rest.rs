@@ -1,7 +1,7 @@
-//! Waits until a stack rests: nothing is measured while it still sees to what was put there before.
+//! Waits until a stack is idle: nothing is measured while it still handles earlier work.
 //!
-//! Every job that waits for half a minute is looked at once, and a store that has grown rewrites its log. Both are paid
-//! once a job, whatever else waits; in a measurement that is much shorter they would be charged to a few.
+//! Every job that waits for half a minute is looked at once, and a store that has grown rewrites its log. Both cost
+//! something once per job, whatever else waits; in a much shorter measurement they would be charged to a few jobs.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use tokio::time::{Instant, sleep};
 use super::{meter::Meter, rig::Rig, stores};
 use crate::{outcome::Failure, output};
 
-/// A stack that uses less of a core than this rests.
+/// A stack that uses less of a core than this is idle.
 const QUIET: f64 = 0.15;
-/// For how long.
+/// For how long the stack must be idle.
 const WINDOW: Duration = Duration::from_secs(2);
-/// What should rest by then and does not never will.
+/// A stack that is not idle by then never will be.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Waits until all jobs that were just put there have been looked at, and nobody is busy.
+/// Waits until all jobs that were just submitted have been looked at, and the stack is idle.
 pub(super) async fn after_a_fill(rig: &Rig) -> anyhow::Result<()> {
     sleep(PENDING_LOOK).await;
     quiet(rig).await
 }
 
-/// Waits until nobody is busy and no log is rewritten.
+/// Waits until the stack is idle and no log is rewritten.
 pub(super) async fn quiet(rig: &Rig) -> anyhow::Result<()> {
     let bar = output::spinner("until the stack rests");
     let began = Instant::now();

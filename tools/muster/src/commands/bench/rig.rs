@@ -1,5 +1,5 @@
-//! The stack under test, and the workers of a bench. A stack of the bench's own is `muster dev` in a
-//! temporary folder, with the programs beside this one, and is gone with the bench.
+//! The stack under test, and the workers of a bench. The bench's own stack is `muster dev` in a temporary folder,
+//! with the programs beside this one, and ends with the bench.
 
 use std::{
     net::SocketAddr,
@@ -20,17 +20,17 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use super::{keep_alive::KeepAlive, load, requests, stretch::Stretch};
-use crate::{commands::dev, outcome::Failure, stack::Stack, target::Door};
+use super::{keep_alive::KeepAlive, load, requests};
+use crate::{commands::dev, outcome::Failure, programs, stack::Stack, target::Door};
 
-/// Longest that a stack may take to come up.
+/// The longest time that a stack may take to start.
 const START: Duration = Duration::from_secs(120);
-/// Longest that a stack may take to stop by itself.
+/// The longest time that a stack may take to stop by itself.
 const STOP: Duration = Duration::from_secs(60);
-/// Longest that a worker may take to run its first job.
+/// The longest time that a worker may take to run its first job.
 const FIRST_JOB: Duration = Duration::from_secs(30);
 
-/// What a stack consists of.
+/// The parts of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) replicas: u16,
@@ -40,7 +40,7 @@ pub(super) struct Shape {
 /// Two of each service on one Redis and one NATS.
 pub(super) const STANDARD: Shape = Shape { replicas: 2, cluster: false };
 
-/// A running stack and the way in.
+/// A running stack and its addresses.
 pub(super) struct Rig {
     pub(super) stack: Stack,
     pub(super) door: Door,
@@ -49,16 +49,16 @@ pub(super) struct Rig {
     dev: Option<Child>,
 }
 
-/// What the workers of a load are.
+/// The workers of a load.
 #[derive(Clone, Debug)]
 pub(super) struct Crew {
-    /// Processes.
+    /// The number of processes.
     pub(super) processes: u16,
-    /// Workers in each.
+    /// The number of workers in each process.
     pub(super) copies: u16,
-    /// Jobs that a worker runs at once.
+    /// The number of jobs that a worker runs at once.
     pub(super) concurrency: u32,
-    /// Over HTTP instead of NATS.
+    /// Whether the workers use HTTP instead of NATS.
     pub(super) http: bool,
 }
 
@@ -68,27 +68,27 @@ impl Default for Crew {
     }
 }
 
-/// Workers that run. They are killed when this is dropped.
+/// Running workers. Dropping this kills them.
 pub(super) struct Workers {
     children: Vec<Child>,
     pub(super) pids: Vec<u32>,
-    /// Where they write down what they ran.
+    /// The file in which they record what they ran.
     pub(super) record: PathBuf,
 }
 
 impl Rig {
-    /// Starts a stack of its own and waits until it is ready.
+    /// Starts a stack of the bench's own and waits until it is ready.
     pub(super) async fn start(shape: Shape) -> anyhow::Result<Rig> {
         let scratch = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
         let (dir, log) = (scratch.path().join("stack"), scratch.path().join("dev.log"));
         let out = std::fs::File::create(&log)?;
-        let mut command = dev::bound_to_parent(dev::programs::find("setpriv").as_deref(), &std::env::current_exe()?);
+        let mut command = dev::bound_to_parent(programs::find("setpriv").as_deref(), &std::env::current_exe()?);
         command.args(["dev", "--no-worker", "--port", "0", "--replicas", &shape.replicas.to_string()]);
         command.arg("--dir").arg(&dir);
         if shape.cluster {
             command.arg("--cluster");
         }
-        // What a shell says about another stack is not meant for this one.
+        // Settings of the shell about another stack do not apply to this one.
         ["MUSTER_URL", "MUSTER_API_KEY", "MUSTER_TENANT"].iter().for_each(|name| {
             command.env_remove(name);
         });
@@ -113,20 +113,14 @@ impl Rig {
         Ok(Rig { stack, door, addrs, scratch, dev: Some(dev) })
     }
 
-    /// A stack that runs already, and stays.
+    /// Uses a stack that runs already, and leaves it running.
     pub(super) async fn attach(stack: Stack, door: Door) -> anyhow::Result<Rig> {
         let addrs = load::addresses(&door).await?;
         let scratch = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
         Ok(Rig { stack, door, addrs, scratch, dev: None })
     }
 
-    /// Puts some jobs through, so that connections, scripts and streams are there when it counts.
-    pub(super) async fn warm_up(&self) -> anyhow::Result<()> {
-        let some = Stretch { jobs: 3_000, ..Stretch::default() };
-        some.end_to_end(self).await?.exact().map(drop)
-    }
-
-    /// Stops a stack of its own, in order.
+    /// Stops the bench's own stack, in order.
     pub(super) async fn stop(mut self) {
         if let Some(mut dev) = self.dev.take() {
             stop(&mut dev).await;
@@ -138,7 +132,7 @@ impl Rig {
         self.scratch.path().join(name)
     }
 
-    /// Topics that nobody has used before.
+    /// Topics that were never used before.
     pub(super) fn topics(&self, count: usize) -> Vec<String> {
         let run = Uuid::new_v4().simple().to_string();
         (0..count).map(|n| format!("bench-{}-{n}", &run[..12])).collect()
@@ -147,7 +141,7 @@ impl Rig {
     /// Starts workers for these topics and waits until every topic is served.
     pub(super) async fn hire(&self, crew: &Crew, topics: &[String]) -> anyhow::Result<Workers> {
         let workers = self.hire_unseen(crew, topics)?;
-        // A job that has been run proves that the topic's consumer and its worker are there.
+        // A job that has been run proves that the topic's consumer and its worker are ready.
         let request = |topic: &String| {
             let wait = FIRST_JOB.as_millis();
             requests::post(&self.door, &format!("/jobs?wait_ms={wait}"), &format!(r#"{{"topic":"{topic}"}}"#))
@@ -166,7 +160,7 @@ impl Rig {
         Ok(workers)
     }
 
-    /// Starts workers and waits for nothing.
+    /// Starts workers without waiting for them.
     pub(super) fn hire_unseen(&self, crew: &Crew, topics: &[String]) -> anyhow::Result<Workers> {
         let record = self.scratch(&format!("{}.record", Uuid::new_v4().simple()));
         std::fs::File::create(&record)?;
@@ -181,9 +175,9 @@ impl Rig {
 
     fn worker(&self, crew: &Crew, topics: &[String], record: &Path, log: &Path) -> anyhow::Result<Child> {
         let log = std::fs::File::options().create(true).append(true).open(log)?;
-        // Over HTTP a lease brings no more.
+        // Over HTTP one lease call brings no more.
         let concurrency = if crew.http { crew.concurrency.min(100) } else { crew.concurrency };
-        let mut command = dev::bound_to_parent(dev::programs::find("setpriv").as_deref(), &std::env::current_exe()?);
+        let mut command = dev::bound_to_parent(programs::find("setpriv").as_deref(), &std::env::current_exe()?);
         command
             .args(["worker", "run", "--builtin", "record", "--drain", "5s", "--log", "warn"])
             .args(["--tenant", self.door.tenant.as_deref().unwrap_or("default")])
@@ -209,12 +203,12 @@ impl Rig {
 }
 
 impl Workers {
-    /// Executions so far.
+    /// The number of executions so far.
     pub(super) fn executed(&self) -> u64 {
         std::fs::metadata(&self.record).map_or(0, |file| file.len() / crate::record::ENTRY as u64)
     }
 
-    /// Lets them drain; one that does not is killed with the handle.
+    /// Lets the workers drain; a worker that does not end is killed when this is dropped.
     pub(super) async fn dismiss(mut self) {
         for pid in &self.pids {
             signal(*pid, Signal::SIGTERM);

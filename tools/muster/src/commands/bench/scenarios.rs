@@ -1,5 +1,6 @@
-//! What `muster bench` can measure, as one list: its names, which set it belongs to, and how it is
-//! run. A new scenario is a row here and an arm in `run`.
+//! Everything that `muster bench` can measure, as one list: the names, the set of each scenario, and how it is run. A
+//! new scenario is a variant here, an arm in `place`, and an arm where it is measured: `on_reference`, `on_stack` or
+//! `alone`.
 
 mod alone;
 mod growth;
@@ -16,7 +17,7 @@ use super::{
     stretch::{Stretch, share},
 };
 
-/// Jobs that every queue is given, ours and the others: some of them slow down as their lists grow.
+/// The number of jobs for every queue, Muster and the others: some of them slow down as their lists grow.
 const ALIKE: u64 = 60_000;
 
 /// How much is measured.
@@ -32,9 +33,9 @@ pub(super) enum Set {
 /// Where a scenario runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On the references' Redis, in every round.
+    /// On the Redis of the references, in every round.
     Reference,
-    /// On a fresh stack that a round's scenarios share.
+    /// On a new stack that the scenarios of a round share.
     Round,
     /// Once, on a stack of its own.
     Alone,
@@ -102,7 +103,7 @@ pub(super) enum Scenario {
 use Scenario as S;
 
 impl Scenario {
-    /// Its name, as figures and the command line have it.
+    /// The name in figures and on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -134,7 +135,7 @@ impl Scenario {
         }
     }
 
-    /// Whether it belongs to another queue, whose driver has to be built.
+    /// Whether it measures another queue, whose driver has to be built.
     pub(super) fn is_peer(self) -> bool {
         matches!(self, S::ApalisRedis | S::ApalisRedisBare | S::BullmqOfficial)
     }
@@ -156,7 +157,7 @@ impl Scenario {
         }
     }
 
-    /// Measures on a stack that is there.
+    /// Measures on an existing stack.
     pub(super) async fn on_stack(self, rig: &Rig, scale: f64) -> anyhow::Result<Figures> {
         let stretch = match self {
             S::Bulk100 => Stretch { jobs: 100_000, batch: 100, connections: 16, ..Stretch::default() },
@@ -178,14 +179,13 @@ impl Scenario {
         stretch.scaled(scale).end_to_end(rig).await?.exact()
     }
 
-    /// Measures on stacks of its own, as often as rounds are wanted where that says something, and
-    /// notes what it finds.
+    /// Measures on stacks of its own, in as many rounds as requested if that is useful, and adds the figures.
     pub(super) async fn alone(self, found: &mut Rounds, rounds: u32, scale: f64) -> anyhow::Result<()> {
         alone::run(self, found, rounds, scale).await
     }
 }
 
-/// Where the peers' drivers are, if they were built.
+/// Whether the drivers of the peers were built.
 pub(super) fn peers_built(folder: Option<&Path>) -> bool {
     folder.is_some_and(|folder| folder.join("peer-bullmq").is_file() && folder.join("peer-apalis").is_file())
 }

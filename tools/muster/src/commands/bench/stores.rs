@@ -1,14 +1,15 @@
-//! What Redis and NATS count themselves, over all of their nodes.
+//! The counters of Redis and NATS, summed over all of their nodes.
 
 use anyhow::Context;
 use serde_json::Value;
 
 use crate::{
     commands::dev::probe,
+    redis::{Cli, Servers},
     stack::{Process, Stack},
 };
 
-/// Messages that passed NATS so far, in and out.
+/// The number of messages that passed through NATS so far, in and out.
 pub(super) async fn messages(stack: &Stack) -> anyhow::Result<u64> {
     let mut sum = 0;
     for node in of(stack, "nats") {
@@ -20,20 +21,19 @@ pub(super) async fn messages(stack: &Stack) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-/// Commands that Redis ran so far, those inside of scripts too.
+/// The number of commands that Redis ran so far, including those inside scripts.
 pub(super) async fn commands(stack: &Stack) -> anyhow::Result<u64> {
     sum(stack, "INFO stats", &["total_commands_processed"]).await
 }
 
-/// Bytes that Redis holds for the data and its indexes: without what its clients and its log
-/// happen to have under way.
+/// The bytes that Redis uses for the data and its indexes, without the current buffers of its clients and its log.
 pub(super) async fn bytes(stack: &Stack) -> anyhow::Result<u64> {
     let used = sum(stack, "INFO memory", &["used_memory"]).await?;
     let passing = ["mem_clients_normal", "mem_aof_buffer", "mem_clients_slaves", "mem_replication_backlog"];
     Ok(used.saturating_sub(sum(stack, "INFO memory", &passing).await?))
 }
 
-/// How many nodes of Redis rewrite their log just now, or are about to.
+/// How many Redis nodes are rewriting their log, or are about to.
 pub(super) async fn rewrites(stack: &Stack) -> anyhow::Result<u64> {
     sum(stack, "INFO persistence", &["aof_rewrite_in_progress", "aof_rewrite_scheduled"]).await
 }
@@ -42,9 +42,21 @@ async fn sum(stack: &Stack, ask: &str, names: &[&str]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for node in of(stack, "redis") {
         let addr = node.addr.as_deref().context("a Redis node without an address")?;
-        sum += field_sum(&probe::redis_ask(addr, ask).await?, names);
+        sum += field_sum(&ask_redis(stack, addr, ask).await?, names);
     }
     Ok(sum)
+}
+
+/// Asks a node of a stack with a password through `redis-cli`, which can log in.
+async fn ask_redis(stack: &Stack, addr: &str, ask: &str) -> anyhow::Result<String> {
+    let servers = Servers::parse(&stack.redis_url)?;
+    let like = servers.nodes.first().context("no Redis in the state file")?;
+    if like.password.is_none() {
+        return probe::redis_ask(addr, ask).await;
+    }
+    let (host, port) = addr.rsplit_once(':').context("an address without a port")?;
+    let words: Vec<&str> = ask.split(' ').collect();
+    Cli::at(like.sibling(host, port.parse()?))?.ask(&words).await
 }
 
 fn field_sum(info: &str, names: &[&str]) -> u64 {

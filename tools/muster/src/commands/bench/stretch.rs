@@ -1,5 +1,5 @@
-//! One measured stretch of work: jobs in, jobs run, the clock stopped when the last has ended, every
-//! cost counted, every delivery checked.
+//! One measured stretch of work: jobs are submitted and run, the clock stops when the last has ended, every cost is
+//! counted and every delivery checked.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use super::{
 };
 use crate::{outcome::Failure, output};
 
-/// What to put through.
+/// The work to measure.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) jobs: u64,
-    /// Jobs a request.
+    /// The number of jobs in a request.
     pub(super) batch: u64,
     pub(super) connections: usize,
     pub(super) topics: usize,
     pub(super) crew: Crew,
-    /// Give up when nothing moves for so long.
+    /// Give up when there is no progress for this long.
     pub(super) patience: Duration,
 }
 
@@ -44,9 +44,15 @@ impl Default for Stretch {
     }
 }
 
-/// What came of it.
+/// Runs some jobs, so that connections, scripts and streams exist before the measurement.
+pub(super) async fn warm_up(rig: &Rig) -> anyhow::Result<()> {
+    let some = Stretch { jobs: 3_000, ..Stretch::default() };
+    some.end_to_end(rig).await?.exact().map(drop)
+}
+
+/// The result of a stretch.
 pub(super) struct Outcome {
-    /// `rate` in jobs a second, `jobs`, `seconds`, `put_off`, and what [`Meter`] knows per job.
+    /// `rate` in jobs per second, `jobs`, `seconds`, `put_off`, and what [`Meter`] counts per job.
     pub(super) figures: Figures,
     pub(super) delivery: Delivery,
 }
@@ -71,7 +77,7 @@ impl Stretch {
     pub(super) async fn end_to_end(&self, rig: &Rig) -> anyhow::Result<Outcome> {
         let topics = rig.topics(self.topics);
         let workers = rig.hire(&self.crew, &topics).await?;
-        // The jobs that showed that the workers are there have been executed too.
+        // The jobs that showed that the workers are ready have been executed too.
         let first = until_executed(&workers, topics.len() as u64, self.patience, &ProgressBar::hidden()).await?;
         let submits = Submits::new(&rig.door, &topics, self.batch);
         let mut connections = load::connect(&rig.addrs, self.connections).await?;
@@ -93,8 +99,8 @@ impl Stretch {
         self.finish(rig, workers, (submitted, ran), (took, figures)).await
     }
 
-    /// Submits everything first, and then measures how the workers get through it; and, as
-    /// `bytes.waiting` and `bytes.finished`, what a job takes in Redis before and after.
+    /// Submits everything first, and then measures how fast the workers run it. Also measures, as `bytes.waiting` and
+    /// `bytes.finished`, the memory of a job in Redis before and after.
     pub(super) async fn drain(&self, rig: &Rig) -> anyhow::Result<Outcome> {
         let topics = rig.topics(self.topics);
         let submits = Submits::new(&rig.door, &topics, self.batch);
@@ -142,12 +148,12 @@ impl Stretch {
     }
 }
 
-/// A part or a multiple of so many jobs, and some in any case.
+/// A fraction or a multiple of this many jobs, but at least a thousand.
 pub(super) fn share(jobs: u64, scale: f64) -> u64 {
     ((jobs as f64 * scale) as u64).max(1_000)
 }
 
-/// Waits for so many executions; gives how many there are then, or up if they stand still.
+/// Waits for this many executions. Returns how many there are then; fails if there is no progress.
 pub(super) async fn until_executed(
     workers: &Workers,
     jobs: u64,

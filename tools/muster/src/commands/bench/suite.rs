@@ -1,4 +1,4 @@
-//! Runs scenarios round by round, references beside the stack, and tells the figures as they come.
+//! Runs scenarios round by round, references beside the stack, and prints the figures as they come.
 
 use std::{collections::BTreeMap, path::PathBuf, process::Command, time::Instant};
 
@@ -11,11 +11,12 @@ use super::{
     report::{Report, number},
     rig::{Rig, STANDARD},
     scenarios::{Place, Scenario, Set, peers_built},
+    stretch::warm_up,
 };
 use crate::{
-    commands::dev::programs,
     outcome::Failure,
     output::{self, Format},
+    programs,
 };
 
 /// What to measure, and where the figures go.
@@ -59,7 +60,7 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// Measures, prints and writes.
+    /// Measures, prints and writes the report.
     pub(super) async fn run(&self, format: Format) -> anyhow::Result<()> {
         if !self.any_build {
             only_optimised()?;
@@ -84,7 +85,7 @@ impl Suite {
         };
         let measured = self.measure(&scenarios, &mut report).await;
         report.seconds = begun.elapsed().as_secs();
-        // What was found before a fault is kept: it took minutes to find.
+        // Keep what was found before a failure: it took minutes to find.
         self.write(&report, measured.is_ok())?;
         match format {
             Format::Json => output::json(&serde_json::to_value(&report)?),
@@ -93,7 +94,8 @@ impl Suite {
         measured
     }
 
-    /// What measures the same again: all that was asked for but the names of files, which are this machine's own.
+    /// The command that measures the same again: all arguments except for file names, which are specific to this
+    /// machine.
     fn command(&self) -> String {
         let mut line = match self.set {
             Set::Standard => "muster bench".to_owned(),
@@ -124,7 +126,7 @@ impl Suite {
                     match scenario.on_reference(&reference, self.scale).await {
                         Ok(Some(figures)) => note(&mut report.figures, scenario, round, &figures),
                         Ok(None) => {}
-                        // Another queue that fails says something about itself, and nothing about ours.
+                        // A failure of another queue says nothing about Muster.
                         Err(fault) if scenario.is_peer() => {
                             let fault = fault.to_string();
                             let why = fault.lines().next().unwrap_or_default();
@@ -175,16 +177,16 @@ fn scale(text: &str) -> Result<f64, String> {
     if (0.01..=100.0).contains(&scale) { Ok(scale) } else { Err("from 0.01 to 100".to_owned()) }
 }
 
-/// A fresh stack that has run a few jobs.
+/// Starts a new stack that has run a few jobs.
 async fn start() -> anyhow::Result<Rig> {
     let spinner = output::spinner("starting a stack");
     let rig = Rig::start(STANDARD).await?;
-    rig.warm_up().await?;
+    warm_up(&rig).await?;
     spinner.finish_and_clear();
     Ok(rig)
 }
 
-/// Keeps what a scenario gave, and tells it.
+/// Keeps the figures of a scenario, and prints them.
 fn note(found: &mut Rounds, scenario: Scenario, round: u32, figures: &Figures) {
     found.add(&scenario.name(), figures);
     let told = [("rate", " /s"), ("drained", " /s drained"), ("cpu.total", " µs of CPU a job"), ("end.p50", " ms p50")];
@@ -221,7 +223,7 @@ fn versions() -> BTreeMap<String, String> {
     versions
 }
 
-/// A release build, or nothing that it measures says anything.
+/// Requires a release build: the figures of any other build are meaningless.
 pub(super) fn only_optimised() -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         let failure = Failure::new("this is a debug build, and its figures would say nothing");

@@ -1,11 +1,10 @@
-//! What must be reached, what we aim for, and what was measured. A figure that was not measured has
-//! no verdict.
+//! What must be reached, what is aimed for, and what was measured. A figure that was not measured has no verdict.
 
 use serde::Serialize;
 
 use super::figures::Rounds;
 
-/// Which way is better.
+/// Whether more or less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Better {
     More,
@@ -21,7 +20,7 @@ struct Target {
     measured: fn(&Rounds) -> Option<f64>,
 }
 
-/// How a figure stands.
+/// The verdict on a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
@@ -32,7 +31,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// As a person reads it.
+    /// The verdict for a person.
     pub(super) fn words(self) -> &'static str {
         match self {
             Verdict::Aim => "aim reached",
@@ -156,7 +155,7 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// Every target with what was measured.
+/// Every target with its measured value.
 pub(super) fn judge(figures: &Rounds) -> Vec<Judged> {
     TARGETS.iter().map(|target| target.judge(figures)).collect()
 }

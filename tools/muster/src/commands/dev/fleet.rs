@@ -1,8 +1,8 @@
-//! The processes of a stack: starts them, starts again what dies, stops them in order.
+//! The processes of a stack: starts them, restarts those that die, stops them in order.
 //!
-//! Each is a process group of its own, so that Ctrl-C reaches only the supervisor, and dies with
-//! the supervisor even if that one is killed with -9. That bond is to the *thread* that started
-//! the process: everything here must run on the main thread.
+//! Each process has a process group of its own, so that Ctrl-C reaches only the supervisor. Each dies with the
+//! supervisor, even if that is killed with -9. The kernel binds a process to the *thread* that started it: everything
+//! here must run on the main thread.
 
 use std::{
     ffi::OsString,
@@ -21,16 +21,15 @@ use nix::{
 };
 use tokio::{process::Command, time::Instant};
 
-use super::programs;
-use crate::{outcome::Failure, stack::Process};
+use crate::{outcome::Failure, programs, stack::Process};
 
-/// A process that lived this long starts with a clean slate.
+/// After a process has lived this long, its earlier deaths no longer count.
 const SOUND: Duration = Duration::from_secs(10);
-/// First wait before a restart; doubles from death to death.
+/// The first wait before a restart; it doubles with each death.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait before a restart, unless told otherwise.
+/// The longest wait before a restart, unless configured otherwise.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// So many deaths before it was ever ready, and the start has failed.
+/// After this many deaths before it was ever ready, the start of a process has failed.
 const HOPELESS: u32 = 3;
 
 /// The order in which a stack is stopped.
@@ -46,7 +45,7 @@ pub(crate) enum Wave {
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub(crate) wave: Wave,
-    /// How the state file shows it; the pid is filled in.
+    /// Its entry in the state file; the pid is filled in.
     pub(crate) shown: Process,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
@@ -63,7 +62,7 @@ struct Member {
     deaths: u32,
     restart_at: Option<Instant>,
     proven: bool,
-    /// Stays down when it dies, until it is let go.
+    /// Whether it stays down when it dies, until `let_go`.
     held: bool,
 }
 
@@ -75,7 +74,7 @@ pub(crate) struct Fleet {
     exits: FuturesUnordered<LocalBoxFuture<'static, Exit>>,
     logs: PathBuf,
     setpriv: Option<PathBuf>,
-    /// Tells on standard error who died.
+    /// Whether it prints deaths to standard error.
     talks: bool,
     longest_wait: Duration,
 }
@@ -93,7 +92,7 @@ impl Fleet {
         }
     }
 
-    /// Starts a process and watches over it from now on.
+    /// Starts a process and supervises it from now on.
     pub(crate) fn start(&mut self, recipe: Recipe) -> anyhow::Result<()> {
         let member = Member {
             recipe,
@@ -109,13 +108,13 @@ impl Fleet {
         self.spawn(index).with_context(|| format!("cannot start {}", self.members[index].recipe.shown.name))
     }
 
-    /// What dies again and again stays down for this long at most.
+    /// Limits how long a process that keeps dying stays down.
     pub(crate) fn restarting_within(mut self, longest: Duration) -> Fleet {
         self.longest_wait = longest;
         self
     }
 
-    /// Keeps quiet about deaths: somebody else tells of them.
+    /// Prints nothing about deaths: the caller reports them.
     pub(crate) fn silent(mut self) -> Fleet {
         self.talks = false;
         self
@@ -125,12 +124,12 @@ impl Fleet {
     pub(crate) fn hold(&mut self, name: &str) {
         for member in self.members.iter_mut().filter(|m| m.recipe.shown.name == name) {
             member.held = true;
-            // It may be dead already: its death and this order come by different ways.
+            // It may be dead already: its death and this order arrive by different ways.
             member.restart_at = None;
         }
     }
 
-    /// Starts it again if it died meanwhile, and from now on whenever it dies.
+    /// Restarts it if it died meanwhile, and from now on whenever it dies.
     pub(crate) fn let_go(&mut self, name: &str) {
         for member in self.members.iter_mut().filter(|m| m.recipe.shown.name == name) {
             member.held = false;
@@ -141,19 +140,19 @@ impl Fleet {
         }
     }
 
-    /// All that run now have been ready once: from here on their deaths are only restarted.
+    /// Notes that all running processes have been ready once: from here on deaths only lead to restarts.
     pub(crate) fn proven(&mut self) {
         self.members.iter_mut().for_each(|m| m.proven = true);
     }
 
-    /// What runs, for the state file.
+    /// The running processes, for the state file.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let shown = |m: &Member| m.pid.map(|pid| Process { pid, ..m.recipe.shown.clone() });
         self.members.iter().filter_map(shown).collect()
     }
 
-    /// Restarts what dies until the next process has been replaced, and says which. Fails only for
-    /// one that dies again and again before it was ever ready. Cancel-safe.
+    /// Restarts processes that die until the next one has been replaced, and returns its name. Fails only for a
+    /// process that keeps dying before it was ever ready. Cancel-safe.
     pub(crate) async fn next_replaced(&mut self) -> anyhow::Result<String> {
         loop {
             let due = self.members.iter().enumerate().filter_map(|(i, m)| Some((m.restart_at?, i))).min();
@@ -207,7 +206,7 @@ impl Fleet {
 
     fn signal(&self, wave: Wave, signal: Signal) {
         for pid in self.alive(wave).filter_map(|m| i32::try_from(m.pid?).ok()) {
-            // It may have died this instant; its exit is then heard next.
+            // It may have died this instant; then its exit is handled next.
             let _ = kill(Pid::from_raw(pid), signal);
         }
     }
@@ -339,7 +338,7 @@ mod tests {
         let mut fleet = Fleet::new(dir.path().to_owned());
         fleet.start(recipe("a", Wave::Service, "exec sleep 1000", dir.path())).unwrap();
         fleet.proven();
-        // A busy machine may let it come back before we have looked: then it dies once more.
+        // On a busy machine it may come back before the test looks: then it is killed once more.
         while let Some(process) = fleet.processes().first() {
             let _ = kill(Pid::from_raw(i32::try_from(process.pid).unwrap()), Signal::SIGKILL);
             let _ = tokio::time::timeout(FIRST_WAIT / 10, fleet.next_replaced()).await;

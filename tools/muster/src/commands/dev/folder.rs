@@ -1,5 +1,5 @@
-//! The folder of a stack: who may use it, its API key, where its parts keep their data.
-//! One supervisor at a time; the key is made once and only its owner may read it.
+//! The folder of a stack: its lock, its API key, and the data folders of its parts. One supervisor at a time; the key
+//! is created once and only its owner may read it.
 
 use std::{
     fs,
@@ -17,17 +17,17 @@ use crate::{
     stack::{Process, Stack, replace_private},
 };
 
-/// A supervisor that was killed leaves children that still drain; they get this long.
+/// A killed supervisor leaves children that still drain; they get this long.
 const ORPHANS: Duration = Duration::from_secs(30);
 
-/// A stack's folder, taken by this process until it is dropped.
+/// A stack's folder, locked by this process until it is dropped.
 pub(crate) struct Folder {
     dir: PathBuf,
     state_file: PathBuf,
 }
 
 impl Folder {
-    /// Takes the folder, unless a supervisor that is alive has it. Waits for what a dead one left.
+    /// Takes the folder, unless a live supervisor has it. Waits for the processes that a dead one left.
     pub(crate) async fn take(dir: &Path, state_file: Option<&Path>) -> anyhow::Result<Folder> {
         fs::create_dir_all(dir.join("logs")).with_context(|| format!("cannot make {}", dir.display()))?;
         let dir = dir.canonicalize()?;
@@ -52,29 +52,29 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The folder itself, in full.
+    /// The full path of the folder.
     pub(crate) fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Where processes log to.
+    /// The folder of the processes' logs.
     pub(crate) fn logs(&self) -> PathBuf {
         self.dir.join("logs")
     }
 
-    /// Where the state file goes.
+    /// The path of the state file.
     pub(crate) fn state_file(&self) -> &Path {
         &self.state_file
     }
 
-    /// Where the stores keep their data. A cluster and a single server never share it.
+    /// The folder of the stores' data. A cluster and a single server never share it.
     pub(crate) fn data(&self, clustered: bool) -> anyhow::Result<PathBuf> {
         let data = self.dir.join("data").join(if clustered { "cluster" } else { "single" });
         fs::create_dir_all(&data).with_context(|| format!("cannot make {}", data.display()))?;
         Ok(data)
     }
 
-    /// The stack's API key; made on first use.
+    /// The stack's API key; created on first use.
     pub(crate) fn api_key(&self) -> anyhow::Result<String> {
         let file = self.dir.join("api-key");
         match fs::read_to_string(&file) {
@@ -89,8 +89,8 @@ impl Folder {
         Ok(key)
     }
 
-    /// Processes of a supervisor that was killed stop by themselves; two servers on one set of
-    /// files would be worse than a wait.
+    /// Waits for the processes of a killed supervisor, which stop by themselves: two servers on the same files would
+    /// be worse than a wait.
     async fn await_orphans(&self) -> anyhow::Result<()> {
         let Some(stack) = Stack::read(&self.state_file).unwrap_or_default() else {
             return Ok(());
@@ -114,7 +114,7 @@ impl Drop for Folder {
     }
 }
 
-/// A pid and when it started: together they name a process once and for all.
+/// A pid and its start time: together they identify a process uniquely.
 fn identity(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?;
@@ -126,7 +126,7 @@ fn living(named: &str) -> Option<u32> {
     let pid = named.split(' ').next()?.parse().ok()?;
     match identity(pid) {
         Some(now) => (now == named).then_some(pid),
-        // Without /proc the pid alone must do.
+        // Without /proc only the pid can be checked.
         None => (!Path::new("/proc/self/stat").exists() && exists(pid)).then_some(pid),
     }
 }

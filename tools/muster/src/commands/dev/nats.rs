@@ -1,5 +1,5 @@
-//! NATS for a stack: one server with JetStream on disk, or three that replicate. Knows how we
-//! configure it and when it is ready; the services make their streams themselves.
+//! NATS for a stack: one server with JetStream on disk, or three that replicate. Knows its configuration and when it
+//! is ready; the services create their streams themselves.
 
 use std::{
     fs,
@@ -10,9 +10,9 @@ use std::{
 use super::{
     fleet::{Recipe, Wave},
     ports::Ports,
-    probe, programs,
+    probe,
 };
-use crate::stack::Process;
+use crate::{programs, stack::Process};
 
 const CLUSTER_NODES: usize = 3;
 
@@ -58,18 +58,18 @@ impl Nats {
         Ok(nats)
     }
 
-    /// What services connect to.
+    /// The URL that services connect to.
     pub(crate) fn url(&self) -> String {
         let urls: Vec<String> = self.nodes.iter().map(|node| format!("nats://{}", node.addr())).collect();
         urls.join(",")
     }
 
-    /// Where each node listens for its clients.
+    /// The client address of each node.
     pub(crate) fn addrs(&self) -> Vec<String> {
         self.nodes.iter().map(Node::addr).collect()
     }
 
-    /// Where each node keeps its streams, by the node's name.
+    /// The folder of each node's streams, by the node's name.
     pub(crate) fn stores(&self) -> Vec<(String, PathBuf)> {
         self.nodes.iter().map(|node| (node.name.clone(), node.dir.join("jetstream"))).collect()
     }
@@ -115,6 +115,7 @@ impl Nats {
         let mut text = format!(
             "# Written by `muster dev`; changes are lost.\n\
              server_name: {}\nlisten: \"127.0.0.1:{}\"\nhttp: \"127.0.0.1:{}\"\n\
+             ping_interval: \"2s\"\nping_max: 2\n\
              jetstream {{ store_dir: \"jetstream\" }}\n",
             node.name, node.port, node.monitor
         );
@@ -131,8 +132,8 @@ impl Nats {
     }
 }
 
-/// How many threads a server runs its work on, unless somebody has said: half of the cores, for it shares them with
-/// everybody else of its stack. On two cores a job then costs it a sixth less than with two threads that wake each other.
+/// How many threads a server uses, unless it is configured: half of the cores, because the other processes of the
+/// stack share them. On two cores a job then costs NATS a sixth less than with two threads that wake each other.
 fn threads() -> Option<usize> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::env::var_os("GOMAXPROCS").is_none().then_some((cores / 2).max(1))

@@ -1,8 +1,8 @@
-//! Loopback ports for a stack. Free ones are taken from below the range that the kernel hands to
-//! outgoing connections: a port that its process lost for a moment is then still free when the
-//! process comes back. Redis and NATS nodes keep their ports from run to run, because a Redis
-//! cluster finds itself again by them. A port is given some time before its process listens on it,
-//! so each one is also locked against other stacks, as long as this one runs.
+//! Loopback ports for a stack. Free ports are taken from below the range that the kernel uses for outgoing
+//! connections: a port that its process lost for a moment is then still free when the process comes back. Redis and
+//! NATS nodes keep their ports from run to run, because the nodes of a Redis cluster find each other by them. A port
+//! is assigned some time before its process listens on it, so each port is also locked against other stacks for as
+//! long as this one runs.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -20,29 +20,29 @@ use nix::{
 
 use crate::{outcome::Failure, stack::replace_private};
 
-/// Where we look for free ports.
+/// The range that is searched for free ports.
 const RANGE: RangeInclusive<u16> = 10_000..=31_999;
 
-/// A Redis cluster node talks to the others on its port plus this.
+/// A Redis cluster node talks to the others on its port plus this offset.
 pub(crate) const REDIS_BUS_OFFSET: u16 = 10_000;
 
-/// Ports given out so far, and those that names had before.
+/// The ports assigned so far, and those of earlier runs by name.
 pub(crate) struct Ports {
     given: HashSet<u16>,
-    /// Open as long as their ports are ours; the kernel unlocks them when this process ends.
+    /// Open as long as the ports are in use; the kernel unlocks them when this process ends.
     locks: Vec<Flock<File>>,
     kept: BTreeMap<String, u16>,
     file: PathBuf,
 }
 
 impl Ports {
-    /// Reads which ports names had; a file that cannot be read counts as none.
+    /// Reads the ports of earlier runs; a file that cannot be read counts as empty.
     pub(crate) fn load(file: PathBuf) -> Ports {
         let kept = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         Ports { given: HashSet::new(), locks: Vec::new(), kept, file }
     }
 
-    /// Remembers the kept ones for the next run.
+    /// Saves the kept ports for the next run.
     pub(crate) fn save(&self) -> anyhow::Result<()> {
         let text = serde_json::to_vec_pretty(&self.kept)?;
         replace_private(&self.file, &text).with_context(|| format!("cannot write {}", self.file.display()))
@@ -53,7 +53,7 @@ impl Ports {
         self.search(RANGE, |_| Vec::new())
     }
 
-    /// The port this name had before if it is free, otherwise a new one, kept from now on.
+    /// The port that this name had before if it is free, otherwise a new one, which is kept from now on.
     pub(crate) fn keep(&mut self, name: &str) -> anyhow::Result<u16> {
         self.keep_with(name, RANGE, |_| Vec::new())
     }
@@ -108,11 +108,11 @@ impl Ports {
     }
 
     fn give(&mut self, port: u16) -> bool {
-        // The lock comes first: to find out whether a port is free is to take it for a moment.
+        // Lock first: the check whether a port is free takes the port for a moment.
         !self.given.contains(&port) && self.lock(port) && is_free(port) && self.given.insert(port)
     }
 
-    /// False if another stack was given this port. Where nothing can be locked, nothing is known.
+    /// False if another stack has locked this port. True if no lock file can be created.
     fn lock(&mut self, port: u16) -> bool {
         let folder = std::env::temp_dir().join("muster-ports");
         let opened = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join(port.to_string())));

@@ -1,5 +1,5 @@
-//! Asks processes whether they are ready. Every question has a short limit and is repeated until
-//! the whole start has taken too long; the last answer is then told.
+//! Asks processes whether they are ready. Every question has a short limit and is repeated until the whole start has
+//! taken too long; then the last answer is reported.
 
 use std::{future::Future, time::Duration};
 
@@ -11,12 +11,12 @@ use tokio::{
 
 use crate::outcome::Failure;
 
-/// Longest that one question may take.
+/// The longest time for one question.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Longest that a part of the stack may take to come up.
+/// The longest time that a part of the stack may take to start.
 const START: Duration = Duration::from_secs(60);
 
-/// Repeats a question until it is answered well. `name` says who was late.
+/// Repeats a question until it succeeds. `name` names the process in the error.
 pub(crate) async fn until_ready<F>(name: &str, mut ask: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -36,7 +36,7 @@ where
     }
 }
 
-/// One GET; the body if the answer is 200. By HTTP/1.0, whose answers never come in chunks.
+/// Sends one GET, and returns the body if the answer is 200. Uses HTTP/1.0, whose answers never come in chunks.
 pub(crate) async fn http_get(addr: &str, path: &str) -> anyhow::Result<String> {
     let request = format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n");
     let answer = exchange(addr, request.as_bytes(), |_| false).await?;
@@ -48,7 +48,7 @@ pub(crate) async fn http_get(addr: &str, path: &str) -> anyhow::Result<String> {
     anyhow::bail!("{path} says {status} {}", body.trim())
 }
 
-/// One Redis command without arguments that need quoting; its reply as text, errors as errors.
+/// Sends one Redis command without arguments that need quoting. Returns its reply as text, an error as an error.
 pub(crate) async fn redis_ask(addr: &str, command: &str) -> anyhow::Result<String> {
     let answer = exchange(addr, format!("{command}\r\n").as_bytes(), redis_complete).await?;
     match answer.strip_prefix('-') {
@@ -57,7 +57,7 @@ pub(crate) async fn redis_ask(addr: &str, command: &str) -> anyhow::Result<Strin
     }
 }
 
-/// Whether a simple or bulk reply is there in full.
+/// Whether a simple or bulk reply is complete.
 fn redis_complete(text: &str) -> bool {
     let Some((head, body)) = text.split_once("\r\n") else {
         return false;

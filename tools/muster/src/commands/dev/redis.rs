@@ -1,5 +1,5 @@
-//! Redis for a stack: one server, or a cluster of three primaries and three replicas. Knows how
-//! we configure it and when it is ready; never what is in it.
+//! Redis for a stack: one server, or a cluster of three primaries and three replicas. Knows its configuration and
+//! when it is ready, but not its data.
 
 use std::{
     fs,
@@ -14,14 +14,14 @@ use tokio::process::Command;
 use super::{
     fleet::{Recipe, Wave},
     ports::Ports,
-    probe, programs,
+    probe,
 };
-use crate::{outcome::Failure, stack::Process};
+use crate::{outcome::Failure, programs, stack::Process};
 
-/// A log on disk is written anew from this size on. By default it is from 64 MB on, which thousands of
-/// jobs a second fill in seconds: each time a child of Redis takes a core to write down every job there is.
+/// The size from which a log on disk is rewritten. The default is 64 MB, which thousands of jobs a second fill in
+/// seconds: each time a child of Redis uses a core to write every job again.
 pub(crate) const LATE_REWRITE: &str = "auto-aof-rewrite-min-size 512mb\n";
-/// Primaries and as many replicas.
+/// The primaries, and as many replicas.
 const CLUSTER_NODES: usize = 6;
 
 /// The Redis side of a stack.
@@ -72,13 +72,13 @@ impl Redis {
         Ok(Redis { clustered, nodes })
     }
 
-    /// What services connect to.
+    /// The URL that services connect to.
     pub(crate) fn url(&self) -> String {
         let urls: Vec<String> = self.nodes.iter().map(|node| format!("redis://{}", node.addr())).collect();
         urls.join(",")
     }
 
-    /// Name and address of each node.
+    /// The name and address of each node.
     pub(crate) fn addrs(&self) -> Vec<(String, String)> {
         self.nodes.iter().map(|node| (node.name.clone(), node.addr())).collect()
     }
@@ -106,7 +106,7 @@ impl Redis {
         Ok(self.nodes.iter().map(recipe).collect())
     }
 
-    /// Waits until every node serves; makes the nodes a cluster if they are none yet.
+    /// Waits until every node serves; forms the cluster if the nodes are not one yet.
     pub(crate) async fn ready(&self) -> anyhow::Result<()> {
         for node in &self.nodes {
             let addr = node.addr();
@@ -151,7 +151,7 @@ async fn ping(addr: &str) -> anyhow::Result<()> {
     probe::redis_ask(addr, "PING").await.map(drop)
 }
 
-/// The node sees all slots served and, if it is a replica, follows its primary.
+/// Checks that the node sees all slots served and, if it is a replica, follows its primary.
 async fn in_cluster(addr: &str) -> anyhow::Result<()> {
     let info = probe::redis_ask(addr, "CLUSTER INFO").await?;
     let whole = ["cluster_state:ok\r", "cluster_slots_ok:16384\r", &format!("cluster_known_nodes:{CLUSTER_NODES}\r")];

@@ -1,16 +1,16 @@
-//! Muster's own processes in a stack: the services that exist, N of each, and a demo worker.
-//! A new service is one more row in the list.
+//! Muster's own processes in a stack: N replicas of each service, and a demo worker. A new service is one more row in
+//! the list.
 
 use std::{path::Path, time::Duration};
 
 use super::{
     fleet::{Recipe, Wave},
     ports::Ports,
-    probe, programs,
+    probe,
 };
-use crate::stack::Process;
+use crate::{programs, stack::Process};
 
-/// A service and what it listens on besides its admin port.
+/// A service, and whether it has an HTTP port besides its admin port.
 struct Service {
     name: &'static str,
     binary: &'static str,
@@ -22,12 +22,12 @@ const SERVICES: &[Service] = &[
     Service { name: "gateway", binary: "muster-gateway", http: true },
 ];
 
-/// Stopping takes a service 15 s at most; a little more before it is killed.
+/// A service stops within 15 s; a little more before it is killed.
 const SERVICE_PATIENCE: Duration = Duration::from_secs(18);
 /// The demo worker's drain, and a little more.
 const WORKER_PATIENCE: Duration = Duration::from_secs(8);
 
-/// What all of Muster's processes need to know of the stack.
+/// What Muster's processes need to know about the stack.
 pub(crate) struct Surroundings<'a> {
     pub(crate) redis_url: String,
     pub(crate) nats_url: String,
@@ -71,7 +71,7 @@ fn recipe(
     if let Some(http) = http {
         env.push(("MUSTER_HTTP_ADDR", format!("127.0.0.1:{http}")));
         env.push(("MUSTER_API_KEY", around.api_key.to_owned()));
-        // A limit is a nuisance on one's own machine, unless it was asked for.
+        // A rate limit is a nuisance on a developer's machine, unless it is configured.
         if std::env::var_os("API_RATE_LIMIT_RPS").is_none() {
             env.push(("API_RATE_LIMIT_RPS", "0".to_owned()));
         }
@@ -93,7 +93,7 @@ fn recipe(
     })
 }
 
-/// How to start the worker that answers the first command a newcomer pastes.
+/// How to start the worker that answers the first command of a newcomer.
 pub(crate) fn demo_worker(around: &Surroundings<'_>) -> anyhow::Result<Recipe> {
     let args = ["worker", "run", "--topic", "demo", "--builtin", "echo", "--tenant", "default", "--drain", "5s"];
     Ok(Recipe {
@@ -107,8 +107,8 @@ pub(crate) fn demo_worker(around: &Surroundings<'_>) -> anyhow::Result<Recipe> {
     })
 }
 
-/// Waits until each of these answers on its admin port that it is ready. A gateway says 200 without
-/// its stores too, as `degraded`; a stack is up when nobody is.
+/// Waits until each of these answers on its admin port that it is ready. A gateway answers 200 even without its
+/// stores, as `degraded`; a stack is up when no process is degraded.
 pub(crate) async fn ready(processes: &[Process]) -> anyhow::Result<()> {
     for process in processes {
         if let Some(addr) = process.admin.as_deref().and_then(|url| url.strip_prefix("http://")) {

@@ -29,6 +29,9 @@ use crate::{
     spans,
 };
 
+/// What a slow line adds to each call.
+const SLOW: Duration = Duration::from_millis(300);
+
 /// Let things go wrong at random under load, and check every promise afterwards
 #[derive(Args, Debug)]
 pub(crate) struct Chaos {
@@ -234,6 +237,7 @@ async fn commit(hands: &Hands, fault: &Fault) -> anyhow::Result<()> {
         }
         Fault::Cut { process, store, ms } => hold_line(process, *store, Line::Cut, *ms).await,
         Fault::Stall { process, store, ms } => hold_line(process, *store, Line::Stalled, *ms).await,
+        Fault::Slow { process, store, ms } => hold_line(process, *store, Line::Slow(SLOW), *ms).await,
         Fault::DropStreams => drop(hands.drop_streams().await?),
         Fault::WipeNats => hands.wipe_nats().await?,
         Fault::KillNats { node } => hands.kill_nats(usize::try_from(*node).unwrap_or_default()).await?,

@@ -12,7 +12,7 @@ use super::{
     ledger::Ledger,
     load::Load,
     rig::{Ended, Rig},
-    told::Told,
+    told::{Scope, Told},
 };
 use crate::{api::Api, commands::dev::probe, output, signals::StopSignals};
 
@@ -54,10 +54,10 @@ pub(super) async fn check(
         bar.set_message("reading every record");
         let reading = output::bar(0, "reading");
         let ids: Vec<String> = load.ledger.borrow().accepted.keys().cloned().collect();
-        let mut told = at_rest(&api, ids, &reading).await?;
+        let mut told = at_rest(&api, ids, hands.scope(), &reading).await?;
         reading.finish_and_clear();
         told.gap = gap(&hands, patience).await;
-        if let Some(job) = told.jobs.keys().next().filter(|_| !hands.stores.deaths.borrow().is_empty()) {
+        if let Some(job) = told.jobs.keys().next().filter(|_| !hands.deaths().is_empty()) {
             told.places = Some(hands.places(job).await?);
         }
         Ok(told)
@@ -66,17 +66,17 @@ pub(super) async fn check(
     bar.finish_and_clear();
     let mut ledger = load.ledger.borrow().clone();
     ledger.read_executions(&rig.tally())?;
-    ledger.deaths.clone_from(&hands.stores.deaths.borrow());
+    ledger.deaths = hands.deaths();
     let findings = judge::judge(&ledger, &told);
     let forgivable = judge::forgivable(&ledger.deaths, load.per_s);
     Ok(Checked { ledger, told, findings, forgivable })
 }
 
 /// Reads everything, again while effects of an end are still under way.
-async fn at_rest(api: &Api, ids: Vec<String>, bar: &ProgressBar) -> anyhow::Result<Told> {
+async fn at_rest(api: &Api, ids: Vec<String>, scope: Scope, bar: &ProgressBar) -> anyhow::Result<Told> {
     let limit = Instant::now() + EFFECTS;
     loop {
-        let told = Told::read(api, ids.clone(), bar).await?;
+        let told = Told::read(api, ids.clone(), scope, bar).await?;
         let restless = told.jobs.iter().any(|(id, tells)| {
             let letter_due = tells.state.is_bad_end() && !told.letters.contains_key(id);
             let untold = tells.acts(id).keys().any(|act| !told.acts.contains_key(act));

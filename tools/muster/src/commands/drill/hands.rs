@@ -16,14 +16,16 @@ use tokio::{
 };
 
 use super::{
+    attached::Attached,
     bus,
     places::{Death, Places},
     plan::Store,
-    proxy::{Line, Proxy},
-    rig::Lines,
+    proxy::{Line, Lines, Proxy},
+    told::Scope,
 };
 use crate::{
-    commands::dev::{nats::Nats, probe, programs, redis::Redis, services},
+    commands::dev::{nats::Nats, probe, redis::Redis, services},
+    programs,
     stack::Process,
 };
 
@@ -56,14 +58,39 @@ pub(super) struct Stores {
 pub(super) struct Hands {
     pub(super) processes: watch::Receiver<Vec<Process>>,
     pub(super) order: mpsc::UnboundedSender<Order>,
+    /// Every service and worker; the lines of a stack that is not the drill's own are empty.
     pub(super) lines: Rc<BTreeMap<String, Lines>>,
-    pub(super) stores: Rc<Stores>,
+    /// The stores of a stack of the drill's own.
+    pub(super) stores: Option<Rc<Stores>>,
+    /// The compose stack that the drill runs on.
+    pub(super) attached: Option<Rc<Attached>>,
 }
 
 impl Hands {
     /// A process that runs now.
     pub(super) fn find(&self, name: &str) -> Option<Process> {
         self.processes.borrow().iter().find(|process| process.name == name).cloned()
+    }
+
+    /// The names of the processes of a service that run now.
+    pub(super) fn of(&self, service: &str) -> Vec<String> {
+        let processes = self.processes.borrow();
+        processes.iter().filter(|process| process.service == service).map(|process| process.name.clone()).collect()
+    }
+
+    /// Which jobs the drill judges.
+    pub(super) fn scope(&self) -> Scope {
+        if self.attached.is_some() { Scope::Ours } else { Scope::Whole }
+    }
+
+    /// The stores, to stop, empty or fail over.
+    fn own_stores(&self) -> anyhow::Result<&Stores> {
+        self.stores.as_deref().context("the stores of a stack that is in use are left alone")
+    }
+
+    /// Primaries that the drill has killed.
+    pub(super) fn deaths(&self) -> Vec<Death> {
+        self.stores.as_ref().map(|stores| stores.deaths.borrow().clone()).unwrap_or_default()
     }
 
     /// How many processes run.
@@ -121,13 +148,17 @@ impl Hands {
 
     /// Waits until both stores serve.
     pub(super) async fn stores_ready(&self) -> anyhow::Result<()> {
-        tokio::try_join!(self.stores.redis.ready(), self.stores.nats.ready()).map(drop)
+        let Some(stores) = &self.stores else { return Ok(()) };
+        tokio::try_join!(stores.redis.ready(), stores.nats.ready()).map(drop)
     }
 
     /// Ends processes and keeps them down until they are let go.
     pub(super) async fn take_down(&self, names: &[String], signal: Signal) -> anyhow::Result<()> {
         for name in names {
-            let _ = self.order.send(Order::Hold(name.clone()));
+            match &self.attached {
+                Some(attached) if attached.has(name) => attached.hold(name).await?,
+                _ => drop(self.order.send(Order::Hold(name.clone()))),
+            }
         }
         let pids: Vec<u32> = names.iter().filter_map(|name| self.signal(name, signal)).collect();
         let limit = Instant::now() + SOON;
@@ -139,38 +170,45 @@ impl Hands {
     }
 
     /// They come back.
-    pub(super) fn let_go(&self, names: &[String]) {
+    pub(super) async fn let_go(&self, names: &[String]) -> anyhow::Result<()> {
         for name in names {
-            let _ = self.order.send(Order::LetGo(name.clone()));
+            match &self.attached {
+                Some(attached) if attached.has(name) => attached.let_go(name).await?,
+                _ => drop(self.order.send(Order::LetGo(name.clone()))),
+            }
         }
+        Ok(())
     }
 
     /// Every NATS node dies, loses what it stored, and comes back.
     pub(super) async fn wipe_nats(&self) -> anyhow::Result<()> {
-        let _turn = self.stores.turn.lock().await;
-        let (names, folders): (Vec<String>, Vec<_>) = self.stores.nats.stores().into_iter().unzip();
+        let stores = self.own_stores()?;
+        let _turn = stores.turn.lock().await;
+        let (names, folders): (Vec<String>, Vec<_>) = stores.nats.stores().into_iter().unzip();
         self.take_down(&names, Signal::SIGKILL).await?;
         for folder in folders.iter().filter(|folder| folder.exists()) {
             fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
         }
-        self.let_go(&names);
-        self.stores.nats.ready().await
+        self.let_go(&names).await?;
+        stores.nats.ready().await
     }
 
     /// One NATS node dies and comes back with what it stored.
     pub(super) async fn kill_nats(&self, node: usize) -> anyhow::Result<()> {
-        let _turn = self.stores.turn.lock().await;
-        let names: Vec<String> = self.stores.nats.stores().into_iter().map(|(name, _)| name).collect();
+        let stores = self.own_stores()?;
+        let _turn = stores.turn.lock().await;
+        let names: Vec<String> = stores.nats.stores().into_iter().map(|(name, _)| name).collect();
         let name = &names[node % names.len()];
         let old = self.signal(name, Signal::SIGKILL);
         self.replaced(name, old).await?;
-        self.stores.nats.ready().await
+        stores.nats.ready().await
     }
 
     /// Every stream is deleted, as soon as there are any: after a wipe they are made anew.
     pub(super) async fn drop_streams(&self) -> anyhow::Result<Vec<String>> {
-        let _turn = self.stores.turn.lock().await;
-        let addrs = self.stores.nats.addrs();
+        let stores = self.own_stores()?;
+        let _turn = stores.turn.lock().await;
+        let addrs = stores.nats.addrs();
         let addr = addrs.first().context("there is no NATS")?;
         let limit = Instant::now() + SOON;
         loop {
@@ -183,17 +221,19 @@ impl Hands {
 
     /// The one Redis stops in order and comes back with its data.
     pub(super) async fn restart_redis(&self, away: Duration) -> anyhow::Result<()> {
-        let _turn = self.stores.turn.lock().await;
-        let names: Vec<String> = self.stores.redis.addrs().into_iter().map(|(name, _)| name).collect();
+        let stores = self.own_stores()?;
+        let _turn = stores.turn.lock().await;
+        let names: Vec<String> = stores.redis.addrs().into_iter().map(|(name, _)| name).collect();
         self.take_down(&names, Signal::SIGTERM).await?;
         sleep(away).await;
-        self.let_go(&names);
-        self.stores.redis.ready().await
+        self.let_go(&names).await?;
+        stores.redis.ready().await
     }
 
     /// A replica is asked to take over. Says which.
     pub(super) async fn hand_over(&self, shard: usize) -> anyhow::Result<String> {
-        let _turn = self.stores.turn.lock().await;
+        let stores = self.own_stores()?;
+        let _turn = stores.turn.lock().await;
         let nodes = self.cluster_nodes().await?;
         let mut primaries: Vec<&Node> = nodes.iter().filter(|node| node.primary).collect();
         primaries.sort_by(|a, b| a.slots.cmp(&b.slots));
@@ -207,19 +247,20 @@ impl Hands {
 
     /// A primary is killed; it comes back, as a replica, once another has taken over. Says which.
     pub(super) async fn kill_primary(&self, shard: usize) -> anyhow::Result<String> {
-        let _turn = self.stores.turn.lock().await;
+        let stores = self.own_stores()?;
+        let _turn = stores.turn.lock().await;
         let nodes = self.cluster_nodes().await?;
         let mut primaries: Vec<&Node> = nodes.iter().filter(|node| node.primary).collect();
         primaries.sort_by(|a, b| a.slots.cmp(&b.slots));
         let primary = primaries.get(shard % primaries.len().max(1)).context("the cluster has no primary")?;
         let (names, alive) = ([primary.name.clone()], wall_clock());
         let dead = self.take_down(&names, Signal::SIGKILL).await;
-        self.stores.deaths.borrow_mut().push(Death::of(&primary.slots, (alive, wall_clock())));
+        stores.deaths.borrow_mut().push(Death::of(&primary.slots, (alive, wall_clock())));
         dead?;
         let taken = self.took_over(&primary.addr).await;
-        self.let_go(&names);
+        self.let_go(&names).await?;
         taken?;
-        self.stores.redis.ready().await?;
+        stores.redis.ready().await?;
         Ok(primary.name.clone())
     }
 
@@ -252,8 +293,9 @@ impl Hands {
 
     /// The nodes as one that lives sees them.
     async fn cluster_nodes(&self) -> anyhow::Result<Vec<Node>> {
-        anyhow::ensure!(self.stores.clustered, "this Redis is no cluster");
-        let known = self.stores.redis.addrs();
+        let stores = self.own_stores()?;
+        anyhow::ensure!(stores.clustered, "this Redis is no cluster");
+        let known = stores.redis.addrs();
         for (name, addr) in &known {
             if self.find(name).is_none() {
                 continue;

@@ -19,7 +19,7 @@ const GAP_MS: std::ops::RangeInclusive<u64> = 2_000..=6_000;
 const STORE_GAP_MS: u64 = 9_000;
 /// A run of this length has every kind of fault at that pace, on one server of each and on a cluster. In a shorter
 /// one they come closer together until each had its turn.
-const WHOLE_MS: [u64; 2] = [72_000, 100_000];
+const WHOLE_MS: [u64; 2] = [78_000, 106_000];
 
 /// What the plan is made for.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub(super) enum Fault {
     Cut { process: String, store: Store, ms: u64 },
     /// Its connections to a store stay, and nothing comes through.
     Stall { process: String, store: Store, ms: u64 },
+    /// What it sends to a store arrives 300 ms later.
+    Slow { process: String, store: Store, ms: u64 },
     /// Every JetStream stream is deleted.
     DropStreams,
     /// Every NATS node is killed, its store removed, and started again.
@@ -68,8 +70,8 @@ pub(super) enum Fault {
 
 impl Fault {
     fn of_a_store(&self) -> bool {
-        use Fault::{Cut, Kill, Leave, Pause, Stall};
-        !matches!(self, Kill { .. } | Leave { .. } | Pause { .. } | Cut { .. } | Stall { .. })
+        use Fault::{Cut, Kill, Leave, Pause, Slow, Stall};
+        !matches!(self, Kill { .. } | Leave { .. } | Pause { .. } | Cut { .. } | Stall { .. } | Slow { .. })
     }
 
     /// Its kind, for counting.
@@ -80,6 +82,7 @@ impl Fault {
             Fault::Pause { .. } => "pause",
             Fault::Cut { .. } => "cut",
             Fault::Stall { .. } => "stall",
+            Fault::Slow { .. } => "slow",
             Fault::DropStreams => "drop_streams",
             Fault::WipeNats => "wipe_nats",
             Fault::KillNats { .. } => "kill_nats",
@@ -110,6 +113,9 @@ impl fmt::Display for Fault {
             Fault::Stall { process, store, ms } => {
                 write!(f, "let nothing through between {process} and {store} for {:.1} s", s(ms))
             }
+            Fault::Slow { process, store, ms } => {
+                write!(f, "slow down what {process} sends to {store} for {:.1} s", s(ms))
+            }
             Fault::DropStreams => f.write_str("delete every JetStream stream"),
             Fault::WipeNats => f.write_str("restart NATS with an empty store"),
             Fault::KillNats { node } => write!(f, "kill -9 NATS node {}", node + 1),
@@ -136,6 +142,7 @@ enum Card {
     Pause,
     Cut(Store),
     Stall(Store),
+    Slow(Store),
     DropStreams,
     WipeNats,
     KillNats,
@@ -154,6 +161,8 @@ const DECK: &[Card] = &[
     Card::Cut(Store::Nats),
     Card::Stall(Store::Redis),
     Card::Stall(Store::Nats),
+    Card::Slow(Store::Redis),
+    Card::Slow(Store::Nats),
     Card::DropStreams,
     Card::WipeNats,
     Card::KillNats,
@@ -221,7 +230,11 @@ fn all_kinds(stage: &Stage) -> usize {
 fn shuffled(rng: &mut Rng, stage: &Stage) -> Vec<Card> {
     let mut cards = DECK.to_vec();
     // On a cluster every node tells its own address, so only NATS has lines that can be cut.
-    cards.retain(|card| !stage.cluster || !matches!(card, Card::Cut(Store::Redis) | Card::Stall(Store::Redis)));
+    let of_redis = |card: &Card| {
+        use Card::{Cut, Slow, Stall};
+        matches!(card, Cut(Store::Redis) | Stall(Store::Redis) | Slow(Store::Redis))
+    };
+    cards.retain(|card| !stage.cluster || !of_redis(card));
     rng.shuffle(&mut cards);
     let (mut once, mut again) = (Vec::new(), Vec::new());
     for card in cards {
@@ -265,6 +278,10 @@ fn deal(rng: &mut Rng, card: Card, stage: &Stage, left: u64) -> Option<Fault> {
             let process = process(store == Store::Redis)?;
             Fault::Stall { process, store, ms: rng.u64(500..=12_000).min(left) }
         }
+        Card::Slow(store) => {
+            let process = process(store == Store::Redis)?;
+            Fault::Slow { process, store, ms: rng.u64(2_000..=12_000).min(left) }
+        }
         Card::DropStreams => Fault::DropStreams,
         Card::WipeNats => Fault::WipeNats,
         Card::KillNats => Fault::KillNats { node: if stage.cluster { rng.u64(..3) } else { 0 } },
@@ -300,18 +317,18 @@ mod tests {
         assert_eq!(
             first,
             [
-                "4000 restart NATS with an empty store",
-                "9636 let nothing through between scheduler-1 and Redis for 11.4 s",
-                "12621 pause http-worker-1 for 7.0 s",
+                "4000 restart Redis, away for 3.7 s",
+                "9806 let nothing through between gateway-1 and Redis for 10.6 s",
+                "14075 kill -9 NATS node 1",
             ]
         );
     }
 
     #[test]
     fn a_run_has_every_kind_of_fault_and_ends_in_time() {
-        let everywhere = ["cut", "drop_streams", "kill", "kill_nats", "leave", "pause", "stall", "wipe_nats"];
+        let everywhere = ["cut", "drop_streams", "kill", "kill_nats", "leave", "pause", "slow", "stall", "wipe_nats"];
         let (single, cluster) = (vec!["restart_redis"], vec!["hand_over", "kill_primary"]);
-        let stages = [(false, 72, &single), (false, 24, &single), (true, 100, &cluster), (true, 24, &cluster)];
+        let stages = [(false, 78, &single), (false, 24, &single), (true, 106, &cluster), (true, 24, &cluster)];
         for (cluster, seconds, own) in stages {
             let lasts = Duration::from_secs(seconds);
             let mut kinds: Vec<&str> = everywhere.into_iter().chain(own.iter().copied()).collect();

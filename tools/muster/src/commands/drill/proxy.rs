@@ -1,19 +1,22 @@
-//! A line between one process and one server that can be cut or stalled, for outages that one
+//! A line between one process and one server that can be cut, stalled or slowed down, for outages that one
 //! replica sees and the others do not. The port stays taken while the line is cut, so that nobody
 //! else gets it.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
+    time::{Instant, sleep_until},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Open,
+    /// What the process sends arrives this much later.
+    Slow(Duration),
     /// Connections stay and are taken, nothing comes through.
     Stalled,
     /// Connections drop, new ones are closed at once.
@@ -25,6 +28,13 @@ pub(super) struct Proxy {
     port: u16,
     line: watch::Sender<Line>,
     _serving: JoinSet<()>,
+}
+
+/// The lines of one process to its stores.
+#[derive(Default)]
+pub(super) struct Lines {
+    pub(super) redis: Vec<Proxy>,
+    pub(super) nats: Vec<Proxy>,
 }
 
 impl Proxy {
@@ -76,8 +86,8 @@ async fn join(client: TcpStream, target: SocketAddr, mut line: watch::Receiver<L
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        there = pump(from_client, to_server, line.clone()) => there,
-        back = pump(from_server, to_client, line) => back,
+        there = pump(from_client, to_server, line.clone(), Direction::There) => there,
+        back = pump(from_server, to_client, line, Direction::Back) => back,
     }
 }
 
@@ -85,26 +95,48 @@ async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut line: watch::Receiver<Line>,
+    direction: Direction,
 ) -> io::Result<()> {
-    let mut chunk = vec![0; 16 * 1024];
-    loop {
-        let count = from.read(&mut chunk).await?;
-        open(&mut line).await?;
-        if count == 0 {
-            return Ok(());
+    // What was read waits here for its time, so that a delay does not hold up what comes behind it.
+    let (late, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
+    let read = async move {
+        let mut chunk = vec![0; 16 * 1024];
+        loop {
+            let count = from.read(&mut chunk).await?;
+            let delay = match open(&mut line).await? {
+                Line::Slow(delay) if direction == Direction::There => delay,
+                _ => Duration::ZERO,
+            };
+            if count == 0 || late.send((Instant::now() + delay, chunk[..count].to_vec())).await.is_err() {
+                return io::Result::Ok(());
+            }
         }
-        to.write_all(&chunk[..count]).await?;
-    }
+    };
+    let write = async move {
+        while let Some((at, bytes)) = due.recv().await {
+            sleep_until(at).await;
+            to.write_all(&bytes).await?;
+        }
+        io::Result::Ok(())
+    };
+    tokio::try_join!(read, write).map(drop)
 }
 
-async fn open(line: &mut watch::Receiver<Line>) -> io::Result<()> {
-    line.wait_for(|line| *line == Line::Open).await.map(drop).map_err(io::Error::other)
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    There,
+    Back,
+}
+
+/// Waits until something comes through.
+async fn open(line: &mut watch::Receiver<Line>) -> io::Result<Line> {
+    let passes = |line: &Line| matches!(line, Line::Open | Line::Slow(_));
+    line.wait_for(passes).await.map(|line| *line).map_err(io::Error::other)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::timeout;
 
     use super::*;
@@ -141,6 +173,12 @@ mod tests {
         proxy.set(Line::Open);
         client.read_exact(&mut byte).await.unwrap();
         assert_eq!(&byte, b"b", "what was held back comes after all");
+
+        proxy.set(Line::Slow(Duration::from_millis(60)));
+        let sent = Instant::now();
+        client.write_all(b"c").await.unwrap();
+        client.read_exact(&mut byte).await.unwrap();
+        assert!(&byte == b"c" && sent.elapsed() >= Duration::from_millis(60), "slow");
 
         proxy.set(Line::Cut);
         assert!(!matches!(client.read(&mut byte).await, Ok(1..)), "cut");

@@ -1,6 +1,6 @@
-//! A stack of the drill's own, out of the same pieces as `muster dev`: stores, two or three of each
-//! service, workers, and a line of its own between each process and each store. Its processes come
-//! back when they die; `Hands` is how a drill reaches in.
+//! The stack of a drill. One of its own is made of the same pieces as `muster dev`: stores, two or three of
+//! each service, workers, and a line of its own between each process and each store. On a compose stack the
+//! drill starts its workers only. Processes come back when they die; `Hands` is how a drill reaches in.
 //!
 //! Everything runs on the main thread: the processes are bound to it.
 
@@ -16,8 +16,9 @@ use anyhow::Context;
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::{
+    attached::Attached,
     hands::{Hands, Order, Stores},
-    proxy::Proxy,
+    proxy::{Lines, Proxy},
 };
 use crate::{
     api::Api,
@@ -72,13 +73,6 @@ impl Shape {
     }
 }
 
-/// The lines of one process to its stores.
-#[derive(Default)]
-pub(super) struct Lines {
-    pub(super) redis: Vec<Proxy>,
-    pub(super) nats: Vec<Proxy>,
-}
-
 /// The running stack.
 pub(super) struct Rig {
     fleet: Fleet,
@@ -87,7 +81,7 @@ pub(super) struct Rig {
     hands: Hands,
     folder: Folder,
     door: Door,
-    _ports: Ports,
+    _ports: Option<Ports>,
 }
 
 /// How something that was done under supervision ended.
@@ -137,16 +131,57 @@ impl Rig {
             processes,
             order,
             lines: Rc::new(lines),
-            stores: Rc::new(Stores {
+            stores: Some(Rc::new(Stores {
                 redis,
                 nats,
                 clustered: shape.cluster,
                 deaths: RefCell::default(),
                 turn: Mutex::new(()),
-            }),
+            })),
+            attached: None,
         };
         let fleet = Fleet::new(folder.logs()).silent();
-        let mut rig = Rig { fleet, orders, seen, hands, folder, door, _ports: ports };
+        let rig = Rig { fleet, orders, seen, hands, folder, door, _ports: Some(ports) };
+        rig.up(stores, recipes, stop).await
+    }
+
+    /// Takes a compose stack and starts workers beside it: `workers` over NATS and one over HTTP. Waits until
+    /// everything is ready.
+    pub(super) async fn attach(
+        attached: Attached,
+        workers: u16,
+        dir: &Path,
+        stop: &mut StopSignals,
+    ) -> anyhow::Result<Ended<Rig>> {
+        let folder = Folder::take(dir, None).await?;
+        let stack = attached.stack();
+        let around = Surroundings {
+            redis_url: stack.redis_url.clone(),
+            nats_url: stack.nats_url.clone(),
+            nats_replicas: stack.processes.iter().filter(|process| process.service == "nats").count().max(1),
+            api_key: &stack.api_key,
+            dir: folder.path(),
+        };
+        let door = Door { urls: stack.gateways(), api_key: stack.api_key.clone(), tenant: None };
+        // The stack may have workers of its own that are called worker-1.
+        let mut recipes = vec![];
+        for n in 1..=workers {
+            recipes.push(worker(&around, &format!("drill-worker-{n}"), None)?);
+        }
+        recipes.push(worker(&around, "drill-http-worker-1", Some(&door))?);
+        let names = attached.services().into_iter().map(|process| process.name);
+        let names = names.chain(recipes.iter().map(|recipe| recipe.shown.name.clone()));
+        let (order, orders) = mpsc::unbounded_channel();
+        let (seen, processes) = watch::channel(Vec::new());
+        let lines = Rc::new(names.map(|name| (name, Lines::default())).collect());
+        let hands = Hands { processes, order, lines, stores: None, attached: Some(Rc::new(attached)) };
+        let fleet = Fleet::new(folder.logs()).silent();
+        let rig = Rig { fleet, orders, seen, hands, folder, door, _ports: None };
+        rig.up(Vec::new(), recipes, stop).await
+    }
+
+    async fn up(self, stores: Vec<Recipe>, recipes: Vec<Recipe>, stop: &mut StopSignals) -> anyhow::Result<Ended<Rig>> {
+        let mut rig = self;
         match rig.come_up(stores, recipes, stop).await {
             Ok(Ended::Done(())) => Ok(Ended::Done(rig)),
             Ok(Ended::Stopped) => {
@@ -173,7 +208,7 @@ impl Rig {
         }
         self.fleet.proven();
         recipes.into_iter().try_for_each(|recipe| self.fleet.start(recipe))?;
-        let processes = self.fleet.processes();
+        let processes = self.processes();
         if let Ended::Stopped = self.tend(stop, services::ready(&processes)).await? {
             return Ok(Ended::Stopped);
         }
@@ -188,6 +223,7 @@ impl Rig {
         work: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<Ended<T>> {
         let mut work = std::pin::pin!(work);
+        let attached = self.hands.attached.clone();
         self.publish()?;
         loop {
             tokio::select! {
@@ -198,25 +234,35 @@ impl Rig {
                     Order::LetGo(name) => self.fleet.let_go(&name),
                 },
                 replaced = self.fleet.next_replaced() => { replaced?; }
+                changed = changed(attached.as_deref()) => changed?,
             }
             self.publish()?;
         }
     }
 
-    /// Everybody may know who runs: the drill itself, and whoever looks on with another terminal.
+    /// Services, stores and workers that run now; of a compose stack, services and workers.
+    fn processes(&self) -> Vec<Process> {
+        let services = self.hands.attached.as_ref().map(|attached| attached.services()).unwrap_or_default();
+        services.into_iter().chain(self.fleet.processes()).collect()
+    }
+
+    /// Shows the processes that run to the drill and, by the state file, to other terminals. The state file of a
+    /// compose stack is kept by `Attached`.
     fn publish(&self) -> anyhow::Result<()> {
-        let processes = self.fleet.processes();
+        let processes = self.processes();
         if *self.seen.borrow() == processes {
             return Ok(());
         }
-        let stores = &self.hands.stores;
-        let stack = Stack {
-            api_key: self.door.api_key.clone(),
-            redis_url: stores.redis.url(),
-            nats_url: stores.nats.url(),
-            processes: processes.clone(),
-        };
-        stack.write(self.folder.state_file())?;
+        if let Some(stores) = &self.hands.stores {
+            let stack = Stack {
+                api_key: self.door.api_key.clone(),
+                redis_url: stores.redis.url(),
+                nats_url: stores.nats.url(),
+                processes: processes.clone(),
+                ..Stack::default()
+            };
+            stack.write(self.folder.state_file())?;
+        }
         self.seen.send_replace(processes);
         Ok(())
     }
@@ -246,11 +292,22 @@ impl Rig {
         tally(self.folder.path())
     }
 
-    /// Stops everything, the paused ones too.
+    /// Stops everything that the drill started, the paused ones too. A compose stack stays, whole.
     pub(super) async fn stop(mut self, stop: &mut StopSignals) {
         self.hands.heal();
+        if let Some(attached) = &self.hands.attached {
+            attached.release().await;
+        }
         let _ = std::fs::remove_file(self.folder.state_file());
         self.fleet.stop(stop.next()).await;
+    }
+}
+
+/// Waits until a compose stack has changed; forever without one.
+async fn changed(attached: Option<&Attached>) -> anyhow::Result<()> {
+    match attached {
+        Some(attached) => attached.changed().await,
+        None => std::future::pending().await,
     }
 }
 

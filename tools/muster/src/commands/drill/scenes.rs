@@ -1,4 +1,4 @@
-//! The drills by name: one promise each, shown on a stack of its own. A drill tells what it does and
+//! The drills by name: one promise each, shown on a stack of its own or on a compose stack. A drill tells what it does and
 //! what it sees, measures how long recovery takes, and ends with the same checker as chaos. A new
 //! drill is one file here and one row in the list.
 
@@ -8,9 +8,17 @@ mod leader;
 mod nats;
 mod redis;
 mod rolling;
+mod sick;
 mod worker;
 
-use std::{cell::RefCell, fmt, future::Future, path::PathBuf, pin::Pin, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt,
+    future::Future,
+    path::{Path, PathBuf},
+    pin::Pin,
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
@@ -19,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    attached::Attached,
     check,
     hands::Hands,
     judge::{Charge, Findings},
@@ -46,6 +55,7 @@ pub(super) enum Name {
     Redis,
     Clock,
     Rolling,
+    Sick,
     /// One after the other
     All,
 }
@@ -60,6 +70,8 @@ struct Scene {
     play: for<'a> fn(&'a Scenery<'a>) -> Playing<'a>,
     /// Settings of single processes that it needs.
     env: fn() -> anyhow::Result<Vec<Setting>>,
+    /// It can be played on a stack that is not its own: it harms services and workers only.
+    attaches: bool,
 }
 
 const SCENES: &[Scene] = &[
@@ -69,6 +81,7 @@ const SCENES: &[Scene] = &[
         promise: "a loop's leader dies: another goes on within its lease, after a stop in order within a second",
         play: |scenery| Box::pin(leader::play(scenery)),
         env: || Ok(Vec::new()),
+        attaches: true,
     },
     Scene {
         name: Name::Worker,
@@ -76,6 +89,7 @@ const SCENES: &[Scene] = &[
         promise: "a worker dies: its jobs run on another within their lease and one look",
         play: |scenery| Box::pin(worker::play(scenery)),
         env: || Ok(Vec::new()),
+        attaches: true,
     },
     Scene {
         name: Name::Gateway,
@@ -83,6 +97,7 @@ const SCENES: &[Scene] = &[
         promise: "a gateway dies under load: clients are served by the others, nothing accepted is lost",
         play: |scenery| Box::pin(gateway::play(scenery)),
         env: || Ok(Vec::new()),
+        attaches: true,
     },
     Scene {
         name: Name::Nats,
@@ -90,6 +105,7 @@ const SCENES: &[Scene] = &[
         promise: "NATS is disposable: streams deleted, then restarted empty, and no job is lost",
         play: |scenery| Box::pin(nats::play(scenery)),
         env: || Ok(Vec::new()),
+        attaches: false,
     },
     Scene {
         name: Name::Redis,
@@ -97,6 +113,7 @@ const SCENES: &[Scene] = &[
         promise: "Redis fails over (--cluster) or restarts: work goes on, no live worker loses its job",
         play: |scenery| Box::pin(redis::play(scenery)),
         env: || Ok(Vec::new()),
+        attaches: false,
     },
     Scene {
         name: Name::Clock,
@@ -104,6 +121,7 @@ const SCENES: &[Scene] = &[
         promise: "one clock: replicas five minutes ahead and behind change nothing",
         play: |scenery| Box::pin(clock::play(scenery)),
         env: clock::env,
+        attaches: false,
     },
     Scene {
         name: Name::Rolling,
@@ -111,6 +129,15 @@ const SCENES: &[Scene] = &[
         promise: "everything is restarted in order under load: no attempt and no request is lost to it",
         play: |scenery| Box::pin(rolling::play(scenery)),
         env: || Ok(Vec::new()),
+        attaches: true,
+    },
+    Scene {
+        name: Name::Sick,
+        title: "sick",
+        promise: "one scheduler is frozen, cut off from a store, or slow: no job waits for it",
+        play: |scenery| Box::pin(sick::play(scenery)),
+        env: || Ok(Vec::new()),
+        attaches: false,
     },
 ];
 
@@ -136,11 +163,11 @@ pub(super) fn list(format: Format) {
 /// The stack that a drill plays on.
 #[derive(Args, Debug)]
 pub(super) struct Stage {
-    /// Six Redis nodes and three NATS nodes instead of one of each
+    /// Six Redis nodes and three NATS nodes instead of one of each; of a stack of its own
     #[arg(long)]
     cluster: bool,
 
-    /// How many of each service, and of each kind of worker
+    /// How many of each service, and of each kind of worker; with --state-file how many workers
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=8))]
     replicas: u16,
 
@@ -169,7 +196,6 @@ pub(super) struct Scenery<'a> {
     pub(super) api: Api,
     pub(super) load: &'a Load<'a>,
     pub(super) cluster: bool,
-    pub(super) replicas: u16,
     pub(super) bar: &'a ProgressBar,
     begun: Instant,
     measures: RefCell<Vec<Measure>>,
@@ -274,11 +300,19 @@ impl Played {
 
 impl Stage {
     /// Plays the drill that was asked for, or all.
-    pub(super) async fn run(&self, name: Name, format: Format) -> anyhow::Result<()> {
+    pub(super) async fn run(&self, name: Name, state_file: Option<&Path>, format: Format) -> anyhow::Result<()> {
         let mut stop = StopSignals::listen()?;
         let mut all = Vec::new();
         for scene in SCENES.iter().filter(|scene| name == Name::All || scene.name == name) {
-            match self.play(scene, &mut stop).await {
+            if state_file.is_some() && !scene.attaches {
+                let failure = Failure::usage(format!("the drill {} needs a stack of its own", scene.title));
+                match name {
+                    Name::All => eprintln!("{}: left out, it needs a stack of its own", scene.title),
+                    _ => return Err(failure.hint("leave --state-file out").into()),
+                }
+                continue;
+            }
+            match self.play(scene, state_file, &mut stop).await {
                 Ok(Ended::Done(played)) => all.push(played),
                 Ok(Ended::Stopped) => return Err(Failure::new("told to stop").into()),
                 Err(error) if name == Name::All => {
@@ -301,21 +335,21 @@ impl Stage {
         }
     }
 
-    async fn play(&self, scene: &Scene, stop: &mut StopSignals) -> anyhow::Result<Ended<Played>> {
-        let shape = Shape {
-            replicas: self.replicas,
-            cluster: self.cluster,
-            nats_workers: self.replicas,
-            http_workers: 1,
-            env: (scene.env)()?,
-        };
+    async fn play(
+        &self,
+        scene: &Scene,
+        state_file: Option<&Path>,
+        stop: &mut StopSignals,
+    ) -> anyhow::Result<Ended<Played>> {
         let dir = self.dir.as_ref().map(|dir| dir.join(scene.title));
         let scratch = Scratch::take(dir.as_deref(), scene.title)?;
-        let bar = output::spinner("starting a stack");
+        let bar = output::spinner(if state_file.is_some() { "starting workers" } else { "starting a stack" });
         bar.suspend(|| eprintln!("{}: {}", scene.title, scene.promise));
-        let Ended::Done(mut rig) = Rig::start(&shape, scratch.path(), stop).await? else {
-            return Ok(Ended::Stopped);
+        let started = match state_file {
+            Some(path) => Rig::attach(Attached::read(path).await?, self.replicas, scratch.path(), stop).await?,
+            None => Rig::start(&self.shape(scene)?, scratch.path(), stop).await?,
         };
+        let Ended::Done(mut rig) = started else { return Ok(Ended::Stopped) };
         let played = self.perform(scene, &mut rig, stop, &bar).await;
         bar.finish_and_clear();
         rig.stop(stop).await;
@@ -324,6 +358,16 @@ impl Stage {
             eprintln!("data and logs are in {}", scratch.keep().display());
         }
         played
+    }
+
+    fn shape(&self, scene: &Scene) -> anyhow::Result<Shape> {
+        Ok(Shape {
+            replicas: self.replicas,
+            cluster: self.cluster,
+            nats_workers: self.replicas,
+            http_workers: 1,
+            env: (scene.env)()?,
+        })
     }
 
     async fn perform(
@@ -340,7 +384,6 @@ impl Stage {
             api: rig.api()?,
             load: &load,
             cluster: self.cluster,
-            replicas: self.replicas,
             bar,
             begun: Instant::now(),
             measures: RefCell::default(),

@@ -2,7 +2,10 @@
 //! it still has a home, the list of jobs, the dead letters, the acts that the audit log tells, and whether
 //! it holds. Leaves judging to `judge`.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use anyhow::Context;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -86,13 +89,18 @@ pub(super) struct Entry {
     pub(super) at: Time,
 }
 
+/// Which jobs a drill reads and judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// All jobs that the stack knows: it is the drill's own.
+    Whole,
+    /// The jobs that the drill submitted: others use the stack too.
+    Ours,
+}
+
 impl Told {
-    /// Reads all of it: these jobs and whatever else the list shows.
-    pub(super) async fn read(
-        api: &Api,
-        ids: impl IntoIterator<Item = String>,
-        bar: &ProgressBar,
-    ) -> anyhow::Result<Told> {
+    /// Reads these jobs and, of a whole stack, every other job that the list shows.
+    pub(super) async fn read(api: &Api, ids: Vec<String>, scope: Scope, bar: &ProgressBar) -> anyhow::Result<Told> {
         let mut told = Told {
             listed: times(pages(api, "/jobs", "job").await?),
             letters: times(pages(api, "/dlq", "job").await?),
@@ -103,6 +111,9 @@ impl Told {
             places: None,
             jobs: BTreeMap::new(),
         };
+        if scope == Scope::Ours {
+            told.keep_only(&ids.iter().map(String::as_str).collect());
+        }
         let mut all: Vec<String> = ids.into_iter().chain(told.listed.keys().cloned()).collect();
         all.sort_unstable();
         all.dedup();
@@ -115,6 +126,14 @@ impl Told {
         let read: Vec<_> = stream::iter(all).map(one).buffer_unordered(AT_ONCE).try_collect().await?;
         told.jobs = read.into_iter().filter_map(|(id, tells)| Some((id, tells?))).collect();
         Ok(told)
+    }
+
+    /// Drops what is about other jobs than these. A message that nobody could read is nobody's job.
+    fn keep_only(&mut self, ids: &BTreeSet<&str>) {
+        self.listed.retain(|id, _| ids.contains(id.as_str()));
+        self.letters.retain(|id, _| ids.contains(id.as_str()));
+        self.acts.retain(|act, _| act.split(':').nth(1).is_some_and(|id| ids.contains(id)));
+        self.unreadable = 0;
     }
 }
 
@@ -232,5 +251,23 @@ async fn pages(api: &Api, path: &str, kind: &str) -> anyhow::Result<BTreeMap<Str
         if cursor.is_none() {
             return Ok(found);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_other_jobs_is_dropped() {
+        let entry = Entry { times: 1, at: Time::default() };
+        let counts = || BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 1)]);
+        let acts = ["job:a:2", "job:b:2", "topic"].map(|act| (act.to_owned(), entry));
+        let mut told =
+            Told { listed: counts(), letters: counts(), unreadable: 3, acts: acts.into(), ..Told::default() };
+        told.keep_only(&BTreeSet::from(["a"]));
+        assert_eq!(told.listed.keys().chain(told.letters.keys()).collect::<Vec<_>>(), ["a", "a"]);
+        assert_eq!(told.acts.keys().collect::<Vec<_>>(), ["job:a:2"]);
+        assert_eq!(told.unreadable, 0);
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// Most jobs of one page.
+/// The most jobs on one page.
 const PAGE: usize = 500;
 
 /// List jobs, newest first
@@ -24,7 +24,7 @@ pub(crate) struct List {
     topic: Option<String>,
 
     /// Only those with this label
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::submit::label)]
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = crate::commands::label::label)]
     labels: Vec<(String, String)>,
 
     /// Only those that ended with this error code
@@ -72,7 +72,7 @@ impl List {
             if let Some(ids) = page["unreadable"].as_array_mut() {
                 unreadable.append(ids);
             }
-            // A short page is not the last one; only a missing cursor says so.
+            // A short page is not the last one; only a missing cursor marks the last.
             cursor = page["next_cursor"].as_str().map(str::to_owned);
             if cursor.is_none() {
                 break;

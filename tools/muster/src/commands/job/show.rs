@@ -1,4 +1,4 @@
-//! A job, a list of jobs, a job's history and its explanation, as a person reads them.
+//! Prints a job, a list of jobs, a job's history and its explanation for people.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     spans,
 };
 
-/// Everything about one job that applies.
+/// Prints every field of a job that applies.
 pub(super) fn job(job: &Value) {
     let error = &job["error"];
     let error = match error.is_object() {
@@ -41,7 +41,7 @@ pub(super) fn job(job: &Value) {
     ]);
 }
 
-/// One line a job.
+/// Prints one line per job.
 pub(super) fn jobs(jobs: &[Value]) {
     let row = |job: &Value| {
         vec![
@@ -57,14 +57,14 @@ pub(super) fn jobs(jobs: &[Value]) {
     output::rows(&["ID", "TOPIC", "STATE", "ATTEMPT", "CREATED", "TOOK", "ERROR"], jobs.iter().map(row));
 }
 
-/// One line a transition.
+/// Prints one line per transition.
 pub(super) fn history(answer: &Value) {
     let row = |step: &Value| ["at", "event", "state", "attempt", "note"].map(|name| cell(&step[name])).to_vec();
     let steps = answer["transitions"].as_array().map(Vec::as_slice).unwrap_or_default();
     output::rows(&["TIME", "EVENT", "STATE", "ATTEMPT", "NOTE"], steps.iter().map(row));
 }
 
-/// The state, then one sentence a line.
+/// Prints the state, then one sentence per line.
 pub(super) fn explanation(answer: &Value) {
     output::line(format_args!("job {} is {}", cell(&answer["job_id"]), cell(&answer["state"])));
     for sentence in answer["sentences"].as_array().map(Vec::as_slice).unwrap_or_default() {

@@ -1,5 +1,5 @@
-//! `muster job submit` and `retry`. A submit without an idempotency key gets a random one, so that
-//! repeating it after a lost answer makes no second job. Payloads go out exactly as written.
+//! `muster job submit` and `retry`. A submit without an idempotency key gets a random one, so that a repeat after a
+//! lost answer creates no second job. Payloads are sent exactly as written.
 
 mod ndjson;
 
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::{Caller, ask, checked, shown, wait};
-use crate::{api::Call, outcome::Failure, spans};
+use crate::{api::Call, commands::label::label, outcome::Failure, spans};
 
 /// Submit a job, or many from a file
 #[derive(Args, Debug)]
@@ -200,7 +200,7 @@ impl Retry {
             topic: self.topic.as_deref(),
             priority: self.priority,
         };
-        // The new job's id comes from the old one's, so a second call finds the first one's job.
+        // The new job's id derives from the old one, so a second call finds the job of the first.
         let path = format!("/jobs/{}/retry", checked(&self.id)?);
         let answer = ask(caller, &Call::post(path, serde_json::to_string(&body)?).repeatable()).await?;
         shown(caller, &answer);
@@ -224,14 +224,6 @@ fn read_payload(given: &str) -> anyhow::Result<Box<RawValue>> {
             .hint("a plain string needs quotes of its own: --payload '\"text\"'")
             .into()
     })
-}
-
-/// Reads `name=value`.
-pub(in crate::commands) fn label(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("a label is NAME=VALUE".to_owned()),
-    }
 }
 
 fn priority(text: &str) -> Result<&'static str, String> {
@@ -271,9 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_priorities_are_read_or_refused() {
-        assert_eq!(label("a=b=c"), Ok(("a".into(), "b=c".into())));
-        assert!(label("a").is_err() && label("=b").is_err());
+    fn priorities_are_read_or_refused() {
         assert_eq!(priority("high"), Ok("high"));
         assert_eq!(priority("urgent"), Err("one of critical, high, normal, low".into()));
     }

@@ -1,4 +1,4 @@
-//! Waiting for a job to end, by long polls on any gateway.
+//! Waits for a job to end, by long polls on any gateway.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     output, spans,
 };
 
-/// Longest that one request waits.
+/// The longest time that one request waits.
 const POLL: Duration = Duration::from_secs(20);
 
 /// Wait until a job has ended; exit code 4 if it ended badly
@@ -35,7 +35,7 @@ impl Wait {
     }
 }
 
-/// The job once it has ended.
+/// Waits until the job has ended, and returns it.
 pub(super) async fn until_done(caller: &Caller, id: &str, timeout: Option<Duration>) -> anyhow::Result<Answer> {
     let spinner = output::spinner(format!("waiting for {id}"));
     let limit = timeout.map(|timeout| Instant::now() + timeout);
@@ -55,7 +55,7 @@ pub(super) async fn until_done(caller: &Caller, id: &str, timeout: Option<Durati
     }
 }
 
-/// Fine if the job succeeded; exit code 4 otherwise.
+/// Succeeds if the job succeeded; exit code 4 otherwise.
 pub(super) fn judged(job: &Value) -> Result<(), Failure> {
     let state = job["state"].as_str().unwrap_or_default();
     if state == "succeeded" {

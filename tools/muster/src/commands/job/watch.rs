@@ -1,4 +1,5 @@
-//! Watching events as they happen, on any gateway: a connection that is lost is made again where it was.
+//! Watches events as they happen, on any gateway: after a lost connection, a new one continues where the old one
+//! ended.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::{
     sse::Reader,
 };
 
-/// A gateway says something every 15 s; one that does not is left.
+/// A gateway sends something every 15 s; a connection that is silent for longer than this is closed.
 const SILENCE: Duration = Duration::from_secs(40);
 
 /// Watch events as they happen; of one job until its end, with exit code 4 if it ended badly
@@ -51,7 +52,7 @@ impl Watch {
             let call = self.call(reader.last_id());
             let mut response = caller.api.open(&call).await.map_err(Failure::from)?;
             reader.begin();
-            // What ended before the connection stood is not told by it.
+            // An end before the connection was open is not reported on it.
             if let Some(end) = self.ended(caller).await? {
                 return Ok(judged(&end)?);
             }
@@ -95,7 +96,7 @@ fn show(format: Format, event: &Value) -> std::io::Result<()> {
     }
 }
 
-/// One event as people read it.
+/// One event for people.
 fn line(event: &Value) -> String {
     let (text, data) = (|value: &Value| output::cell(value), &event["data"]);
     let kind = text(&event["type"]);

@@ -14,17 +14,17 @@ use muster_domain::WorkerId;
 use muster_sdk::HandlerError;
 use serde::Deserialize;
 
-use super::work::Task;
+use super::task::Task;
 
-/// What a payload that makes no sense is failed with.
+/// The error code for an invalid payload.
 const INVALID_PAYLOAD: &str = "invalid_payload";
 
-/// Gives the payload back; none is `null`.
+/// Returns the payload; without a payload, `null`.
 pub(super) fn echo(payload: Bytes) -> Bytes {
     if payload.is_empty() { Bytes::from_static(b"null") } else { payload }
 }
 
-/// Takes `{"ms": n}`, or ends early when told to.
+/// Takes `{"ms": n}` and sleeps that long, or ends early when the attempt is cancelled.
 pub(super) async fn sleep(task: &Task) -> Result<Bytes, HandlerError> {
     #[derive(Deserialize)]
     struct Nap {
@@ -38,7 +38,7 @@ pub(super) async fn sleep(task: &Task) -> Result<Bytes, HandlerError> {
     }
 }
 
-/// The failure that the payload asks for.
+/// The failure that the payload describes.
 pub(super) fn fail(payload: &[u8]) -> HandlerError {
     #[derive(Deserialize, Default)]
     #[serde(default)]
@@ -59,9 +59,8 @@ pub(super) fn fail(payload: &[u8]) -> HandlerError {
     }
 }
 
-/// How many executions there were, and a file with a line for each if there is to be one: job,
-/// attempt, fence. Each line is one write in append mode, so workers may share it and a kill loses
-/// or doubles none.
+/// The number of executions and, optionally, a file with a line for each: job, attempt, fence. Each line is one write
+/// in append mode, so workers may share the file, and a kill loses or duplicates no line.
 pub(super) struct Tally {
     open: Mutex<(Option<File>, u64)>,
     /// The worker's name, for the end of each line.
@@ -74,7 +73,7 @@ impl Tally {
         Tally { open: Mutex::new((None, 0)), by: None }
     }
 
-    /// Goes on where the file ends.
+    /// Continues at the end of the file.
     pub(super) fn open(path: &Path) -> anyhow::Result<Tally> {
         let file = OpenOptions::new()
             .create(true)
@@ -86,12 +85,12 @@ impl Tally {
         Ok(Tally { open: Mutex::new((Some(file), lines)), by: None })
     }
 
-    /// Each line also says who wrote it.
+    /// Adds the worker's name to each line.
     pub(super) fn signed(self, by: &WorkerId) -> Tally {
         Tally { by: Some(by.clone()), ..self }
     }
 
-    /// Counts this execution; the result is how many there were.
+    /// Counts this execution; the result is the number of executions.
     pub(super) fn count(&self, task: &Task) -> Result<Bytes, HandlerError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &mut open.0 {

@@ -1,4 +1,4 @@
-//! `muster worker drain ID`: tells a worker to leave.
+//! `muster worker drain ID`: asks a worker to drain.
 
 use muster_domain::WorkerId;
 

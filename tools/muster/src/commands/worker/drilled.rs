@@ -1,6 +1,5 @@
-//! The handler of `muster drill`: does what the payload says, death of the worker included. Whatever
-//! it gives carries the attempt and fence that it ran under, so that a checker can tell whose word
-//! was recorded.
+//! The handler of `muster drill`: does what the payload says, including killing the worker. Each result carries the
+//! attempt and fence under which it ran, so that a checker can tell which report was recorded.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{builtin::Tally, work::Task};
+use super::{builtin::Tally, task::Task};
 
 /// What a job of a drill does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -21,13 +20,13 @@ use super::{builtin::Tally, work::Task};
 pub(crate) struct Part {
     /// How long each attempt takes.
     pub(crate) ms: u64,
-    /// So many attempts kill their worker.
+    /// How many attempts kill their worker.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) crashes: u32,
-    /// So many attempts fail.
+    /// How many attempts fail.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) failures: u32,
-    /// And then for good.
+    /// Whether the failure is permanent.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) permanent: bool,
 }
@@ -36,7 +35,7 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// Plays one attempt.
+/// Runs one attempt.
 pub(super) async fn play(tally: &Tally, task: &Task) -> Result<Bytes, HandlerError> {
     tally.count(task)?;
     let stamp = json!({ "attempt": task.attempt, "fence": task.fence });
@@ -47,7 +46,7 @@ pub(super) async fn play(tally: &Tally, task: &Task) -> Result<Bytes, HandlerErr
         () = task.stop.cancelled() => return Err(HandlerError::retryable("told to stop").details(&stamp)),
     }
     if task.attempt <= part.crashes {
-        // Nothing is flushed, nobody is told: as if the machine had gone.
+        // Nothing is flushed and no message is sent: as if the machine had failed.
         let _ = kill(Pid::this(), Signal::SIGKILL);
     }
     if task.attempt <= part.failures {

@@ -1,6 +1,6 @@
-//! A shell command per job. The payload goes to its standard input, its standard output is the
-//! result, its exit code says how it went. It is a process group of its own: when nobody wants
-//! the result any more the whole group gets SIGTERM and, if that does not help, SIGKILL.
+//! Runs a shell command per job. The payload goes to its standard input, its standard output is the result, its exit
+//! code says how it ended. It has a process group of its own: when the attempt has to stop, the whole group gets
+//! SIGTERM and, if that does not help, SIGKILL.
 
 use std::{
     io,
@@ -21,24 +21,24 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::work::Task;
-use crate::commands::dev;
+use super::task::Task;
+use crate::{commands::dev, programs};
 
-/// Exit code of a failure that no further attempt would change (EX_DATAERR).
+/// The exit code of a failure that a further attempt would not change (EX_DATAERR).
 const PERMANENT: i32 = 65;
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// After the command has ended, how long something it left behind may still hold its output.
+/// How long a process that the command left behind may hold its output after the command has ended.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often a group that was told to end is looked at.
+/// How often a group that got SIGTERM is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// Most bytes of output that are kept whole, to see whether they are JSON. Of more only the beginning and the size
-/// count: a result of more than 256 KiB is cut to a preview anyway.
+/// The most bytes of output that are kept whole, to see whether they are JSON. Of a larger output only the beginning
+/// and the size are used: a result of more than 256 KiB is cut to a preview anyway.
 const MAX_OUTPUT: usize = 16 * 1024 * 1024;
-/// Most bytes of an error message.
+/// The most bytes of an error message.
 const MAX_ERROR: usize = 4_000;
 
-/// The command, as given.
+/// The command as given.
 pub(super) struct Exec {
     command: String,
     setpriv: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub(super) struct Exec {
 
 impl Exec {
     pub(super) fn new(command: &str) -> Exec {
-        Exec { command: command.to_owned(), setpriv: dev::programs::find("setpriv") }
+        Exec { command: command.to_owned(), setpriv: programs::find("setpriv") }
     }
 
     /// Runs the command for one job.
@@ -72,7 +72,7 @@ impl Exec {
         let status = {
             let feed = async {
                 if let Some(mut stdin) = stdin {
-                    // A command that does not read its input is fine.
+                    // A command need not read its input.
                     let _ = stdin.write_all(&task.payload).await;
                 }
             };
@@ -116,7 +116,7 @@ impl Exec {
     }
 }
 
-/// What the command's end means for the job.
+/// The result of the job, from the exit of the command.
 fn judge(status: ExitStatus, output: Output, error: &[u8]) -> Result<JobResult, HandlerError> {
     if status.success() {
         return Ok(output.into_result());
@@ -130,7 +130,7 @@ fn judge(status: ExitStatus, output: Output, error: &[u8]) -> Result<JobResult, 
     })
 }
 
-/// JSON if it parses, else a string without its last line breaks, as a shell would take it.
+/// JSON if it parses, otherwise a string without its trailing line breaks, as a shell would read it.
 fn result(output: &[u8]) -> Bytes {
     let text = String::from_utf8_lossy(output);
     let json = text.trim();
@@ -140,7 +140,7 @@ fn result(output: &[u8]) -> Bytes {
     Bytes::from(serde_json::Value::from(text.trim_end_matches(['\n', '\r'])).to_string())
 }
 
-/// Reads to the end and keeps what came last.
+/// Reads to the end and keeps the last bytes.
 async fn keep_tail(pipe: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
     each_piece(pipe, |piece| {
         kept.extend_from_slice(piece);
@@ -161,7 +161,7 @@ async fn each_piece(pipe: Option<impl AsyncRead + Unpin>, mut take: impl FnMut(&
     }
 }
 
-/// The command's output: whole, or how it begins and how large it is.
+/// The command's output: complete, or its beginning and its size.
 struct Output {
     head: Vec<u8>,
     most: usize,
@@ -191,22 +191,22 @@ impl Output {
 
     fn into_result(self) -> JobResult {
         let Some(size) = self.over else { return JobResult::Whole(result(&self.head)) };
-        // More than is parsed is text, whatever it looks like. Its last character may have been cut, far behind the
-        // part that is shown.
+        // Output that is too large to be parsed is text, whatever it looks like. Its last character may have been
+        // cut, but far behind the part that is shown.
         let text = serde_json::Value::from(String::from_utf8_lossy(&self.head)).to_string();
         let end = (0..=RESULT_PREVIEW.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
         JobResult::Cut { size: size.quoted(), preview: text[..end.unwrap_or(0)].to_owned() }
     }
 }
 
-/// So much of the output makes a preview.
+/// The bytes of output that are enough for a preview.
 const ENOUGH: usize = RESULT_PREVIEW + 16;
 
-/// How large a text is as a JSON string, counted piece by piece.
+/// The size of a text as a JSON string, counted piece by piece.
 #[derive(Default)]
 struct TextSize {
     bytes: u64,
-    /// Line breaks that it ends with so far.
+    /// The number of line breaks at the end so far.
     breaks: u64,
     /// The beginning of a character whose rest is in the next piece.
     rest: Vec<u8>,
@@ -247,13 +247,13 @@ impl TextSize {
         self.breaks = if before.is_empty() { self.breaks + breaks } else { breaks };
     }
 
-    /// What stands for bytes that are no text.
+    /// Counts the replacement for bytes that are not text.
     fn unreadable(&mut self) {
         self.bytes += char::REPLACEMENT_CHARACTER.len_utf8() as u64;
         self.breaks = 0;
     }
 
-    /// With its quotes, and without its last line breaks.
+    /// The size with quotes, and without trailing line breaks.
     fn quoted(mut self) -> u64 {
         if !self.rest.is_empty() {
             self.unreadable();
@@ -262,7 +262,7 @@ impl TextSize {
     }
 }
 
-/// The command's process group. If the attempt is dropped half-way, the group is still ended.
+/// The command's process group. If the attempt is dropped half-way, the group is killed at once.
 struct Group {
     id: Option<Pid>,
 }
@@ -278,8 +278,9 @@ impl Group {
         }
     }
 
-    /// The command is over, and was told to stop at this time if it was. What it left in its group was part of the
-    /// attempt and goes too: asked first, and made to after the grace. Until then the attempt is not over.
+    /// Ends the group after the command has ended; `told_at` is when the command was asked to stop, if it was.
+    /// Processes that the command left in its group were part of the attempt and must end too: by SIGTERM first, and
+    /// by SIGKILL after the grace time. Until then the attempt is not over.
     async fn end(&mut self, told_at: Option<Instant>) {
         let limit = told_at.unwrap_or_else(Instant::now) + GRACE;
         self.signal(Signal::SIGTERM);
@@ -300,15 +301,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let Some(id) = self.id else {
-            return;
-        };
-        let _ = killpg(id, Signal::SIGTERM);
-        // Nobody is left to wait for it, so a thread does.
-        std::thread::spawn(move || {
-            std::thread::sleep(GRACE);
-            let _ = killpg(id, Signal::SIGKILL);
-        });
+        // The attempt is given back next, and the job runs elsewhere: no part of it may still run here.
+        self.signal(Signal::SIGKILL);
     }
 }
 
@@ -398,7 +392,7 @@ mod tests {
         let file = dir.path().join("pid");
         let job = task("");
         let stop = job.stop.clone();
-        // The shell dies of the signal, its child does not; nor does the child hold the output.
+        // The shell dies from the signal, its child does not; and the child does not hold the output.
         let deaf = "trap '' TERM; echo $$ > \"$0\"; while :; do sleep 1000; done";
         let exec =
             Exec::new(&format!("sh -c '{}' {} >/dev/null 2>&1 & wait", deaf.replace('\'', "'\\''"), file.display()));
@@ -450,7 +444,7 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
-    /// Alive and not merely waiting to be reaped.
+    /// Whether the process is alive, and not a zombie.
     fn alive(pid: i32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

@@ -1,8 +1,8 @@
-//! A worker with nothing but HTTP: leases jobs from any gateway, keeps the leases alive, reports
-//! how attempts ended until it was heard, and gives back what it cannot finish when it stops.
+//! A worker that uses only HTTP: it leases jobs from any gateway, extends the leases, reports how attempts ended
+//! until the report is answered, and gives back what it cannot finish when it stops.
 //!
-//! One loop owns everything; at most one lease, one extension and one report are under way. A lost
-//! answer costs nothing: a lease is asked again with the same request id, a report is repeated.
+//! One loop owns everything; at most one lease, one extension and one report are in progress. A lost answer costs
+//! nothing: a lease is requested again with the same request id, and a report is repeated.
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
@@ -17,7 +17,8 @@ use uuid::Uuid;
 use super::{
     Settings,
     lease_book::{self, Item, LeaseBook, MAX_ITEMS},
-    work::{Task, Work},
+    task::Task,
+    work::Work,
 };
 use crate::{
     api::{Answer, Api, Call, CallError},
@@ -29,17 +30,17 @@ use crate::{
 
 /// How long a lease request waits for a job.
 const LEASE_WAIT: Duration = Duration::from_secs(20);
-/// A fresh job joins the extension under way no sooner than this after that one began.
+/// A new job joins an extension in progress no sooner than this after the extension began.
 const EXTENSION_AGE: Duration = Duration::from_secs(1);
-/// Between tries that failed.
+/// The pause between failed tries.
 const PAUSE: Duration = Duration::from_secs(1);
-/// After a drain, how long the last reports may take.
+/// How long the last reports may take after a drain.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, CallError>> + 'a>>;
 type Running = Pin<Box<dyn Future<Output = (String, u64, Result<JobResult, HandlerError>)>>>;
 
-/// What a lease brings.
+/// The answer to a lease request.
 #[derive(Deserialize)]
 struct Leased {
     #[serde(default)]
@@ -57,15 +58,15 @@ struct Offer {
     payload: Option<Box<RawValue>>,
 }
 
-/// What is there, even if it is `null`.
+/// Reads a field that is present, even if it is `null`.
 fn given<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(field).map(Some)
 }
 
-/// An extension under way.
+/// An extension in progress.
 struct Extending<'a> {
     begun: Instant,
-    /// The attempts it asks for.
+    /// The attempts that it asks for.
     items: Vec<(String, u64)>,
     asking: Asking<'a>,
 }
@@ -86,13 +87,13 @@ struct HttpWorker<'a> {
     reporting: Option<(Vec<Item>, Asking<'a>)>,
     report_after: Instant,
     report_most: usize,
-    /// When a drain must be over.
+    /// When a drain must be complete.
     drain_until: Option<Instant>,
-    /// It was over, and handlers were told to stop.
+    /// Whether that time has passed, and handlers were asked to stop.
     gave_back: bool,
 }
 
-/// Runs until told to stop, then drains.
+/// Runs until a signal asks it to stop, then drains.
 pub(super) async fn run(settings: Settings, door: Door, work: Arc<Work>, mut stop: StopSignals) -> anyhow::Result<()> {
     if settings.concurrency > MAX_ITEMS {
         let failure = Failure::usage(format!("over HTTP a worker runs {MAX_ITEMS} jobs at once at most"));
@@ -136,11 +137,11 @@ pub(super) async fn run(settings: Settings, door: Door, work: Arc<Work>, mut sto
 }
 
 impl<'a> HttpWorker<'a> {
-    /// Starts what should be under way and is not.
+    /// Starts the calls that should be in progress and are not.
     fn begin_calls(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         let free = self.settings.concurrency - self.book.len().min(self.settings.concurrency);
-        // While draining only a request that may have been answered already is asked once more.
+        // While draining, only a request that may have been answered already is repeated.
         let wanted = if self.drain_until.is_some() { self.request.is_some() } else { free > 0 };
         if self.leasing.is_none() && wanted && now >= self.lease_after {
             self.leasing = Some(self.lease(free));
@@ -186,7 +187,7 @@ impl<'a> HttpWorker<'a> {
 
     fn extend(&self, begun: Instant) -> Extending<'a> {
         let items = self.book.extensions();
-        // With a wait the answer comes early when a job is cancelled, and in time to extend again.
+        // With a wait, the answer comes early when a job is cancelled, and in time to extend again.
         let wait = (self.settings.lease / 3).min(LEASE_WAIT);
         let body = json!({
             "worker_id": self.settings.id.as_str(),
@@ -218,7 +219,7 @@ impl<'a> HttpWorker<'a> {
             };
             self.fresh = true;
             if self.drain_until.is_some() {
-                // Not begun, so it goes straight back.
+                // The job was not begun, so it goes straight back.
                 self.book.release(&offer.job_id, offer.fence);
                 continue;
             }
@@ -260,7 +261,7 @@ impl<'a> HttpWorker<'a> {
             }
             Err(CallError::Refused(problem)) if matches!(problem.status, 400 | 413 | 422) => match items {
                 [one] => self.book.refused(one, &problem.words()),
-                // One of them is at fault; alone each gets its own answer.
+                // One of the reports is at fault; sent alone, each gets its own answer.
                 _ => self.report_most = 1,
             },
             Err(error) => {
@@ -270,7 +271,7 @@ impl<'a> HttpWorker<'a> {
         }
     }
 
-    /// Takes no more jobs; a second time, waits for none.
+    /// Takes no more jobs; the second time, waits for no job.
     fn drain(&mut self) {
         let now = Instant::now();
         let patience = if self.drain_until.is_some() { Duration::ZERO } else { self.settings.drain };
@@ -280,7 +281,7 @@ impl<'a> HttpWorker<'a> {
         self.lease_after = now;
     }
 
-    /// Something is due: the end of a drain, or only a call to be tried again.
+    /// Handles a due time: the end of a drain, or only a call to be tried again.
     fn out_of_time(&mut self) -> Result<(), Failure> {
         let Some(until) = self.drain_until.filter(|until| Instant::now() >= *until) else {
             return Ok(());
@@ -299,19 +300,19 @@ impl<'a> HttpWorker<'a> {
         self.drain_until.is_some() && self.book.is_empty() && self.running.is_empty() && self.request.is_none()
     }
 
-    /// The next moment at which something may be due without a call coming back.
+    /// The next time at which something may be due without an answer.
     fn next_moment(&self) -> Instant {
         let pause = Instant::now() + PAUSE;
         self.drain_until.filter(|_| !self.gave_back).map_or(pause, |until| until.min(pause))
     }
 }
 
-/// A refusal that no repeat will change.
+/// Whether a refusal is final.
 fn hopeless(error: &CallError) -> bool {
     matches!(error, CallError::Refused(problem) if (400..500).contains(&problem.status) && problem.status != 429)
 }
 
-/// Awaits the call under way, if there is one. Cancel-safe, like the next two.
+/// Awaits the call in progress, if there is one. Cancel-safe, like the next two.
 async fn asked(slot: &mut Option<Asking<'_>>) -> Result<Answer, CallError> {
     let Some(asking) = slot else {
         return std::future::pending().await;

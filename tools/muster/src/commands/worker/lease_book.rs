@@ -1,5 +1,5 @@
-//! The jobs that an HTTP worker holds: which it runs, which it has finished but not yet heard the
-//! answer for. Pure bookkeeping; the calls are made by `http`.
+//! The jobs that an HTTP worker holds: those that it runs, and those that it has finished but not yet reported
+//! successfully. Pure bookkeeping; `http` makes the calls.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,12 +8,12 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-/// Most items of one call.
+/// The most items of one call.
 pub(super) const MAX_ITEMS: usize = 100;
-/// Most bytes of results in one call.
+/// The most bytes of results in one call.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// How an attempt ended, to be told until it is heard.
+/// How an attempt ended; reported until it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     Complete(JobResult),
@@ -30,7 +30,7 @@ pub(super) struct Item {
 }
 
 impl Report {
-    /// The call that takes it.
+    /// The path of the call for this kind of report.
     pub(super) fn path(&self) -> &'static str {
         match self {
             Report::Complete(_) => "/worker/complete",
@@ -50,7 +50,7 @@ struct Held {
     giving_back: bool,
 }
 
-/// Everything held.
+/// All held jobs and open reports.
 #[derive(Default)]
 pub(super) struct LeaseBook {
     held: HashMap<String, Held>,
@@ -67,7 +67,7 @@ impl LeaseBook {
         self.held.is_empty()
     }
 
-    /// A job was leased; `None` if it is held already (a repeated answer).
+    /// Adds a leased job; `None` if it is held already (a repeated answer).
     pub(super) fn take(&mut self, job_id: &str, fence: u64) -> Option<CancellationToken> {
         if self.held.get(job_id).is_some_and(|held| held.fence == fence) {
             return None;
@@ -77,7 +77,7 @@ impl LeaseBook {
         Some(stop)
     }
 
-    /// The handler is done. Nothing is told about a job that is no longer ours.
+    /// Records the outcome of a handler. Nothing is reported about a job that the worker no longer holds.
     pub(super) fn finish(&mut self, job_id: &str, fence: u64, outcome: Result<JobResult, HandlerError>) {
         let Some(held) = self.held.get(job_id).filter(|held| held.fence == fence) else {
             return;
@@ -90,12 +90,12 @@ impl LeaseBook {
         self.reports.push_back(Item { job_id: job_id.to_owned(), fence, report });
     }
 
-    /// It was never begun and goes back.
+    /// Gives back a job that was never begun.
     pub(super) fn release(&mut self, job_id: &str, fence: u64) {
         self.reports.push_back(Item { job_id: job_id.to_owned(), fence, report: Report::Release });
     }
 
-    /// Time to drain is over: every handler is told to stop, and what it does not finish goes back.
+    /// The time to drain is over: every handler is asked to stop, and unfinished jobs go back.
     pub(super) fn give_back_all(&mut self) {
         for held in self.held.values_mut() {
             held.giving_back = true;
@@ -108,17 +108,18 @@ impl LeaseBook {
         self.held.iter().take(MAX_ITEMS).map(|(job_id, held)| (job_id.clone(), held.fence)).collect()
     }
 
-    /// An extension of these attempts was answered: whatever is not `ok` must stop, and is no longer ours.
+    /// Handles the answer to an extension of these attempts: every job that is not `ok` must stop, and is no longer
+    /// held.
     pub(super) fn extended(&mut self, asked: &[(String, u64)], answer: &Value) {
         for said in answer["items"].as_array().into_iter().flatten() {
             let (Some(job_id), Some(status)) = (said["job_id"].as_str(), said["status"].as_str()) else {
                 continue;
             };
-            // One that is being reported hears its answer there.
+            // For an attempt that is being reported, the answer to the report counts.
             if status == "ok" || self.reports.iter().any(|item| item.job_id == job_id) {
                 continue;
             }
-            // It may have been leased anew meanwhile: that attempt is another one.
+            // The job may have been leased again meanwhile: that is another attempt.
             let fence = asked.iter().find(|(job, _)| job == job_id).map(|(_, fence)| *fence);
             if self.held.get(job_id).map(|held| held.fence) != fence {
                 continue;
@@ -144,7 +145,7 @@ impl LeaseBook {
         same.take(most.min(MAX_ITEMS)).take_while(fits).cloned().collect()
     }
 
-    /// These reports were answered, whatever the answer: they are over.
+    /// Removes these reports: they were answered, whatever the answer.
     pub(super) fn reported(&mut self, items: &[Item]) {
         for item in items {
             self.reports.retain(|waiting| (&waiting.job_id, waiting.fence) != (&item.job_id, item.fence));
@@ -154,8 +155,8 @@ impl LeaseBook {
         }
     }
 
-    /// The gateway refuses this report for what it says, and always will. A result becomes a
-    /// failure that says so; anything else is let go, and the lease ends by itself.
+    /// Handles a report whose content the gateway refuses for good. A result becomes a failure that says so; any
+    /// other report is dropped, and the lease ends by itself.
     pub(super) fn refused(&mut self, item: &Item, why: &str) {
         match item.report {
             Report::Complete(_) => {

@@ -1,4 +1,4 @@
-//! `muster worker list`: who works for this tenant, as every gateway sees it.
+//! `muster worker list`: the workers of this tenant, as every gateway sees them.
 
 use serde_json::Value;
 

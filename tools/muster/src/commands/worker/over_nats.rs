@@ -1,20 +1,17 @@
-//! The worker over NATS: the SDK does all of it, we only give it the handler and tell it to stop.
+//! The worker over NATS: the SDK does all the work; this file passes it the handler and the stop signals.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use muster_sdk::{Context, Worker};
 
-use super::{
-    Settings,
-    work::{Task, Work},
-};
+use super::{Settings, task::Task, work::Work};
 use crate::{outcome::Failure, signals::StopSignals};
 
 /// A little more than a command gets between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(7);
 
-/// Runs until told to stop, then drains; told again, gives everything back at once.
+/// Runs until a signal asks it to stop, then drains; after a second signal, gives everything back at once.
 pub(super) async fn run(settings: Settings, url: &str, work: Arc<Work>, mut stop: StopSignals) -> anyhow::Result<()> {
     let mut builder = Worker::builder(url)
         .id(settings.id.as_str())
@@ -55,7 +52,7 @@ pub(super) async fn run(settings: Settings, url: &str, work: Arc<Work>, mut stop
     };
     match summary.unsettled {
         0 => Ok(()),
-        // The stream holds them all the same, or the lease ends and another worker does them.
+        // The stream holds the results all the same, or the lease ends and another worker runs the jobs.
         n => Err(Failure::new(format!("left before {n} results were settled")).into()),
     }
 }

@@ -1,5 +1,5 @@
-//! What a worker says of itself: logs on standard error, and, to a collector if it knows one, a span
-//! for each attempt. Levels of logs do not matter to spans, nor spans to logs.
+//! Telemetry of a worker: logs on standard error and, if a collector is configured, a span for each attempt. Log
+//! levels do not affect spans, and spans do not affect logs.
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -9,10 +9,10 @@ use tracing_subscriber::{EnvFilter, Layer, filter::filter_fn, fmt, layer::Subscr
 
 use crate::outcome::Failure;
 
-/// How long the last spans may take.
+/// How long the export of the last spans may take.
 pub(super) const FLUSH: Duration = Duration::from_millis(500);
 
-/// Begins both. The export is to be stopped by whoever began it.
+/// Starts both. The caller has to stop the export.
 pub(super) fn begin(filter: EnvFilter, endpoint: Option<&str>, worker: &WorkerId) -> Result<Option<Export>, Failure> {
     let ansi = std::io::stderr().is_terminal();
     let Some(endpoint) = endpoint else {

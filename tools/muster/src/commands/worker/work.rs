@@ -1,26 +1,15 @@
-//! What a worker does with a job, however the job came: over NATS or over HTTP.
+//! Runs the jobs of a worker, whether they came over NATS or over HTTP.
 
 use bytes::Bytes;
 use muster_sdk::{HandlerError, JobResult};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     builtin::{self, Tally},
     drilled,
     exec::Exec,
+    task::Task,
 };
 use crate::record::Recorder;
-
-/// One attempt at a job.
-pub(super) struct Task {
-    pub(super) job_id: String,
-    pub(super) attempt: u32,
-    pub(super) fence: u64,
-    /// JSON; empty if the job has none.
-    pub(super) payload: Bytes,
-    /// Cancelled when nobody wants the result any more.
-    pub(super) stop: CancellationToken,
-}
 
 /// The handler that the command line chose.
 pub(super) enum Work {
@@ -34,7 +23,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Does it; the result is JSON.
+    /// Runs the job; the result is JSON.
     pub(super) async fn run(&self, task: Task) -> Result<JobResult, HandlerError> {
         let json = match self {
             Work::Exec(exec) => return exec.run(task).await,

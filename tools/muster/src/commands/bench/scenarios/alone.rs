@@ -1,4 +1,4 @@
-//! Scenarios that need a stack of their own: another shape, a quiet one, or one full of jobs.
+//! Scenarios that need a stack of their own: one with another shape, an idle one, or one full of jobs.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::commands::bench::{
     meter::Meter,
     open_loop::OpenLoop,
     rig::{Crew, Rig, STANDARD, Shape},
-    stretch::Stretch,
+    stretch::{Stretch, warm_up},
 };
 
-/// How long the idle stack is watched.
+/// How long the idle stack is measured.
 const IDLE: Duration = Duration::from_secs(30);
-/// How long it may come to rest before.
+/// How long the stack may take to become idle before that.
 const REST: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(scenario: S, found: &mut Rounds, rounds: u32, scale: f64) -> anyhow::Result<()> {
@@ -35,11 +35,11 @@ async fn on(scenario: S, rig: &Rig, found: &mut Rounds, (rounds, scale): (u32, f
         found.add(name, &idle(rig).await?);
         return Ok(());
     }
-    rig.warm_up().await?;
+    warm_up(rig).await?;
     match scenario {
         S::Growth => {
             let few = Rig::start(STANDARD).await?;
-            let measured = match few.warm_up().await {
+            let measured = match warm_up(&few).await {
                 Ok(_) => growth::waiting(&few, rig, found, rounds, scale).await,
                 Err(fault) => Err(fault),
             };
@@ -81,7 +81,7 @@ fn stretch(scenario: S) -> Stretch {
     }
 }
 
-/// `cores`: how much of a core the stack and a worker take while nothing happens.
+/// `cores`: how much of a core the stack and a worker use while nothing happens.
 async fn idle(rig: &Rig) -> anyhow::Result<Figures> {
     let workers = rig.hire(&Crew::default(), &rig.topics(1)).await?;
     tokio::time::sleep(REST).await;

@@ -1,6 +1,6 @@
-//! Whether a job costs the same behind many others. Jobs of one topic wait, nobody takes them; then
-//! some more are submitted one by one, and a worker takes as many from the front of the queue: both
-//! halves of a job's way, each with that many waiting. Meanwhile another topic is served at 200/s.
+//! Whether a job costs the same behind many others. Jobs of one topic wait without a worker. Then some more are
+//! submitted one by one, and a worker takes as many from the front of the queue: both halves of a job's path, each
+//! with that many jobs waiting. Meanwhile another topic is served at 200/s.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ use crate::{
     output,
 };
 
-/// How many wait on the stack that the others are compared with, and how many on the other.
+/// How many jobs wait on the stack for comparison (`FEW`), and on the other one (`DEPTHS`).
 const FEW: u64 = 1_000;
 const DEPTHS: [u64; 2] = [100_000, 1_000_000];
-/// How many are measured at each depth.
+/// How many jobs are measured at each depth.
 const MEASURED: u64 = 40_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,21 +49,21 @@ impl<'r> Line<'r> {
     }
 }
 
-/// Figures as `growth-<depth>`: `submit.rate`, `drain.rate`, and their CPU per job; `cpu.total` is
-/// the sum of both; `start` and `end` are latencies of the other topic. As many wait after each as before. `few` is a
-/// stack on which few wait, `many` one on which more and more do: in each round they are measured one after the other,
-/// so that both meet the machine in the same mood.
+/// Figures as `growth-<depth>`: `submit.rate`, `drain.rate`, and their CPU per job; `cpu.total` is the sum of both;
+/// `start` and `end` are latencies of the other topic. After each measurement as many jobs wait as before. `few` is a
+/// stack on which few jobs wait, `many` one on which more and more do. In each round they are measured one after the
+/// other, so that both see the machine in the same condition.
 pub(super) async fn waiting(few: &Rig, many: &Rig, found: &mut Rounds, rounds: u32, scale: f64) -> anyhow::Result<()> {
     let (mut few, mut many) = (Line::on(few), Line::on(many));
     fill(few.rig, &few.topics, FEW, &mut few.waiting).await?;
-    // A depth means what it says, so a short try leaves out what takes longest.
+    // Depths are not scaled, so a short run leaves out the one that takes longest.
     let depths: Vec<u64> = DEPTHS.into_iter().filter(|depth| scale >= 1.0 || *depth < 1_000_000).collect();
     for depth in &depths {
         let name = format!("growth-{depth}");
         fill(many.rig, &many.topics, *depth, &mut many.waiting).await?;
         let deepest = depths.last() == Some(depth);
         for _ in 0..if deepest { rounds } else { 1 } {
-            // Those that the last round left are looked at once, too.
+            // Jobs that the last round left are looked at once, too.
             rest::after_a_fill(many.rig).await?;
             if deepest {
                 found.add(&format!("growth-{FEW}"), &few.measured(scale).await?);
@@ -76,7 +76,7 @@ pub(super) async fn waiting(few: &Rig, many: &Rig, found: &mut Rounds, rounds: u
     Ok(())
 }
 
-/// How long jobs of another topic take meanwhile.
+/// The latency of jobs of another topic meanwhile.
 async fn latency(rig: &Rig) -> anyhow::Result<Figures> {
     let load = OpenLoop { rate: 200.0, lasts: Duration::from_secs(8) };
     let latency = load.run(rig).await?.exact()?;
@@ -87,7 +87,7 @@ async fn latency(rig: &Rig) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// So many go in at the back, and as many come out at the front.
+/// Submits this many jobs at the back, and runs as many from the front.
 async fn in_and_out(rig: &Rig, topics: &[String], measured: u64, waiting: &mut Vec<JobId>) -> anyhow::Result<Figures> {
     let mut figures = Figures::default();
     let submits = Submits::new(&rig.door, topics, 1);
@@ -121,7 +121,7 @@ async fn in_and_out(rig: &Rig, topics: &[String], measured: u64, waiting: &mut V
     }
 }
 
-/// A million jobs that have ended, and then a run as any other.
+/// A million ended jobs, and then an ordinary run.
 pub(super) async fn finished(rig: &Rig, found: &mut Rounds, scale: f64) -> anyhow::Result<()> {
     let before = Stretch { jobs: 1_000_000, batch: 1000, connections: 4, ..Stretch::default() };
     before.end_to_end(rig).await?.exact()?;
@@ -129,7 +129,7 @@ pub(super) async fn finished(rig: &Rig, found: &mut Rounds, scale: f64) -> anyho
     Ok(())
 }
 
-/// Submits until so many wait.
+/// Submits until this many jobs wait.
 async fn fill(rig: &Rig, topics: &[String], depth: u64, waiting: &mut Vec<JobId>) -> anyhow::Result<()> {
     let missing = depth.saturating_sub(waiting.len() as u64);
     let batch = missing.clamp(1, 1000);
@@ -142,7 +142,7 @@ async fn fill(rig: &Rig, topics: &[String], depth: u64, waiting: &mut Vec<JobId>
     Ok(())
 }
 
-/// Takes those that were executed out of those that wait. One that did not wait is a fault.
+/// Removes the executed jobs from the waiting ones. A job that did not wait is an error.
 fn take(waiting: &mut Vec<JobId>, ran: &[JobId]) -> anyhow::Result<Vec<JobId>> {
     let executed: std::collections::HashSet<JobId> = ran.iter().copied().collect();
     let before = waiting.len();

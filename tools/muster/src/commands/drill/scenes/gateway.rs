@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -10,17 +11,22 @@ use crate::commands::worker::drilled::Part;
 
 /// Another gateway answers as soon as it is asked.
 const SERVED: Duration = Duration::from_secs(2);
+/// The container engine's port proxy takes connections for a process that is gone, and a client hears of it only
+/// when the proxy gives up.
+const SERVED_BEHIND_A_PROXY: Duration = Duration::from_secs(15);
 
 pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     let work = async {
         sleep(Duration::from_secs(3)).await;
-        let victim = "gateway-1";
-        scenery.tell(format_args!("30 jobs a second come in over {} gateways; kill -9 {victim}", scenery.replicas));
+        let gateways = scenery.hands.of("gateway");
+        let victim = gateways.first().context("no gateway runs")?;
+        scenery.tell(format_args!("30 jobs a second come in over {} gateways; kill -9 {victim}", gateways.len()));
         let pid = scenery.hands.signal(victim, Signal::SIGKILL);
         let begun = Instant::now();
         // This client prefers the gateway that has just died.
         let id = scenery.submit("drill.short", &Part::default(), serde_json::json!({})).await?;
-        scenery.measured("gateway killed → its clients served", begun.elapsed(), SERVED);
+        let may = if scenery.hands.attached.is_some() { SERVED_BEHIND_A_PROXY } else { SERVED };
+        scenery.measured("gateway killed → its clients served", begun.elapsed(), may);
         scenery.tell(format_args!("{id} was accepted by another gateway"));
         scenery.hands.replaced(victim, pid).await?;
         until(Duration::from_secs(30), "the gateway to be back", async || {

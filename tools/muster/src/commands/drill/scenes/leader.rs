@@ -29,7 +29,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
         let ((), (next, ticks, took)) = tokio::try_join!(scenery.hands.take_down(&down, signal), next)?;
         scenery.tell(format_args!("{next} leads now, with {ticks} ticks behind it"));
         scenery.measured(&format!("{how} → next tick"), took, may);
-        scenery.hands.let_go(&down);
+        scenery.hands.let_go(&down).await?;
         scenery.hands.all_ready().await?;
     }
     Ok(())
@@ -37,8 +37,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
 
 /// The scheduler that leads and has ticked as leader, other than this one.
 async fn leading(scenery: &Scenery<'_>, other_than: Option<&str>) -> anyhow::Result<Option<(String, u64)>> {
-    for n in 1..=scenery.replicas {
-        let name = format!("scheduler-{n}");
+    for name in scenery.hands.of("scheduler") {
         if Some(name.as_str()) == other_than {
             continue;
         }

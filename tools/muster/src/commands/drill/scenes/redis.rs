@@ -45,7 +45,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
             };
             let served = async {
                 until(Duration::from_secs(60), "the primary's death", async || {
-                    Ok((!scenery.hands.stores.deaths.borrow().is_empty()).then_some(()))
+                    Ok((!scenery.hands.deaths().is_empty()).then_some(()))
                 })
                 .await?;
                 scenery.tell("kill -9 of a Redis primary");

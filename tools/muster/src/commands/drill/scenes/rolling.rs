@@ -37,7 +37,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     scenery.expect(refused.is_empty(), format_args!("no request failed: {refused:?}"));
     scenery.expect(unanswered == 0, format_args!("every request was answered: {unanswered} were not"));
     let ids: Vec<String> = scenery.load.ledger.borrow().accepted.keys().cloned().collect();
-    let told = Told::read(&scenery.api, ids, &indicatif::ProgressBar::hidden()).await?;
+    let told = Told::read(&scenery.api, ids, scenery.hands.scope(), &indicatif::ProgressBar::hidden()).await?;
     let again = told.jobs.iter().filter(|(_, tells)| tells.attempt > 1);
     for (id, tells) in again {
         scenery.expect(false, format_args!("{id} needed attempt {}", tells.attempt));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -25,7 +26,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
         let part = Part { ms: 12_000, ..Part::default() };
         ids.push(scenery.submit("drill.long", &part, retry.clone()).await?);
     }
-    let victim = "worker-1";
+    let victim = scenery.hands.of("worker").into_iter().next().context("no worker runs")?;
     let held = until(Duration::from_secs(30), "all jobs to run", async || {
         let mut held = Vec::new();
         for id in &ids {
@@ -33,7 +34,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
             if job["state"] != "running" {
                 return Ok(None);
             }
-            if job["worker"] == victim {
+            if job["worker"] == victim.as_str() {
                 held.push(id.clone());
             }
         }
@@ -42,7 +43,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     .await?;
     scenery.tell(format_args!("{JOBS} jobs run, {} of them on {victim}; kill -9", held.len()));
     scenery.expect(!held.is_empty(), format_args!("{victim} got a share of the work"));
-    let (down, begun) = ([victim.to_owned()], Instant::now());
+    let (down, begun) = ([victim], Instant::now());
     scenery.hands.take_down(&down, Signal::SIGKILL).await?;
     let mut slowest = Duration::ZERO;
     for id in &held {
@@ -54,7 +55,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
         slowest = begun.elapsed();
         scenery.tell(format_args!("{id} runs again, on {}", job["worker"].as_str().unwrap_or("?")));
     }
-    scenery.hands.let_go(&down);
+    scenery.hands.let_go(&down).await?;
     scenery.measured("worker killed → last of its jobs on another", slowest, RESCUED);
     Ok(())
 }

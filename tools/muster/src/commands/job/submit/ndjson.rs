@@ -1,6 +1,6 @@
-//! Many jobs from a file, one JSON object a line, sent in batches. A line that is no JSON object
-//! ends the run before anything is sent; a job that the gateway refuses is told with its line and
-//! the others go on. Every item has an idempotency key, so that a batch may be repeated.
+//! Many jobs from a file, one JSON object per line, sent in batches. A line that is not a JSON object ends the run
+//! before anything is sent. A job that the gateway refuses is reported with its line, and the others go on. Every
+//! item has an idempotency key, so that a batch may be repeated.
 
 use std::{io::Read, path::Path};
 
@@ -16,7 +16,7 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// Most jobs and bytes of one batch, below the API's limits.
+/// The most jobs and bytes of one batch, below the API's limits.
 const MAX_ITEMS: usize = 500;
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
@@ -71,7 +71,7 @@ fn slurp(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// One item a line; empty lines are skipped. Adds a key to those that have none.
+/// Reads one item per line; empty lines are skipped. Adds a key to items without one.
 fn read(text: &str, mut key: impl FnMut() -> String) -> Result<Vec<Item>, Failure> {
     #[derive(Deserialize)]
     struct Keyed<'a> {
@@ -90,7 +90,7 @@ fn read(text: &str, mut key: impl FnMut() -> String) -> Result<Vec<Item>, Failur
         };
         let json = match keyed.idempotency_key {
             Some(_) => text.to_owned(),
-            // Put in front, so that the rest stays as it was written.
+            // Insert the key at the front, so that the rest stays as written.
             None => {
                 let rest = text[1..].trim_start();
                 let comma = if rest.starts_with('}') { "" } else { "," };

@@ -1,0 +1,14 @@
+-- limit/give: gives tokens back that were taken for something that cost nothing. The bucket is never fuller than full.
+-- @key bucket               the limit's state: when it will be empty again
+-- @arg n: u64               so many are given back
+-- @arg interval: u64        nanoseconds between two at the steady rate
+-- @ret left: u64            microseconds until the bucket is full again
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local tat = tonumber(redis.call('GET', KEYS[1]) or 0) - tonumber(ARGV[1]) * tonumber(ARGV[2]) / 1000
+if tat <= now then
+  redis.call('DEL', KEYS[1])
+  return 0
+end
+redis.call('SET', KEYS[1], string.format('%.3f', tat), 'PX', math.ceil((tat - now) / 1000) + 1000)
+return math.ceil(tat - now)

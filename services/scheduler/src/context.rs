@@ -1,0 +1,69 @@
+//! What the parts of the scheduler share: the stores, the routes, the fleet, the hints.
+//!
+//! Leaves to others: all work. Each part is a file of its own that is handed the context.
+
+use std::time::Duration;
+
+use muster_bus::Bus;
+use muster_chassis::{Registry, Tasks};
+use muster_domain::{Head, JobId, Outcome, job::next_look};
+use muster_flow::Flow;
+use muster_store::{Moved, Store, StoreError};
+
+use crate::{
+    decide::Decide, fitness::Fitness, fleet::Fleet, hints::Hints, judged_slots::JudgedSlots, lease_guard::LeaseGuard,
+    local_claims::Memory, questions::Questions, route_state::RouteStates,
+};
+
+/// What every part is handed.
+pub(crate) struct Context {
+    pub(crate) flow: Flow,
+    pub(crate) decider: Box<dyn Decide>,
+    /// Questions to the counsel; none if no counsel is configured.
+    pub(crate) questions: Option<Questions>,
+    /// When the holders of concurrency limits were last checked.
+    pub(crate) judged_slots: JudgedSlots,
+    pub(crate) routes: RouteStates,
+    /// Room for submits of jobs that this replica has put in line.
+    pub(crate) memory: Memory,
+    pub(crate) fleet: Fleet,
+    pub(crate) hints: Hints,
+    pub(crate) lease_guard: LeaseGuard,
+    /// Whether this replica may take work.
+    pub(crate) fitness: Fitness,
+    /// This replica's loops, one of which may be the leader.
+    pub(crate) loops: Registry,
+    /// Where work in flight runs: drained after those who take it.
+    pub(crate) in_flight: Tasks,
+}
+
+impl Context {
+    /// Redis.
+    pub(crate) fn store(&self) -> &Store {
+        &self.flow.store
+    }
+
+    /// NATS.
+    pub(crate) fn bus(&self) -> &Bus {
+        &self.flow.bus
+    }
+
+    /// Brings homes nearer, and hints the reconciler if one of them is due soon.
+    pub(crate) async fn forward(&self, homes: &[(JobId, Duration)]) -> Result<(), StoreError> {
+        let Some(soonest) = homes.iter().map(|(_, after)| *after).min() else { return Ok(()) };
+        self.store().forward_homes(homes).await?;
+        self.hints.due_in(&self.loops, self.bus(), soonest).await;
+        Ok(())
+    }
+}
+
+/// Whether and how far the home must be forwarded after an event that holds. A repeat forwards
+/// too: the first try may have died in between.
+pub(crate) fn forward_of(moved: &Moved, head: &Head) -> Option<Duration> {
+    match moved.outcome {
+        Outcome::Already | Outcome::Stale if !head.state().is_end() => {
+            Some(next_look(head, moved.now).remaining(moved.now))
+        }
+        _ => moved.forward,
+    }
+}

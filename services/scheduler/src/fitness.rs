@@ -1,0 +1,70 @@
+//! Whether this replica may take work.
+//!
+//! Leaves to others: the judgement (`pulse`), and what unfit replicas do (`intake`, `serve`, `backlog`).
+
+use tokio::sync::watch;
+
+/// The verdict, for those who take work.
+#[derive(Debug)]
+pub(crate) struct Fitness(watch::Sender<Option<Unfit>>);
+
+impl Default for Fitness {
+    fn default() -> Fitness {
+        Fitness(watch::Sender::new(None))
+    }
+}
+
+impl Fitness {
+    /// Whether this replica may take work now.
+    pub(crate) fn is_fit(&self) -> bool {
+        self.0.borrow().is_none()
+    }
+
+    /// Returns when it may.
+    pub(crate) async fn fit(&self) {
+        let _ = self.0.subscribe().wait_for(Option::is_none).await;
+    }
+
+    /// Sets the verdict; none: this replica is fit.
+    pub(crate) fn set(&self, verdict: Option<Unfit>) {
+        self.0.send_replace(verdict);
+    }
+
+    /// Returns when it may not.
+    pub(crate) async fn unfit(&self) {
+        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+    }
+}
+
+/// Why a replica takes no work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// No Redis node answers. Nothing can be done here, whether others can or not.
+    RedisSilent,
+    /// A Redis node answers another scheduler and not this one.
+    NodeSilent,
+    /// Redis answers another scheduler much sooner.
+    RedisSlow,
+    /// NATS answers another scheduler much sooner.
+    NatsSlow,
+}
+
+impl Unfit {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Unfit::RedisSilent => "redis_silent",
+            Unfit::NodeSilent => "node_silent",
+            Unfit::RedisSlow => "redis_slow",
+            Unfit::NatsSlow => "nats_slow",
+        }
+    }
+
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Unfit::RedisSilent => "Redis does not answer; this replica takes no work",
+            Unfit::NodeSilent => "a Redis node answers another scheduler and not this one, which takes no work",
+            Unfit::RedisSlow => "Redis answers another scheduler much sooner; this replica takes no work",
+            Unfit::NatsSlow => "NATS answers another scheduler much sooner; this replica takes no work",
+        }
+    }
+}

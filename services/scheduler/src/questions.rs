@@ -1,0 +1,101 @@
+//! Open questions to the counsel: jobs that must be allowed before the scheduler decides about them.
+//!
+//! Knows: which jobs have a question waiting or in progress on this replica. Promises: at most one
+//! question per job, a bounded number in all. Leaves to others: asking (`consult`), the answers (`counsel`).
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use muster_domain::{JobId, Time};
+use muster_wire::{job_id, v1::Submit};
+use tokio::sync::mpsc;
+
+use crate::counsel::Counsel;
+
+/// Questions that may wait for their turn; more come again with their delivery.
+const WAITING: usize = 4_096;
+
+/// Questions for the task that asks them.
+pub(crate) type Asked = mpsc::Receiver<Submit>;
+
+/// The counsel and the questions that are open.
+pub(crate) struct Questions {
+    counsel: Box<dyn Counsel>,
+    replica: String,
+    /// Jobs whose question waits or is in progress here.
+    open: Mutex<HashSet<JobId>>,
+    asks: mpsc::Sender<Submit>,
+}
+
+/// A batch without the jobs that the counsel must allow first.
+pub(crate) struct Rest {
+    /// Jobs that may be decided now.
+    pub(crate) items: Vec<Submit>,
+    /// The index of each in the whole batch.
+    pub(crate) places: Vec<usize>,
+    /// Indexes of jobs whose question found no room: they must come again.
+    pub(crate) failed: Vec<usize>,
+}
+
+impl Questions {
+    /// No open questions. `replica` is the holder that operators see in the locks.
+    pub(crate) fn new(counsel: Box<dyn Counsel>, replica: &str) -> (Questions, Asked) {
+        let (asks, asked) = mpsc::channel(WAITING);
+        (Questions { counsel, replica: replica.to_owned(), open: Mutex::default(), asks }, asked)
+    }
+
+    /// Opens questions for the jobs that concern the counsel, and returns the rest.
+    pub(crate) fn take_out(&self, items: Vec<Submit>, now: Time) -> Rest {
+        let mut rest = Rest { items: Vec::new(), places: Vec::new(), failed: Vec::new() };
+        for (place, submit) in items.into_iter().enumerate() {
+            // A job with a run_at ahead is asked about when that moment has come.
+            let ahead = Time(submit.run_at).some().is_some_and(|at| !at.reached(now));
+            match job_id(&submit.job_id) {
+                Ok(id) if !ahead && self.counsel.concerns(&submit) => {
+                    if !self.hand_over(id, submit) {
+                        rest.failed.push(place);
+                    }
+                }
+                _ => {
+                    rest.items.push(submit);
+                    rest.places.push(place);
+                }
+            }
+        }
+        rest
+    }
+
+    /// Whom to ask.
+    pub(crate) fn counsel(&self) -> &dyn Counsel {
+        &*self.counsel
+    }
+
+    /// The name of this replica.
+    pub(crate) fn replica(&self) -> &str {
+        &self.replica
+    }
+
+    /// The question about this job is answered or given up.
+    pub(crate) fn close(&self, id: JobId) {
+        self.open().remove(&id);
+    }
+
+    /// False if too many questions wait already.
+    fn hand_over(&self, id: JobId, submit: Submit) -> bool {
+        // The reconciler may publish a submit again while its question is still open.
+        if !self.open().insert(id) {
+            return true;
+        }
+        let taken = self.asks.try_send(submit).is_ok();
+        if !taken {
+            self.close(id);
+        }
+        taken
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashSet<JobId>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

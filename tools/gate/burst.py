@@ -1,0 +1,78 @@
+"""Whether all gateways together keep one rate limit: a burst in a tenant of its own, counted.
+
+While the burst lasts, about two seconds, the limit of the whole cluster is set to a small one at run
+time, so that a few hundred requests reach it; the earlier settings are put back afterwards.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List
+
+from .context import Context
+from .jobs import unique
+
+RPS, BURST = 5, 100
+TOLERANCE = 0.05
+LANES = 8
+
+
+def _put(ctx: Context, settings: Dict[str, Any]) -> None:
+    """Changes run-time settings and waits until every gateway obeys."""
+    answer = ctx.stack.api("PUT", "/config", settings, timeout=10)
+    ctx.expect(answer.status == 200, f"PUT /config: {answer.status} {answer.text[:200]}")
+    version = answer.json["version"]
+
+    def obeyed() -> bool:
+        told = [ctx.stack.api("GET", "/config/effective", gateway=n, timeout=5) for n, _ in enumerate(ctx.stack.gateways())]
+        return all(answer.json["version"] >= version for answer in told)
+
+    ctx.poll("every gateway obeys the new rate limit", 10.0, obeyed)
+
+
+def one_limit(ctx: Context) -> None:
+    """Sends three times what one limit admits at once, over all gateways; red unless one limit held."""
+    before = ctx.stack.api("GET", "/config", timeout=10).json["settings"]
+    tenant, topic = unique("gate"), "gate.burst"
+    _put(ctx, {**before, "rate_limit_rps": str(RPS), "rate_limit_burst": str(BURST)})
+    try:
+        gateways = ctx.stack.gateways()
+
+        def send(n: int) -> int:
+            return ctx.stack.api("POST", "/jobs", {"topic": topic}, gateway=n % len(gateways), tenant=tenant, timeout=10).status
+
+        began = time.monotonic()
+        with ThreadPoolExecutor(LANES) as pool:
+            answers: List[int] = list(pool.map(send, range(3 * BURST)))
+        took = time.monotonic() - began
+    finally:
+        _put(ctx, before)
+    admitted, refused = answers.count(202), answers.count(429)
+    expected = BURST + RPS * took
+    ctx.note("rate limit", {"sent": len(answers), "admitted": admitted, "refused": refused, "seconds": round(took, 2),
+                            "one limit admits": round(expected, 1), "rps": RPS, "burst": BURST})
+    try:
+        ctx.expect(admitted + refused == len(answers), f"rate limit: other answers than 202 and 429: {sorted(set(answers))}")
+        low, high = BURST * (1 - TOLERANCE), expected * (1 + TOLERANCE)
+        ctx.expect(low <= admitted <= high,
+                   f"rate limit: both gateways together admitted {admitted} jobs where one global limit admits "
+                   f"{expected:.0f}: the limit is not shared")
+        ctx.count("rate limit: admitted jobs that exist", _stored(ctx, tenant, topic), admitted)
+    finally:
+        _clear(ctx, tenant, topic)
+
+
+def _stored(ctx: Context, tenant: str, topic: str) -> int:
+    """How many jobs the tenant really has, counted in the listing."""
+    found, cursor = 0, ""
+    while True:
+        page = ctx.stack.api("GET", f"/jobs?topic={topic}&limit=500{cursor}", tenant=tenant, timeout=10).json
+        found += len(page["items"])
+        if not page.get("next_cursor"):
+            return found
+        cursor = f"&cursor={page['next_cursor']}"
+
+
+def _clear(ctx: Context, tenant: str, topic: str) -> None:
+    """Cancels what was admitted, so that nothing waits for a worker that never comes."""
+    ask = {"action": "cancel", "filter": {"topic": topic}, "rate_per_s": 2000}
+    ctx.stack.api("POST", "/jobs/bulk", ask, tenant=tenant, timeout=10)

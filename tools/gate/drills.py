@@ -1,0 +1,366 @@
+"""Real faults, each with the alerts that must see it.
+
+A drill is a context manager: the fault is there inside the block and mended after it. What a drill does
+is what could happen: replicas killed, a lock that a hanging process holds, jobs without workers, junk on
+the bus, a hand in Redis, a store that does not answer. Drills of one batch do not disturb each other and
+are planted together, because some gauges are measured once a minute only.
+"""
+
+import datetime
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Tuple
+
+from .certificate import Certificate, probed
+from .context import Context
+from .jobs import ended, submit, submit_one, unique
+from .publish import last, publish, purge
+from .stacks import engine
+from .stacks.base import Replica
+
+Fault = Callable[[Context], ContextManager[Any]]
+RECONCILER = "muster:reconciler:default"
+# A consumer of the schedulers has 4,096 messages under way at most; the rest stays pending.
+PILE = 8_000
+
+
+class Drill(NamedTuple):
+    """A fault, and the alerts that must fire while it lasts and resolve after it. A standing fault is
+    there before its drill begins."""
+
+    name: str
+    fault: Fault
+    alerts: Tuple[str, ...]
+    standing: bool = False
+
+
+@contextmanager
+def no_scheduler(ctx: Context) -> Iterator[None]:
+    """Every scheduler crashes and stays down while a client submits."""
+    ids: List[str] = []
+    with held_down(ctx, ctx.stack.replicas("scheduler")):
+        ids += submit(ctx, unique("gate.alerts"), 3)
+        yield
+    cancel(ctx, ids)
+
+
+@contextmanager
+def one_gateway_less(ctx: Context) -> Iterator[None]:
+    """A gateway crashes and stays down."""
+    with held_down(ctx, ctx.stack.replicas("gateway")[-1:]):
+        yield
+
+
+@contextmanager
+def held_down(ctx: Context, replicas: List[Replica]) -> Iterator[None]:
+    """These replicas are killed and not started again until the block ends."""
+    try:
+        for replica in replicas:
+            ctx.stack.kill9(replica, hold=True)
+        yield
+    finally:
+        for replica in replicas:
+            ctx.stack.start(replica)
+        ctx.stack.wait_ready(60)
+
+
+@contextmanager
+def lock_held_by_a_hanging_process(ctx: Context) -> Iterator[None]:
+    """A process that does nothing holds the reconciler's lock, so due jobs are not looked at."""
+    held = ctx.stack.redis("GET", RECONCILER)
+    fence = int(held.rpartition(":")[2] or 1) + 1
+    # Delays that end while nobody looks.
+    ids = submit(ctx, unique("gate.alerts"), 5, delay_ms=1000)
+    try:
+        ctx.stack.redis("SET", RECONCILER, f"hanging~{uuid.uuid4().hex[:8]}:{fence}", "PX", "120000")
+        yield
+    finally:
+        ctx.stack.redis("DEL", RECONCILER)
+        cancel(ctx, ids)
+
+
+@contextmanager
+def jobs_without_a_worker(ctx: Context) -> Iterator[None]:
+    """Jobs wait and no worker takes their topic; one comes at the end."""
+    topic = unique("gate.alerts")
+    ids = submit(ctx, topic, 5)
+    try:
+        yield
+    finally:
+        ctx.worker(topic)
+        ended(ctx, ids, 30)
+
+
+@contextmanager
+def jobs_that_waited_long(ctx: Context) -> Iterator[None]:
+    """The topic's worker was away for a while, and its jobs waited."""
+    topic = unique("gate.alerts")
+    worker = ctx.worker(topic)
+    ended(ctx, submit(ctx, topic, 1), 20)
+    time.sleep(3)  # Prometheus has to see the histogram before it grows.
+    if worker:
+        worker.stop()
+    waiting = submit(ctx, topic, 20)
+    time.sleep(6)  # This wait is the fault.
+    ctx.worker(topic)
+    ended(ctx, waiting, 30)
+    yield
+
+
+@contextmanager
+def jobs_that_expire(ctx: Context) -> Iterator[None]:
+    """Jobs that no worker started in time become dead letters."""
+    ids = submit(ctx, unique("gate.alerts"), 25, start_within_ms=1000)
+    ended(ctx, ids, 30)
+    yield
+
+
+@contextmanager
+def junk_on_the_bus(ctx: Context) -> Iterator[None]:
+    """A program publishes on a subject of Muster what is no message of Muster."""
+    publish(ctx.stack.nats_url, "sys.job.submit", [b"\xff\xfe junk of the gate"] * 3)
+    yield
+
+
+@contextmanager
+def damaged_record(ctx: Context) -> Iterator[None]:
+    """A hand in Redis has damaged a job's record; a client reads it."""
+    job = submit_one(ctx, unique("gate.alerts"), delay_ms=600_000)
+    key = f"muster:job:{job}"
+    fields = ctx.stack.redis("HKEYS", key).splitlines()
+    ctx.expect(fields, f"{key} has no fields: the drill does not know this layout")
+    try:
+        for field in fields:
+            ctx.stack.redis("HSET", key, field, "damaged")
+        for _ in range(3):
+            ctx.stack.api("GET", f"/jobs/{job}")
+        yield
+    finally:
+        ctx.stack.redis("DEL", key)
+
+
+@contextmanager
+def homes_removed(ctx: Context) -> Iterator[None]:
+    """A hand in Redis has removed the homes of living jobs; the scrub finds and mends it."""
+    ids = submit(ctx, unique("gate.alerts"), 4, delay_ms=600_000)
+    for shard in "0123456789abcdef":
+        ctx.stack.redis("DEL", f"muster:due:job:{shard}")
+    try:
+        yield
+    finally:
+        cancel(ctx, ids)
+
+
+def cancel(ctx: Context, ids: List[str]) -> None:
+    """Cancels what a drill left behind, so that the next one begins on a quiet stack."""
+    for job in ids:
+        ctx.stack.api("POST", f"/jobs/{job}/cancel", {})
+
+
+@contextmanager
+def reports_under_an_old_fence(ctx: Context) -> Iterator[None]:
+    """A worker that lost its lease keeps reporting under its old fence."""
+    topic = unique("gate.alerts")
+    submit_one(ctx, topic, retry={"max_attempts": 2, "backoff": {"initial_ms": 100, "max_ms": 100}})
+    first = lease(ctx, topic, "gate-slow", 5000)
+    second = ctx.poll("another worker has the job", 30.0, lambda: lease(ctx, topic, "gate-quick", 30_000, once=True))
+    for _ in range(30):
+        report(ctx, "gate-slow", first)
+    try:
+        yield
+    finally:
+        report(ctx, "gate-quick", second)
+
+
+def lease(ctx: Context, topic: str, worker: str, lease_ms: int, once: bool = False) -> Dict[str, Any]:
+    """A job of the topic for this worker; with `once` an empty answer is an answer."""
+    ask = {"worker_id": worker, "topics": [topic], "max": 1, "wait_ms": 1000, "lease_ms": lease_ms}
+
+    def asked() -> Dict[str, Any]:
+        answer = ctx.stack.api("POST", "/worker/lease", {**ask, "request_id": uuid.uuid4().hex})
+        ctx.expect(answer.status == 200, f"lease: {answer.status} {answer.text[:200]}")
+        return answer.json["items"][0] if answer.json["items"] else {}
+
+    return asked() if once else ctx.poll(f"a job of {topic} is leased", 20.0, asked)
+
+
+def report(ctx: Context, worker: str, job: Dict[str, Any]) -> None:
+    """Reports success under the fence that the job was leased with."""
+    item = {"job_id": job["job_id"], "fence": job["fence"], "result": None}
+    ctx.stack.api("POST", "/worker/complete", {"worker_id": worker, "items": [item]})
+
+
+@contextmanager
+def redis_misconfigured(ctx: Context) -> Iterator[None]:
+    """A hand has switched the log off and allowed eviction."""
+    with redis_settings(ctx, {"appendonly": "no", "maxmemory-policy": "allkeys-lru"}):
+        yield
+
+
+@contextmanager
+def redis_nearly_full(ctx: Context) -> Iterator[None]:
+    """Redis uses nine tenths of its memory limit. It refuses writes at the limit, and evicts nothing."""
+    lines = ctx.stack.redis("INFO", "memory").splitlines()
+    used = int(next(line.split(":")[1] for line in lines if line.startswith("used_memory:")))
+    with redis_settings(ctx, {"maxmemory": str(used * 10 // 9)}):
+        yield
+
+
+@contextmanager
+def redis_settings(ctx: Context, settings: Dict[str, str]) -> Iterator[None]:
+    """Redis with these settings while the block lasts."""
+    before = {name: ctx.stack.redis("CONFIG", "GET", name).splitlines()[1] for name in settings}
+    try:
+        for name, value in settings.items():
+            ctx.stack.redis("CONFIG", "SET", name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            ctx.stack.redis("CONFIG", "SET", name, value)
+
+
+@contextmanager
+def schedulers_without_cpu(ctx: Context) -> Iterator[None]:
+    """The schedulers get a hundredth of a core, until a tick of a loop took longer than its budget."""
+    schedulers = ctx.stack.replicas("scheduler")
+    for _ in range(4):
+        limits = {r.container: engine.inspect([r.container])[0]["HostConfig"]["NanoCpus"] for r in schedulers}
+        try:
+            for container in limits:
+                engine.docker("update", "--cpus", "0.01", container)
+            time.sleep(30)  # This wait is the fault.
+        finally:
+            for container, limit in limits.items():
+                engine.docker("update", "--cpus", str(limit / 1e9), container)
+        ctx.stack.wait_ready(60)
+        if any('outcome="overrun"' in ctx.stack.scrape(scheduler) for scheduler in schedulers):
+            break
+    yield
+
+
+@contextmanager
+def nats_node_down(ctx: Context) -> Iterator[None]:
+    """One of three NATS nodes freezes: its copies of the streams are out of step."""
+    node = ctx.stack.replicas("nats")[-1]
+    try:
+        ctx.stack.pause(node)
+        yield
+    finally:
+        ctx.stack.unpause(node)
+
+
+@contextmanager
+def key_that_expires(ctx: Context) -> Iterator[None]:
+    """An API key ends tomorrow; it is replaced at the end."""
+    tomorrow = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
+    asked = {"name": "gate-alerts", "scopes": ["read"], "expires_at": tomorrow.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    answer = ctx.stack.api("POST", "/keys", asked)
+    ctx.expect(answer.status in (200, 201), f"POST /keys: {answer.status} {answer.text[:300]}")
+    try:
+        yield
+    finally:
+        ctx.stack.api("DELETE", f"/keys/{answer.json['id']}")
+
+
+@contextmanager
+def audit_entry_removed(ctx: Context) -> Iterator[None]:
+    """A hand in Redis has removed an entry from the middle of the audit log."""
+    for n in range(4):
+        ctx.stack.api("PUT", f"/topics/gate.audit-{n}", {})
+    entries = ctx.stack.redis("XRANGE", "muster:audit", "-", "+").splitlines()
+    ids = [line for line in entries if line.replace("-", "").isdigit() and "-" in line and len(line) > 14]
+    ctx.expect(len(ids) >= 3, f"the audit log has {len(ids)} entries, the drill needs 3")
+    ctx.stack.redis("XDEL", "muster:audit", ids[-2])
+    yield
+    # The gauge is about the newest 500 entries.
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: ctx.stack.api("PUT", f"/topics/gate.audit-{n % 4}", {}), range(520)))
+
+
+@contextmanager
+def no_backup(ctx: Context) -> Iterator[None]:
+    """Nobody has made a backup; somebody does at the end."""
+    yield
+    ctx.stack.muster("backup", "create", str(ctx.folder / "backup"), "--from", ctx.stack.redis_url)
+
+
+@contextmanager
+def storage_of_nats_fills(ctx: Context) -> Iterator[None]:
+    """Somebody fills a stream; it is purged at the end."""
+    publish(ctx.stack.nats_url, "sys.workflow.event", [b"x" * 900_000] * 60)
+    try:
+        yield
+    finally:
+        purge(ctx.stack.nats_url, "MUSTER_EVENTS")
+
+
+@contextmanager
+def redis_away(ctx: Context) -> Iterator[None]:
+    """Redis does not answer, clients go on asking, and messages pile up on the bus: the submit of one job,
+    again and again, more often than schedulers hold without an answer. It changes nothing in the end."""
+    nodes = ctx.stack.replicas("redis")
+    job = submit_one(ctx, unique("gate.alerts"), delay_ms=600_000)
+    message = last(ctx.stack.nats_url, "MUSTER_SYS", "sys.job.submit")
+    try:
+        for node in nodes:
+            ctx.stack.pause(node)
+        publish(ctx.stack.nats_url, "sys.job.submit", [message] * PILE)
+        for _ in range(5):
+            for n, _url in enumerate(ctx.stack.gateways()):
+                try:
+                    ctx.stack.api("POST", "/jobs", {"topic": "gate.alerts"}, gateway=n, timeout=5)
+                except OSError:
+                    pass
+        yield
+    finally:
+        for node in nodes:
+            ctx.stack.unpause(node)
+        ctx.stack.wait_ready(60)
+        cancel(ctx, [job])
+
+
+@contextmanager
+def certificate_that_ends(ctx: Context) -> Iterator[None]:
+    """A certificate ends tomorrow; it is renewed at the end."""
+    certificate = Certificate(ctx)
+    probed(ctx, certificate, ctx.folder / "drill" / "tls")
+    yield
+    certificate.renew(365)
+
+
+BATCHES: List[List[Drill]] = [
+    [
+        Drill("Redis without a log, with eviction", redis_misconfigured, ("MusterRedisAofOff", "MusterRedisEvicts")),
+        Drill("a key that expires tomorrow", key_that_expires, ("MusterKeyExpiring",)),
+        Drill("an entry of the audit log removed", audit_entry_removed, ("MusterAuditChainBroken",)),
+        Drill("no backup", no_backup, ("MusterBackupTooOld",), standing=True),
+        Drill("jobs without a worker", jobs_without_a_worker, ("MusterOldestJobTooOld", "MusterRunnableWithoutWorkers")),
+        Drill("a certificate that ends tomorrow", certificate_that_ends, ("MusterCertificateExpiring",)),
+        Drill("NATS storage fills", storage_of_nats_fills, ("MusterNatsStorageNearFull",)),
+    ],
+    [
+        Drill("Redis nearly full", redis_nearly_full, ("MusterRedisMemoryNearFull",)),
+        Drill("jobs that waited long", jobs_that_waited_long, ("MusterWaitP99High",)),
+        Drill("jobs that expire", jobs_that_expire, ("MusterDeadLettersRising",)),
+        Drill("junk on the bus", junk_on_the_bus, ("MusterUnreadableMessages",)),
+        Drill("a damaged record", damaged_record, ("MusterUnreadableRecords",)),
+        Drill("reports under an old fence", reports_under_an_old_fence, ("MusterStaleWritesRising",)),
+        Drill("homes removed", homes_removed, ("MusterConsistencyGap",)),
+    ],
+    [Drill("a gateway less", one_gateway_less, ("MusterReplicasBelowWanted",))],
+    [Drill("the reconciler's lock held by a hanging process", lock_held_by_a_hanging_process,
+           ("MusterLeaseLost", "MusterOverdueJobs", "MusterLeaderMissing"))],
+    [Drill("no scheduler", no_scheduler,
+           ("MusterServiceDown", "MusterLeaderMissing", "MusterSeriesMissing", "MusterSubmitsLate"))],
+    [Drill("schedulers without CPU", schedulers_without_cpu, ("MusterLoopOverruns",))],
+    [Drill("Redis away", redis_away, ("MusterStoreFaults", "MusterConsumerStuck"))],
+]
+# Drills that need three NATS nodes: the cluster overlay.
+CLUSTER: List[List[Drill]] = [[Drill("a NATS node down", nats_node_down, ("MusterNatsReplicasLagging",))]]
+
+
+def batches(ctx: Context) -> List[List[Drill]]:
+    """The drills that this stack can play."""
+    return BATCHES + (CLUSTER if len(ctx.stack.replicas("nats")) >= 3 else [])

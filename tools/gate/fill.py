@@ -1,0 +1,72 @@
+"""Fills the storage of NATS with a stream of its own, until the server takes no more; and gives it back.
+
+The limit of an account counts what streams hold. Muster's own stream of events alone reserves a gibibyte, so
+what fills a limit above that has to come from here: messages of half a mebibyte that nobody reads.
+"""
+
+import json
+import socket
+import urllib.parse
+from typing import Any, Dict
+
+from .model import Red
+
+STREAM, SUBJECT = "GATE_FILL", "gate.fill"
+PIECE = 512 * 1024
+MOST = 4096
+
+
+class Filler:
+    """One connection; each request waits for its answer."""
+
+    def __init__(self, url: str) -> None:
+        place: Any = urllib.parse.urlsplit(url.split(",")[0])
+        self._line = socket.create_connection((place.hostname, place.port or 4222), 5)
+        self._line.settimeout(20)
+        self._reader = self._line.makefile("rb")
+        login: Dict[str, Any] = {"verbose": False, "pedantic": False, "name": "gate", "lang": "python", "version": "1"}
+        if place.password:
+            login.update(user=urllib.parse.unquote(place.username or ""), **{"pass": urllib.parse.unquote(place.password)})
+        self._line.sendall(f"CONNECT {json.dumps(login)}\r\nSUB _INBOX.gate 1\r\nPING\r\n".encode())
+
+    def ask(self, subject: str, body: bytes) -> Dict[str, Any]:
+        """A request; its answer."""
+        self._line.sendall(b"PUB %s _INBOX.gate %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+        while True:
+            line = self._reader.readline()
+            if not line:
+                raise OSError("NATS closed the connection")
+            if line.startswith(b"PING"):
+                self._line.sendall(b"PONG\r\n")
+            elif line.startswith(b"-ERR"):
+                raise OSError(f"NATS refused: {line.decode(errors='replace').strip()}")
+            elif line.startswith(b"MSG "):
+                told: Dict[str, Any] = json.loads(self._reader.read(int(line.split()[-1]) + 2)[:-2])
+                return told
+
+    def fill(self) -> int:
+        """Publishes until the server refuses; the bytes that it took."""
+        config = {"name": STREAM, "subjects": [SUBJECT], "retention": "limits", "storage": "file", "max_consumers": -1,
+                  "max_msgs": -1, "max_bytes": -1, "max_age": 0, "num_replicas": 1, "discard": "new"}
+        made = self.ask(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(config).encode())
+        if "error" in made:
+            raise Red(f"NATS does not make a stream to fill: {made['error']}")
+        # Halves down to a few bytes, so that no room is left for anything.
+        size, taken = PIECE, 0
+        for _ in range(MOST):
+            told = self.ask(SUBJECT, b"x" * size)
+            if "error" not in told:
+                taken += size
+            elif size <= 64:
+                return taken
+            else:
+                size //= 2
+        raise Red(f"NATS took {taken} bytes and is not full")
+
+    def empty(self) -> None:
+        """Makes room again."""
+        self.ask(f"$JS.API.STREAM.DELETE.{STREAM}", b"")
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._line.close()

@@ -1,0 +1,108 @@
+"""Who leads each loop, read from Redis, and how long a successor takes after a crash.
+
+The locks' names come from the API's list of loops; their holders come from Redis itself. A lock is
+`instance~token:fence`: the token is new after each start, so a replica that came back is a new holder.
+"""
+
+import threading
+import time
+from typing import Dict, List, Mapping, NamedTuple, Optional, Set
+
+from .context import Context
+from .model import Red
+from .stacks.base import Replica
+
+# How long a lock lasts without renewal (contract), and what polling and a busy machine may add.
+TTL_S = 15.0
+SLACK_S = 1.5
+
+
+class Leader(NamedTuple):
+    """What a lock's key holds."""
+
+    instance: str
+    token: str
+    fence: int
+
+
+def locks(ctx: Context) -> Dict[str, str]:
+    """Loop → key of its lock, for every loop that one replica leads."""
+    answer = ctx.stack.api("GET", "/loops", timeout=5)
+    ctx.expect(answer.status == 200, f"GET /loops: {answer.status} {answer.text[:200]}")
+    found = {row["loop"]: row["lock"] for row in answer.json["items"] if row.get("lock")}
+    ctx.expect(found, "no loop has a leader's lock: nothing can be taken over")
+    return found
+
+
+def leader(ctx: Context, lock: str) -> Optional[Leader]:
+    """Who holds it at this moment."""
+    value = ctx.stack.redis("GET", lock)
+    if not value:
+        return None
+    owner, _, fence = value.rpartition(":")
+    instance, _, token = owner.partition("~")
+    return Leader(instance, token, int(fence))
+
+
+def leaders(ctx: Context, names: Dict[str, str]) -> Dict[str, Optional[Leader]]:
+    """Loop → leader."""
+    return {loop: leader(ctx, lock) for loop, lock in names.items()}
+
+
+def hand_over(ctx: Context, names: Dict[str, str], away: Replica, to: str) -> None:
+    """Stops a replica so that another one leads all that it led, then starts it again."""
+    before = [loop for loop, held in leaders(ctx, names).items() if held and held.instance == away.name]
+    if before:
+        ctx.stack.stop(away)
+        ctx.poll(f"{to} leads {', '.join(before)} after the stop of {away.name}", 5.0,
+                 lambda: all(held and held.instance == to for loop, held in leaders(ctx, names).items() if loop in before))
+        ctx.stack.start(away)
+
+
+class TakeOver(threading.Thread):
+    """Watches from the moment of a crash until each of these loops has a leader with a higher fence.
+
+    It runs beside what the gate does meanwhile, so that the seconds are those of the stack.
+    """
+
+    def __init__(self, ctx: Context, names: Mapping[str, str], before: Mapping[str, Leader]) -> None:
+        super().__init__(daemon=True)
+        self.took: Dict[str, float] = {}
+        self.fault: Optional[str] = None
+        self._ctx, self._names, self._before = ctx, names, before
+        self._since = time.monotonic()
+
+    def run(self) -> None:
+        while self._missing() and time.monotonic() - self._since < TTL_S + SLACK_S and not self.fault:
+            for loop in self._missing():
+                try:
+                    self._look(loop)
+                except OSError:
+                    pass  # Redis is asked again
+            time.sleep(0.1)
+
+    def _missing(self) -> List[str]:
+        return sorted(set(self._before) - set(self.took))
+
+    def _look(self, loop: str) -> None:
+        old, new = self._before[loop], leader(self._ctx, self._names[loop])
+        if not new or new.token == old.token:
+            return
+        if new.fence <= old.fence:
+            self.fault = f"loop {loop}: the fence went from {old.fence} to {new.fence} when {new.instance} took over"
+        self.took[loop] = round(time.monotonic() - self._since, 2)
+        self._ctx.say(f"{loop}: {new.instance} leads {self.took[loop]:.1f} s after the crash of {old.instance}")
+
+    def seconds(self) -> Dict[str, float]:
+        """By loop. Red when one took longer than its lock lasts, or when a fence went down."""
+        self.join()
+        if self.fault:
+            raise Red(self.fault)
+        if self._missing():
+            raise Red(f"no replica took over {', '.join(self._missing())} within {TTL_S:.0f} s of the crash of its leader")
+        return self.took
+
+
+def holders(held: Mapping[str, Leader]) -> Set[str]:
+    """The replicas that lead something."""
+    return {each.instance for each in held.values()}

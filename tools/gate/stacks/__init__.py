@@ -1,0 +1,1 @@
+"""The stacks that gates run on: containers of a compose project, or the processes of `muster dev`."""
