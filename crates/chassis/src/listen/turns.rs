@@ -2,22 +2,26 @@
 //!
 //! A flood makes thousands of connections ready at once. If each were a task of the runtime, all of them would be polled
 //! before a commit that waits for Redis is polled once, and a commit needs several polls: the gateway would refuse nearly
-//! everything and take its stores for dead. Here one task polls all connections of a port, at most [`PER_TURN`] of them,
-//! and then queues up behind the other tasks.
+//! everything and take its stores for dead. Here one task polls all connections of a port, at most [`PER_TURN`] of them.
+//! Then it lets the runtime read the sockets and queues up behind the other tasks.
 
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU8, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, Wake, Waker},
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, stream::FuturesUnordered, task::AtomicWaker};
 use muster_telemetry::caught;
-use tokio::{runtime::Handle, sync::mpsc, task::unconstrained};
+use tokio::{
+    runtime::Handle,
+    sync::mpsc,
+    task::{unconstrained, yield_now},
+};
 
 use crate::tasks::Tasks;
 
@@ -58,27 +62,45 @@ impl Turns {
 
 async fn poll(mut came: mpsc::UnboundedReceiver<Work>) {
     let (mut open, mut more, left) = (FuturesUnordered::new(), true, Arc::new(AtomicUsize::new(PER_TURN)));
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(bell.clone());
     while more || !open.is_empty() {
         // Without the runtime's budget for one task: the first few connections would use it up for all.
         let turn = unconstrained(poll_fn(|cx| {
-            let ended = open.poll_next_unpin(cx);
-            if ended.is_pending() {
-                left.store(PER_TURN, Ordering::Relaxed);
+            bell.begin_turn(cx.waker());
+            let polled = open.poll_next_unpin(&mut Context::from_waker(&waker));
+            let rung = bell.end_turn();
+            match polled {
+                Poll::Ready(Some(())) => return Poll::Ready(Turn::ConnectionEnded),
+                Poll::Ready(None) | Poll::Pending => left.store(PER_TURN, Ordering::Relaxed),
             }
-            ended
+            if rung { Poll::Ready(Turn::Over) } else { Poll::Pending }
         }));
-        tokio::select! {
+        let turn = tokio::select! {
             biased;
-            work = came.recv(), if more => match work {
-                Some(work) => open.push(Connection { work, left: left.clone() }),
-                None => more = false,
-            },
-            Some(()) = turn => {}
+            work = came.recv(), if more => {
+                match work {
+                    Some(work) => open.push(Connection { work, left: left.clone() }),
+                    None => more = false,
+                }
+                continue;
+            }
+            turn = turn => turn,
+        };
+        if matches!(turn, Turn::Over) {
+            yield_now().await;
         }
     }
 }
 
-/// One connection of a port. Once its turn is used up, it asks to be polled again instead of polling its work.
+enum Turn {
+    /// One connection has ended; others may be ready in the same turn.
+    ConnectionEnded,
+    /// The turn is used up, and more connections are ready.
+    Over,
+}
+
+/// One connection of a port. Once the turn is used up, it asks to be polled again instead of polling its work.
 /// [`FuturesUnordered`] ends its pass as soon as two futures do that.
 struct Connection {
     work: Work,
@@ -97,5 +119,42 @@ impl Future for Connection {
         }
         self.left.store(left - 1, Ordering::Relaxed);
         self.work.as_mut().poll(cx)
+    }
+}
+
+/// Wakes the task when a connection is ready. During a turn it only notes that: a task that wakes itself is polled
+/// again before the runtime has read the sockets, so the answers of the stores would wait for many turns.
+#[derive(Default)]
+struct Bell {
+    task: AtomicWaker,
+    state: AtomicU8,
+}
+
+impl Bell {
+    const BETWEEN_TURNS: u8 = 0;
+    const IN_TURN: u8 = 1;
+    const RUNG: u8 = 2;
+
+    fn begin_turn(&self, task: &Waker) {
+        self.task.register(task);
+        self.state.store(Bell::IN_TURN, Ordering::SeqCst);
+    }
+
+    /// Returns whether the bell rang during the turn.
+    fn end_turn(&self) -> bool {
+        self.state.swap(Bell::BETWEEN_TURNS, Ordering::SeqCst) == Bell::RUNG
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Bell>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Bell>) {
+        let noted = self.state.compare_exchange(Bell::IN_TURN, Bell::RUNG, Ordering::SeqCst, Ordering::SeqCst);
+        if !matches!(noted, Ok(_) | Err(Bell::RUNG)) {
+            self.task.wake();
+        }
     }
 }
