@@ -1,13 +1,12 @@
-//! Releases queued jobs onto the bus as their window has room.
+//! Releases queued jobs onto the bus when their window has room.
 //!
-//! Knows: the order of a release, which a model was asked about: claim the head of the queue for
-//! a few seconds, dispatch by version, publish, forward the home, only then remove the entry.
-//! Promises: nothing is popped, so whoever dies on the way leaves an entry that the next claim
-//! finishes; an entry whose job is queued under another version is put there under that one before it is
-//! removed; who stands in line `pending` on a topic that moves fast is offered as it is; an entry
-//! whose job is `dispatched` already is published again before it is removed; whoever could not
-//! dispatch leaves the entry. Leaves to others: how many fit (`window`), what the topic was told
-//! about it (`rules`), who goes first (the queue).
+//! Knows: the order of a release, which a model was checked for: claim the head of the queue for a few seconds,
+//! dispatch by version, publish, forward the home, and only then remove the entry. Promises: no entry is popped, so if
+//! a replica dies on the way, the next claim of the entry finishes the work. A replica that cannot dispatch leaves the
+//! entry. If the job is queued under another version, an entry with that version is written before the old one is
+//! removed. If the job is `dispatched` already, it is published again before its entry is removed. On a hot topic, a
+//! `pending` job is offered as it is, without a dispatch step. Leaves to others: how many jobs fit (`window`), the
+//! run-time settings of the topic (`rules`), the order of the jobs (the queue).
 
 use std::{
     sync::Arc,
@@ -29,11 +28,11 @@ use crate::{
     rules, slots,
 };
 
-/// How long a claim holds: a replica that is frozen with a claim delays its jobs by this.
+/// How long a claim lasts. A replica that freezes while it holds a claim delays its jobs by this time.
 pub(crate) const CLAIM: Duration = Duration::from_secs(2);
 /// Entries released in one round.
 const ROUND: u64 = 256;
-/// The version of a job that nothing has happened to yet.
+/// The version of a job that is still as it was accepted.
 const ACCEPTED: u32 = 1;
 
 /// Answers pokes until stopped.
@@ -52,13 +51,13 @@ pub(crate) async fn run(
         if !context.fitness.is_fit() {
             continue;
         }
-        // Enough rounds under way: they see the room that this poke is about.
+        // Enough rounds are running; they see the room that this poke is about.
         let Some(turn) = route.turn() else { continue };
         let (context_of_round, stopping) = (context.clone(), stop.clone());
         context.in_flight.spawn("release", async move {
             let drained = release(&context_of_round, &route, &stopping).await;
             drop(turn);
-            // Room or jobs that came after the last look of this round, when a poke found no turn.
+            // Room or jobs may have arrived after the last look of this round, while a poke got no turn.
             if !drained && route.can_release() && !stopping.is_cancelled() {
                 context_of_round.routes.poke(&route);
             }
@@ -66,7 +65,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Round after round, while jobs wait and there is room. True if the queue gave less than asked.
+/// Runs rounds while jobs wait and there is room. False if the window or ration had no room; true in all other cases.
 async fn release(context: &Arc<Context>, route: &Arc<RouteState>, stop: &CancellationToken) -> bool {
     while !stop.is_cancelled() {
         if !route.may_release() || (route.local_claims.len() == 0 && !should_look(route)) {
@@ -110,10 +109,10 @@ async fn release(context: &Arc<Context>, route: &Arc<RouteState>, stop: &Cancell
     true
 }
 
-/// An entry that is ours to release.
+/// An entry that this replica has claimed.
 struct Taken {
     entry: QueueEntry,
-    /// What this replica has kept of it.
+    /// The submit, if this replica keeps it in memory.
     known: Option<Submit>,
 }
 
@@ -123,8 +122,8 @@ impl Taken {
     }
 }
 
-/// Who goes next. First those that anybody may claim and that go before what this replica keeps: they are more urgent, or
-/// have waited for longer. Then what it keeps, then the rest. True if there is no more.
+/// Claims up to `wanted` entries. Order: unclaimed entries that are more urgent or older than this replica's local
+/// claims, the local claims, the rest. The bool is true if the queue has no more.
 async fn claim(context: &Context, route: &RouteState, wanted: usize) -> Result<(Vec<Taken>, bool), StoreError> {
     let now = Instant::now();
     let ask = async |n: usize, ahead_of: Option<Time>| {
@@ -145,7 +144,7 @@ async fn claim(context: &Context, route: &RouteState, wanted: usize) -> Result<(
         match ask(wanted - taken.len(), None).await {
             Ok(rest) => taken.extend(rest),
             Err(fault) if taken.is_empty() => return Err(fault),
-            // What is ours already is released all the same.
+            // The entries claimed so far are released all the same.
             Err(_) => return Ok((taken, false)),
         }
     }
@@ -153,18 +152,18 @@ async fn claim(context: &Context, route: &RouteState, wanted: usize) -> Result<(
     Ok((taken, all))
 }
 
-/// Whether to look for what anybody may claim. Only where starts come by the hundreds a second does it pay to have done
-/// so a moment ago, and harm nobody.
+/// Whether to look for unclaimed entries in Redis. On a hot route, one look every moment is enough and delays no job
+/// noticeably.
 fn should_look(route: &RouteState) -> bool {
     !route.window().is_hot() || route.local_claims.should_look(Instant::now())
 }
 
-/// Gives back what this replica keeps, so that others need not wait for its claims to lapse.
+/// Gives back this replica's local claims, so that other replicas need not wait until they expire.
 pub(crate) async fn give_up(context: &Context) {
     for route in context.routes.all() {
         let entries = route.local_claims.give_up(Instant::now());
         if !entries.is_empty() {
-            // If the store does not answer, they lapse.
+            // If the store does not answer, the claims expire.
             let _ = context.store().unclaim_queued(&entries).await;
         }
     }
@@ -191,7 +190,7 @@ async fn round(context: &Context, route: &Arc<RouteState>, taken: Vec<Taken>) {
     publish(context, route, sorted).await;
 }
 
-/// Dispatches by version, then offers what was read meanwhile.
+/// Dispatches by version. Offers the jobs from their records, which are read at the same time.
 async fn dispatch(context: &Context, route: &Arc<RouteState>, entries: Vec<QueueEntry>, sorted: &mut Sorted) {
     let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
     let steps = entries.iter().map(|e| Step::new(e.job, Event::Dispatch, e.version.into())).collect();
@@ -212,12 +211,13 @@ async fn dispatch(context: &Context, route: &Arc<RouteState>, entries: Vec<Queue
                     sorted.offers.push(offer_of(&record, head));
                     sorted.offered.push(Ready { entry, look, event });
                 }
-                // Nobody can offer it, so it must not stand in the way: should it be mended, the look does.
+                // The record cannot be read, so no replica can offer the job, and its entry must not block the queue.
+                // If the record is repaired, the check offers the job.
                 Err(fault) if fault.is_unreadable() => {
                     sorted.unused += 1;
                     sorted.over.push(entry);
                 }
-                // Dispatched, not offered: the entry stays, and its next claim offers it.
+                // Dispatched but not offered: the entry stays, and its next claim offers the job.
                 _ => sorted.unused += 1,
             },
             Standing::Elsewhere { look } => {
@@ -235,9 +235,9 @@ async fn dispatch(context: &Context, route: &Arc<RouteState>, entries: Vec<Queue
     }
 }
 
-/// Offers those that stand as they were accepted: whoever starts them compares the version. What this
-/// replica has kept it knows; of the others it reads the records. Returns those of whose
-/// records there is more to say.
+/// Offers jobs that are still as they were accepted, without a dispatch step; the start compares the version. Uses the
+/// submit where this replica keeps it, and reads the other records. Returns the entries whose jobs need a dispatch
+/// step.
 async fn as_they_are(
     context: &Context,
     route: &Arc<RouteState>,
@@ -269,14 +269,14 @@ async fn as_they_are(
 }
 
 enum Standing<'a> {
-    /// It is `dispatched`, by us or by somebody who may have died before publishing.
+    /// The job is `dispatched`, by this replica or by another one that may have died before it published.
     Offered { head: &'a Head, look: Option<Duration>, first: bool },
-    /// It is queued, under another version.
+    /// The job is queued under another version.
     Queued(&'a Head),
-    /// It has moved on, is gone, or cannot be read: the entry is a leftover. If it lives, this is when it
-    /// has to be looked at.
+    /// The job has moved on, is gone, or cannot be read, so the entry is a leftover. `look` is the time until the job's
+    /// next check, if it has not ended.
     Elsewhere { look: Option<Duration> },
-    /// The store did not say: the entry stays.
+    /// The store did not answer: the entry stays.
     Unknown,
 }
 

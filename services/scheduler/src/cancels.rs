@@ -1,7 +1,7 @@
-//! Cancels, again: the gateway has applied each already, and publishes it in case Redis forgets.
+//! Applies cancels a second time: the gateway has applied each one already, and publishes it in case Redis forgets.
 //!
-//! Promises: applying one twice changes nothing and finishes what the first time left undone.
-//! Leaves to others: what a cancel entails (`flow`).
+//! Promises: a second apply changes nothing, and finishes what the first one left undone. Leaves to others: the effects
+//! of a cancel (`flow`).
 
 use futures_util::future::join_all;
 use muster_bus::{Subject, subjects};
@@ -44,7 +44,7 @@ impl Work for Cancels {
     }
 }
 
-/// False if it must come again.
+/// Returns false if the message must be delivered again.
 async fn apply(context: &Context, item: Cancel) -> bool {
     let (id, tenant) = (job_id(&item.job_id), Tenant::parse(&item.tenant));
     let reason = match (id, tenant) {

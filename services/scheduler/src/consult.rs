@@ -1,15 +1,14 @@
-//! Jobs that somebody outside has a say in: asked about under the job's lock, then decided as usual.
+//! Asks deciders about the jobs of their topics, under the job's lock, and then decides the jobs as usual.
 //!
-//! Knows: who is being asked about what. Promises: nobody's question holds up a neighbour's job, so
-//! the submit is done with as soon as its question waits here; of all replicas one asks, while it
-//! holds `muster:scheduler:job:<id>`; a question without an answer is asked again until there is one
-//! or the job has moved on. The lock only saves work. What counts is the event that follows, which
-//! compares the version: if two ask, one of them moves the job.
+//! Knows: which jobs have an open question. Promises: an open question delays no other job, so a submit is done as soon
+//! as its question waits here. One of all replicas asks, while it holds `muster:scheduler:job:<id>`. A question without
+//! an answer is asked again until there is an answer or the job has moved on. The lock only saves work: the event that
+//! follows compares the version, so if two replicas ask, only one of them moves the job.
 //!
-//! Whatever is lost on the way is found by the job's home: the job is still `pending`, and its home
-//! is kept so near that a look comes soon after a lock that nobody renews. A graceful stop does not
-//! leave it at that: what was not answered is published again. Leaves to others: what to ask and
-//! whom (`counsel`), the open questions (`questions`), and everything after a yes (`dispatch`).
+//! The job's home covers losses: the job is still `pending`, and its home is kept so near that a check comes soon after
+//! a lock is no longer renewed. A graceful stop does not wait for that: it publishes unanswered submits again. Leaves
+//! to others: the question and its recipient (`counsel`), the open questions (`questions`), and everything after a yes
+//! (`dispatch`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,14 +31,14 @@ use crate::{
     questions::{Asked, Questions},
 };
 
-/// Questions under way at one time.
+/// Most questions open at one time.
 const AT_ONCE: usize = 256;
-/// Before a question that got no answer is asked again.
+/// Pause before an unanswered question is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// A look comes so long after the lock was last renewed: just after it has run out.
+/// Time from the last renewal of the lock to the job's check: just after the lock has expired.
 const LOOK: Duration = DECIDING_TTL.saturating_add(Duration::from_secs(1));
 
-/// Asks until stopped; then publishes again what was not begun.
+/// Asks until stopped, then publishes the submits again whose questions have not begun.
 pub(crate) async fn run(context: &Arc<Context>, asked: &mut Asked, stop: &CancellationToken) {
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     loop {
@@ -65,7 +64,7 @@ pub(crate) async fn run(context: &Arc<Context>, asked: &mut Asked, stop: &Cancel
     publish_again(context, left).await;
 }
 
-/// One question, from the lock to what follows from the answer.
+/// Handles one question, from the lock to the effects of the answer.
 async fn consult(context: &Context, submit: Submit, stop: &CancellationToken) {
     let (Some(questions), Ok(id)) = (&context.questions, job_id(&submit.job_id)) else { return };
     let keeper = LeaseKeeper::new(context.store().clone(), Lock::deciding(id), questions.replica(), DECIDING_TTL);
@@ -74,7 +73,7 @@ async fn consult(context: &Context, submit: Submit, stop: &CancellationToken) {
         () = stop.cancelled() => None,
     };
     if held.is_none() {
-        // If it cannot be given up it runs out by itself.
+        // If the release fails, the lock expires by itself.
         let _ = keeper.release().await;
         publish_again(context, vec![submit]).await;
     }
@@ -84,7 +83,7 @@ async fn consult(context: &Context, submit: Submit, stop: &CancellationToken) {
     questions.close(id);
 }
 
-/// Asks until there is an answer and does what it says, or until the job has moved on.
+/// Asks until there is an answer and carries it out, or until the job has moved on.
 async fn settle_question(context: &Context, questions: &Questions, id: JobId, submit: &Submit) {
     muster_flow::failpoint!("consult.locked");
     let asking = async {
@@ -106,7 +105,7 @@ async fn settle_question(context: &Context, questions: &Questions, id: JobId, su
         None => {}
         Some(Advice::Allow) => {
             count(Counter::Decisions, &[("outcome", "allowed")], 1);
-            // One that could not be done is found by its home.
+            // If this fails, the job's home finds the job.
             go_ahead(context, vec![submit.clone()], true).await;
         }
         Some(Advice::Deny(reason)) => {
@@ -116,8 +115,8 @@ async fn settle_question(context: &Context, questions: &Questions, id: JobId, su
     }
 }
 
-/// Whether the job still waits for this decision. If Redis does not say, it is taken to: the event
-/// that follows compares the version.
+/// Whether the job still waits for this decision. True if Redis does not answer: the event that follows compares the
+/// version.
 async fn waits(context: &Context, id: JobId, version: u32) -> bool {
     match context.store().read_one(id, Fields::NONE).await {
         Ok(Some(record)) => record.head.state() == State::Pending && record.head.version == version,
@@ -126,11 +125,11 @@ async fn waits(context: &Context, id: JobId, version: u32) -> bool {
     }
 }
 
-/// As long as the question lasts, so that somebody asks again soon after this replica has died.
+/// Forwards the home as long as the question is open, so that another replica asks soon after this one has died.
 async fn keep_home_near(context: &Context, id: JobId) -> std::convert::Infallible {
     loop {
         sleep(DECIDING_TTL / 3).await;
-        // One that is missed is made up for by the next.
+        // If one forward fails, the next one makes up for it.
         let _ = context.forward(&[(id, LOOK)]).await;
     }
 }
@@ -155,7 +154,7 @@ async fn deny(context: &Context, id: JobId, submit: &Submit, reason: &str) {
         trace: submit.spec.as_ref().and_then(|spec| spans::carried(&spec.traceparent)),
     };
     muster_flow::failpoint!("deny.after_apply");
-    // What could not be finished is finished by the look.
+    // If this fails, the job's check finishes it.
     let _ = context.flow.finish(vec![end]).await;
 }
 

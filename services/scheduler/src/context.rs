@@ -1,6 +1,6 @@
 //! What the parts of the scheduler share: the stores, the routes, the fleet, the hints.
 //!
-//! Leaves to others: all work. Each part is a file of its own that is handed the context.
+//! Leaves to others: all work. Each part is a file of its own that gets the context.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use crate::{
     local_claims::Memory, questions::Questions, route_state::RouteStates,
 };
 
-/// What every part is handed.
+/// The state that all parts share.
 pub(crate) struct Context {
     pub(crate) flow: Flow,
     pub(crate) decider: Box<dyn Decide>,
-    /// Questions to the counsel; none if no counsel is configured.
+    /// Open questions to the counsel; none if no counsel is configured.
     pub(crate) questions: Option<Questions>,
     /// When the holders of concurrency limits were last checked.
     pub(crate) judged_slots: JudgedSlots,
     pub(crate) routes: RouteStates,
-    /// Room for submits of jobs that this replica has put in line.
+    /// Memory for the submits of jobs that this replica enqueues and keeps.
     pub(crate) memory: Memory,
     pub(crate) fleet: Fleet,
     pub(crate) hints: Hints,
     pub(crate) lease_guard: LeaseGuard,
     /// Whether this replica may take work.
     pub(crate) fitness: Fitness,
-    /// This replica's loops, one of which may be the leader.
+    /// This replica's loops. This replica may be the leader of some of them.
     pub(crate) loops: Registry,
-    /// Where work in flight runs: drained after those who take it.
+    /// Runs the work in flight; drained after the tasks that take work.
     pub(crate) in_flight: Tasks,
 }
 
@@ -48,7 +48,7 @@ impl Context {
         &self.flow.bus
     }
 
-    /// Brings homes nearer, and hints the reconciler if one of them is due soon.
+    /// Forwards homes, and hints the reconciler if one of them is due soon.
     pub(crate) async fn forward(&self, homes: &[(JobId, Duration)]) -> Result<(), StoreError> {
         let Some(soonest) = homes.iter().map(|(_, after)| *after).min() else { return Ok(()) };
         self.store().forward_homes(homes).await?;
@@ -57,8 +57,8 @@ impl Context {
     }
 }
 
-/// Whether and how far the home must be forwarded after an event that holds. A repeat forwards
-/// too: the first try may have died in between.
+/// How far to forward the home after an event that holds; none if it need not move. A repeated event forwards too: the
+/// first try may have died before its forward.
 pub(crate) fn forward_of(moved: &Moved, head: &Head) -> Option<Duration> {
     match moved.outcome {
         Outcome::Already | Outcome::Stale if !head.state().is_end() => {

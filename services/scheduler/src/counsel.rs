@@ -1,7 +1,7 @@
 //! Policies outside this process that must allow a job before the scheduler decides about it.
 //!
-//! A counsel may take long to answer; `consult` asks it under the job's lock. Leaves to others: asking
-//! again, and everything that follows from the answer (`consult`).
+//! A counsel may take long to answer; `consult` asks it under the job's lock. Leaves to others: repeating the question,
+//! and everything that follows from the answer (`consult`).
 
 mod outside;
 
@@ -10,20 +10,20 @@ use muster_wire::v1::Submit;
 
 pub(crate) use outside::Outside;
 
-/// What a counsel says about a job.
+/// The answer of a counsel about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
-    /// It may go its way.
+    /// The job may proceed.
     Allow,
-    /// It must not run, for this reason.
+    /// The job must not run, for this reason.
     Deny(String),
 }
 
-/// Somebody outside who has a say, and may take long to say it.
+/// A decider outside this process, which may take long to answer.
 pub(crate) trait Counsel: Send + Sync {
-    /// Whether it wants to be asked about this job.
+    /// Whether this counsel wants to be asked about the job.
     fn concerns(&self, submit: &Submit) -> bool;
 
-    /// Asks once. The error says why there is no answer; whoever asked asks again.
+    /// Asks once. The error says why there is no answer; the caller asks again.
     fn ask<'a>(&'a self, submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>>;
 }

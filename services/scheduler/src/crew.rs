@@ -1,6 +1,6 @@
 //! The live workers of a route, as sums.
 //!
-//! Leaves to others: who they are (`fleet`) and what follows for the route's window (`window`).
+//! Leaves to others: the workers themselves (`fleet`) and the effect on the route's window (`window`).
 
 use muster_wire::v1::Heartbeat;
 
@@ -9,7 +9,7 @@ use muster_wire::v1::Heartbeat;
 pub(crate) struct Crew {
     pub(crate) workers: u64,
     pub(crate) slots: u64,
-    /// Slots in which nothing runs.
+    /// Slots that run no job.
     pub(crate) free: u64,
 }
 

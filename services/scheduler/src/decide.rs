@@ -1,49 +1,48 @@
-//! What becomes of a pending job: pure, so that it can be read, tested and replaced.
+//! Decides what happens to a pending job. Pure, so that it can be read, tested and replaced.
 //!
-//! Knows: when a job may go straight onto the bus and when it has to wait. Promises: the same
-//! question gets the same answer; the answer is one event, applied by one script that judges the
-//! job's own moments again by its node's clock. Leaves to others: reading the windows (`routes`)
-//! and carrying the answer out (`dispatch`).
+//! Knows: when a job may go straight onto the bus and when it has to wait. Promises: the same question gets the same
+//! answer. The answer is one event; the script that applies it compares the job's times again with its node's clock.
+//! Leaves to others: reading the windows (`route_state`) and carrying the answer out (`dispatch`).
 //!
 //! A policy outside this process, which may take long to answer, is asked before this (`counsel`, `consult`).
 
 use muster_domain::{Event, Time};
 
-/// What is asked about one pending job.
+/// One pending job, as the decision sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
-    /// Redis time before which it must not run; none if it may run at once.
+    /// Redis time before which the job must not run; none if it may run at once.
     pub(crate) run_at: Option<Time>,
     /// Redis time, as this replica estimates it.
     pub(crate) now: Time,
-    /// It needs a concurrency slot, which is taken on the way out of the backlog.
+    /// The job needs a concurrency slot, which is taken when it leaves the backlog.
     pub(crate) limited: bool,
 }
 
-/// What this replica knows of the job's topic.
+/// The state of the job's route in this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TopicView {
-    /// How many jobs of the topic wait in Redis.
+    /// How many of the route's jobs wait in Redis.
     pub(crate) waiting: u64,
-    /// How many more offers its window takes.
+    /// How many more offers the window takes.
     pub(crate) room: u64,
-    /// Paused, or released by a limit only: nobody goes straight through.
+    /// Paused, or released by a limit only: no job passes the backlog.
     pub(crate) held: bool,
 }
 
-/// The answer.
+/// What happens to the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Offered on the bus.
+    /// Publish an offer on the bus.
     Dispatch,
-    /// Into the backlog.
+    /// Put the job into the backlog.
     Hold,
-    /// Not before its time.
+    /// Wait until `run_at`.
     Schedule,
 }
 
 impl Decision {
-    /// The event that carries it out.
+    /// The event that carries the decision out.
     pub(crate) fn event(self) -> Event {
         match self {
             Decision::Dispatch => Event::Dispatch,
@@ -53,13 +52,12 @@ impl Decision {
     }
 }
 
-/// Who decides from what this replica knows, without asking anybody.
+/// A decision from this replica's own knowledge, without a call to another process.
 pub(crate) trait Decide: Send + Sync {
-    /// What becomes of this job.
     fn decide(&self, question: &Question, view: TopicView) -> Decision;
 }
 
-/// By time, window, backlog and what the topic was told.
+/// Decides by time, window, backlog and the topic's run-time settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ByWindow;
 
@@ -68,7 +66,7 @@ impl Decide for ByWindow {
         if question.run_at.is_some_and(|at| !at.reached(question.now)) {
             return Decision::Schedule;
         }
-        // Whoever waits already goes first: with a backlog even a free place is not for newcomers.
+        // Waiting jobs go first: while there is a backlog, a new job does not get a free place in the window.
         let held = question.limited || view.held;
         if held || view.waiting > 0 || view.room == 0 { Decision::Hold } else { Decision::Dispatch }
     }

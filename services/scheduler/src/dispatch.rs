@@ -1,13 +1,12 @@
 //! Decides pending jobs: straight onto the bus, into the backlog, or to wait for their time.
 //!
-//! Knows: what follows from each decision, and in which order. Promises: one event per job, the
-//! whole batch in one pipeline; whoever has moved a job meanwhile is right, and the submit is
-//! dropped; a submit that comes twice changes nothing and repeats what the first time may have
-//! left undone; one whose job Redis has forgotten makes it again. Where a topic's jobs start by the
-//! hundred a second, a newcomer is offered as it is, `pending`, or stands in line as it is while the
-//! window is full: its offer or its entry is all that is written (see the ADRs `offered-as-it-is` and
-//! `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing what was held
-//! (`backlog`), the effects of ends (`flow`).
+//! Knows: what follows from each decision, and in which order. Promises: one event per job, and the whole batch in one
+//! pipeline. If another process has moved a job meanwhile, its step counts and the submit is dropped. A repeated submit
+//! changes nothing and repeats what the first delivery may have left undone. A submit whose job Redis has forgotten
+//! creates the job again. On a hot topic (hundreds of starts a second) a new job keeps its accepted record, `pending`:
+//! the scheduler writes only its offer or, while the window is full, its queue entry (see the ADRs `offered-as-it-is`
+//! and `standing-in-line`). Leaves to others: the decision itself (`decide`), releasing held jobs (`backlog`), the
+//! effects of ends (`flow`).
 
 mod in_line;
 
@@ -40,9 +39,9 @@ use crate::{
     survey,
 };
 
-/// Who waits no longer than this in all is kept by who puts it in line: well within the claim that comes with it.
+/// Jobs expected to wait less than this are claimed by the replica that enqueues them. It is well within that claim.
 const BRIEF: Duration = Duration::from_secs(4);
-/// A submit older than this was published again: its job has waited long enough to be held.
+/// A submit older than this was published again: its job has waited so long that it is held by a step in its record.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Groups of accepted jobs.
@@ -78,7 +77,7 @@ impl Work for Dispatch {
     }
 }
 
-/// Decides about jobs that nobody else has a say in, or no more. As [`Work::handle`].
+/// Decides jobs that need no answer of a decider, or have it. Arguments and result as in [`Work::handle`].
 pub(crate) async fn go_ahead(context: &Context, items: Vec<Submit>, again: bool) -> Vec<usize> {
     let (asks, mut failed) = read(context, items).await;
     survey::unknown(context, asks.iter().map(|ask| &ask.route)).await;
@@ -93,9 +92,9 @@ pub(crate) async fn go_ahead(context: &Context, items: Vec<Submit>, again: bool)
     failed
 }
 
-/// One submit, read.
+/// A submit with its parsed id and route.
 struct Ask {
-    /// Its place in the batch.
+    /// Its index in the batch.
     place: usize,
     id: JobId,
     route: Arc<RouteState>,
@@ -103,24 +102,24 @@ struct Ask {
 }
 
 impl Ask {
-    /// Nothing but the window holds it up.
+    /// Whether only the window can hold this job back.
     fn may_pass(&self) -> bool {
         !self.is_limited() && !self.route.holds_newcomers()
     }
 
-    /// It needs a concurrency slot.
+    /// Whether the job needs a concurrency slot.
     fn is_limited(&self) -> bool {
         self.submit.spec.as_ref().is_some_and(|spec| !spec.concurrency_key.is_empty())
     }
 
-    /// Its entry in the backlog.
+    /// The job's entry in the backlog.
     fn entry(&self, version: u32, since: Time) -> QueueEntry {
         let priority = Priority::from_code(self.submit.spec.as_ref().map_or(0, |spec| spec.priority));
         let (tenant, line, limited) = (self.route.tenant.clone(), self.route.line.clone(), self.is_limited());
         QueueEntry { tenant, line, priority, job: self.id, version, since, limited }
     }
 
-    /// Gives the place in the window back that was taken for it.
+    /// Returns the job's place in the window, if one was taken.
     fn give_back(&self, taken: bool) {
         if taken {
             self.route.window().give_back(1);
@@ -128,20 +127,20 @@ impl Ask {
     }
 }
 
-/// What was decided about it.
+/// A submit with its decision.
 struct Decided {
     ask: Ask,
     decision: Decision,
 }
 
-/// What the store made of it.
+/// A submit with its decision and the store's answer.
 struct Answered {
     ask: Ask,
     decision: Decision,
     moved: Result<Moved, StoreError>,
 }
 
-/// Reads names and ids. What cannot be read becomes a dead letter.
+/// Parses names and ids. A submit that cannot be parsed becomes a dead letter.
 async fn read(context: &Context, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
     let (mut asks, mut failed) = (Vec::with_capacity(items.len()), Vec::new());
     for (place, submit) in items.into_iter().enumerate() {
@@ -164,20 +163,21 @@ async fn read(context: &Context, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
     (asks, failed)
 }
 
-/// What is to become of a batch.
+/// The decisions about a batch, sorted by the way they are carried out.
 #[derive(Default)]
 struct Decisions {
-    /// Offered without a word in their records: a start takes them from `pending`.
+    /// To be offered without a transition in their records: a start takes them from `pending`.
     offered: Vec<Ask>,
-    /// In line without a word in their records; for so short a time that this replica keeps them, or not.
+    /// To be enqueued without a transition in their records. The bool: the expected wait is so short that this replica
+    /// claims the entry.
     lined: Vec<(Ask, bool)>,
-    /// Everybody else.
+    /// All others: their transition is written.
     decided: Vec<Decided>,
 }
 
 fn decide(context: &Context, asks: Vec<Ask>, again: bool) -> Decisions {
     let now = context.store().now();
-    // Somebody who was asked about a job is not asked again for want of a word in its record.
+    // With a policy hook, always write the transition, so that a redelivery does not ask twice.
     let may_stay = !again && context.questions.is_none();
     let mut decisions = Decisions::default();
     for ask in asks {
@@ -201,8 +201,8 @@ fn decide(context: &Context, asks: Vec<Ask>, again: bool) -> Decisions {
     decisions
 }
 
-/// Whether nothing about this job has to be looked at before its first look, so that a short wait
-/// needs no word in its record: it has just come, and has no moment of its own to keep.
+/// Whether the job may wait a short time without a transition in its record: it is new, and has no deadline, start
+/// bound or limit that needs a check before its first one.
 fn may_stay_pending(ask: &Ask, now: Time) -> bool {
     let submit = &ask.submit;
     let is_bounded = submit.deadline != 0 || submit.spec.as_ref().is_none_or(|spec| spec.start_by != 0);
@@ -210,8 +210,8 @@ fn may_stay_pending(ask: &Ask, now: Time) -> bool {
     job.may_stay() && now.since(Time(submit.pending_since)) < FRESH
 }
 
-/// Applies the decisions in one pipeline. A job whose own moment says otherwise, by its node's
-/// clock, is decided once more.
+/// Applies the decisions in one pipeline. If the node's clock contradicts a decision (`Early`), the job is decided once
+/// more.
 async fn apply(context: &Context, decided: Vec<Decided>) -> Vec<Answered> {
     let mut answered = apply_once(context, decided).await;
     let early = |a: &Answered| matches!(&a.moved, Ok(moved) if moved.outcome == Outcome::Early);
@@ -226,7 +226,7 @@ async fn apply(context: &Context, decided: Vec<Decided>) -> Vec<Answered> {
                 Decision::Schedule
             }
             Decision::Hold => Decision::Schedule,
-            // Its time came between the decision and the script.
+            // `run_at` was reached between the decision and the script.
             Decision::Schedule if a.ask.may_pass() && a.ask.route.window().take(1) == 1 => Decision::Dispatch,
             Decision::Schedule => Decision::Hold,
         };
@@ -242,18 +242,18 @@ async fn apply_once(context: &Context, decided: Vec<Decided>) -> Vec<Answered> {
     decided.into_iter().zip(moved).map(|(d, moved)| Answered { ask: d.ask, decision: d.decision, moved }).collect()
 }
 
-/// What follows from a batch of decisions.
+/// The work that follows from a batch of decisions.
 #[derive(Default)]
 struct Consequences {
-    /// One message each, or several a message on hot subjects.
+    /// First, one offer per message; second, several per message on hot subjects.
     offers: [Offers; 2],
     held: Vec<(usize, Arc<RouteState>, QueueEntry)>,
-    /// In line as they were accepted, and ours to release.
+    /// To be enqueued as they were accepted, claimed by this replica.
     kept: Keeping,
     homes: Vec<(usize, JobId, Duration)>,
-    /// Those of them that were queued before this, by somebody else or by an earlier delivery.
+    /// Jobs in `homes` that another replica or an earlier delivery had queued before.
     queued_before: Vec<JobId>,
-    /// Redis has forgotten these.
+    /// Jobs that Redis has forgotten.
     forgotten: Vec<(usize, Submit)>,
     events: Vec<JobEvent>,
     failed: Vec<usize>,
@@ -266,7 +266,7 @@ struct Offers {
 }
 
 impl Offers {
-    /// How many of these may share a message, by the route that bears the least.
+    /// How many of these offers may share a message: the lowest limit of their routes.
     fn most(&self) -> usize {
         let mut last: Option<&Arc<RouteState>> = None;
         let mut most = usize::MAX;
@@ -287,10 +287,10 @@ async fn carry_out(context: &Context, todo: Consequences) -> Vec<usize> {
     let offered = single.from.iter().chain(&shared.from).map(|(_, route)| route);
     let in_line = held.iter().map(|(_, route, _)| route).chain(kept.rest.iter().map(|(_, route, _)| route));
     route_registry::note(context.store(), route_registry::due(offered.chain(in_line))).await;
-    // Before anybody can start them, so that watchers hear of both in this order.
+    // Publish the events before a worker can start the jobs, so that watchers see both in this order.
     events::tell(context.bus(), events).await;
     let how = |most| Offering { most, again: false };
-    // Nearly always they are of one route.
+    // Nearly always, all of them belong to one route.
     let most = shared.most();
     let (single, shared, unheld, unkept, unforwarded, unmade) = tokio::join!(
         offer(context, single, how(1)),
@@ -309,7 +309,7 @@ async fn carry_out(context: &Context, todo: Consequences) -> Vec<usize> {
 }
 
 impl Consequences {
-    /// Of so many that are offered as they are, and so many that stand in line so.
+    /// With capacity for this many jobs offered as they are, and this many enqueued as they are.
     fn of(offered: usize, lined: usize) -> Consequences {
         let shared = Offers { items: Vec::with_capacity(offered), from: Vec::with_capacity(offered) };
         Consequences {
@@ -327,7 +327,7 @@ impl Consequences {
             Ok(moved) => moved,
             Err(fault) => {
                 ask.give_back(taken);
-                // One that cannot be read is not decided, however often it comes.
+                // A job whose record cannot be read cannot be decided, so a redelivery does not help.
                 if !fault.is_unreadable() {
                     self.failed.push(ask.place);
                 }
@@ -337,10 +337,10 @@ impl Consequences {
         let Some(head) = moved.done().or_else(|| decided_before(&moved, &ask, again)) else {
             ask.give_back(taken);
             match moved.outcome {
-                // Early twice is a clock between two moments: it comes again.
+                // `Early` twice means that the clock is between two times: the submit is delivered again.
                 Outcome::Early => self.failed.push(ask.place),
                 Outcome::Missing => self.forgotten.push((ask.place, ask.submit)),
-                // Somebody else has moved the job.
+                // Another process has moved the job.
                 _ => {}
             }
             return;
@@ -369,8 +369,8 @@ impl Consequences {
                 events::observe_first_dispatch(head, Time(ask.submit.pending_since));
                 usize::from(ask.route.window().is_hot())
             }
-            // The same decision, so the same message id: what stands there already stays alone, what
-            // its first decider died before publishing goes out now.
+            // The same decision has the same message id. If the offer is on the stream already, the stream drops this
+            // copy; if the first decider died before it published, the offer goes out now.
             _ => 0,
         };
         let offers = &mut self.offers[which];
@@ -383,7 +383,7 @@ impl Consequences {
         self.held.push((ask.place, ask.route, entry));
     }
 
-    /// It stays `pending`; whoever starts it does so under the version it was accepted with.
+    /// The job stays `pending`; a start moves it under the version it was accepted with.
     fn offer_as_it_is(&mut self, ask: Ask, now: Time) {
         events::observe_dispatch(Time(ask.submit.pending_since), now);
         self.events.push(events::pending(&ask.submit, &ask.route));
@@ -392,8 +392,8 @@ impl Consequences {
         shared.from.push((ask.place, ask.route));
     }
 
-    /// It stays `pending`; its entry, under the version it was accepted with, is what releases it. LocalClaims are only those
-    /// of the usual priority: of who is more urgent, or less, all replicas must know.
+    /// The job stays `pending`; its queue entry, under the version it was accepted with, releases it. Only jobs of
+    /// normal priority become local claims: all replicas must see the more and the less urgent ones.
     fn line(&mut self, ask: Ask, memory: Option<&Memory>) {
         self.events.push(events::pending(&ask.submit, &ask.route));
         let entry = ask.entry(ask.submit.version, Time(ask.submit.pending_since));
@@ -408,8 +408,8 @@ impl Consequences {
     }
 }
 
-/// A submit's home is 30 s ahead whatever the job says. One that runs out of time sooner, and
-/// meets its first decision, has its home brought to that moment.
+/// A submitted job has its home 30 s ahead. If the job's time limit comes sooner, its first decision forwards the home
+/// to that time.
 fn ends_soon(head: &Head, now: Time) -> Option<Duration> {
     let home = head.created_at + PENDING_LOOK;
     let soon = |moment: &Time| *moment < home && !home.reached(now);
@@ -417,16 +417,16 @@ fn ends_soon(head: &Head, now: Time) -> Option<Duration> {
     bounds.into_iter().flatten().filter(soon).min().map(|moment| moment.remaining(now))
 }
 
-/// Where the job stands, if an earlier delivery of this very submit was decided otherwise and may
-/// have died before its effects were done.
+/// The job's head, if an earlier delivery of this submit led to another decision and may have stopped before its
+/// effects were done.
 fn decided_before<'a>(moved: &'a Moved, ask: &Ask, again: bool) -> Option<&'a Head> {
     let next = |head: &&Head| head.version == ask.submit.version + 1;
     let ours = |head: &&Head| matches!(head.state(), State::Dispatched | State::Queued | State::Scheduled);
     moved.head.as_ref().filter(|_| again && moved.outcome == Outcome::Stale).filter(next).filter(ours)
 }
 
-/// Makes jobs again that Redis has forgotten: their submits came too late to be read again with the others.
-/// All their places if that failed: whatever was made meanwhile is left alone then.
+/// Creates jobs again that Redis has forgotten: their submits came too late for the loop `reread`. Returns all places
+/// if this failed; a repeat skips the jobs that were created meanwhile.
 async fn make_again(context: &Context, forgotten: Vec<(usize, Submit)>) -> Vec<usize> {
     if forgotten.is_empty() {
         return Vec::new();
@@ -440,7 +440,7 @@ async fn make_again(context: &Context, forgotten: Vec<(usize, Submit)>) -> Vec<u
     if done.fault.is_some() { places } else { Vec::new() }
 }
 
-/// Publishes offers; the places of those that do not stand on the stream.
+/// Publishes offers. Returns the places of those that are not on the stream.
 async fn offer(context: &Context, offers: Offers, how: Offering) -> Vec<usize> {
     if offers.items.is_empty() {
         return Vec::new();
@@ -460,9 +460,9 @@ async fn offer(context: &Context, offers: Offers, how: Offering) -> Vec<usize> {
     failed
 }
 
-/// Who repeats what somebody else has done may be so slow that the job has ended meanwhile and its home was dropped:
-/// then it has just been given one again, which is due in a quarter of an hour. Whoever has ended by now is looked at
-/// now; who ends later drops its home later than this.
+/// Brings forward the checks of jobs that have ended meanwhile. A slow replica that repeats another one's step may
+/// forward the home of a job whose end has already removed it; this creates the home again, due in a quarter of an
+/// hour. Jobs that have ended by now are checked now; jobs that end later remove their home later.
 async fn look_at_ended(context: &Context, jobs: Vec<JobId>) {
     if jobs.is_empty() {
         return;
@@ -471,11 +471,11 @@ async fn look_at_ended(context: &Context, jobs: Vec<JobId>) {
     let over = |record: &Option<Record>| record.as_ref().is_none_or(|record| record.head.state().is_end());
     let ended = jobs.into_iter().zip(records).filter(|(_, record)| record.as_ref().is_ok_and(over));
     let due: Vec<_> = ended.map(|(job, _)| (job, Duration::ZERO)).collect();
-    // If the store does not answer, the look comes when it is due.
+    // If the store does not answer, the check comes when the home is due.
     let _ = context.forward(&due).await;
 }
 
-/// Brings homes nearer; all their places if that failed.
+/// Forwards homes. Returns all places if that failed.
 async fn forward(context: &Context, homes: Vec<(usize, JobId, Duration)>) -> Vec<usize> {
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
     match context.forward(&due).await {

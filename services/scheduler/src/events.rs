@@ -1,4 +1,4 @@
-//! What happened to jobs, for whoever watches.
+//! Publishes what happened to jobs, for watchers.
 //!
 //! Promises: one message per batch; a lost event costs a watcher a re-read, never a job. Leaves to
 //! others: the events of ends, which go with the other effects of an end (`flow`).
@@ -14,7 +14,7 @@ use muster_wire::{
 
 use crate::route_state::RouteState;
 
-/// Most events of one message; each has about a hundred bytes.
+/// Most events in one message; each has about a hundred bytes.
 const CHUNK: usize = 2_000;
 
 /// The raw id as messages carry it.
@@ -22,12 +22,13 @@ pub(crate) fn raw(id: JobId) -> Bytes {
     Bytes::copy_from_slice(id.as_bytes())
 }
 
-/// A job has just come to stand like this.
+/// The event that a job has the state of this head.
 pub(crate) fn moved(id: JobId, route: &RouteState, head: &Head) -> JobEvent {
     muster_flow::job_event(id, &route.tenant, &route.topic, head, None)
 }
 
-/// A job is pending: told by whoever decides about it, so that its gateway need not.
+/// The event that a job is pending. The scheduler that decides about the job publishes it, so that the gateway need
+/// not.
 pub(crate) fn pending(submit: &Submit, route: &RouteState) -> JobEvent {
     JobEvent {
         job_id: submit.job_id.clone(),
@@ -42,24 +43,24 @@ pub(crate) fn pending(submit: &Submit, route: &RouteState) -> JobEvent {
     }
 }
 
-/// A job was dispatched that could have been since `since`: told once for each job, of its first
-/// dispatch. What a retry waits for is its back-off.
+/// Observes the dispatch latency of a job that could have been dispatched since `since`. Only the first dispatch of a
+/// job counts: a retry waits for its back-off.
 pub(crate) fn observe_first_dispatch(head: &Head, since: Time) {
     if head.attempt == 0 && head.released == 0 {
         observe_dispatch(since, head.since);
     }
 }
 
-/// The same, of a job that is offered at `at` for the first time.
+/// Observes the latency of a job that is first offered at `at`.
 pub(crate) fn observe_dispatch(since: Time, at: Time) {
     observe(Histogram::DispatchLatency, &[], at.since(since).as_secs_f64());
 }
 
-/// Tells them, in their order.
+/// Publishes the events in this order.
 pub(crate) async fn tell(bus: &Bus, mut events: Vec<JobEvent>) {
     while !events.is_empty() {
         let rest = events.split_off(events.len().min(CHUNK));
-        // Watchers heal by reading again; the fault itself is told by the bus.
+        // Watchers recover by reading again; the bus logs the fault.
         let _ = bus.broadcast(&subjects::event(), Body::Event(EventGroup { items: events })).await;
         events = rest;
     }

@@ -1,8 +1,8 @@
 //! Keeps leases alive, and passes progress on.
 //!
-//! Promises: one pipeline for all requests that wait; a worker hears how each of its attempts
-//! stands, and `again` where the store did not answer in time: a Redis node that is away keeps no
-//! lease on the others from being extended. Leaves to others: ending attempts.
+//! Promises: one pipeline per Redis node for all waiting requests. The answer says for each attempt whether the worker
+//! still holds it, or `again` if the store did not answer in time. A Redis node that does not answer keeps no lease on
+//! other nodes from being extended. Leaves to others: ending attempts.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -18,15 +18,15 @@ use muster_wire::{
 
 use crate::{context::Context, start::lease_of};
 
-/// A node that takes longer is not waited for: a worker with a short lease asks again within a second.
+/// How long to wait for a node. A worker with a short lease asks again within a second.
 const NODE_ANSWERS: Duration = Duration::from_millis(500);
 
-/// Answers a group of requests with one pipeline a node.
+/// Answers a group of requests with one pipeline per node.
 pub(crate) async fn answer(context: Arc<Context>, requests: Vec<Received>) {
     let (mut asks, mut items, mut replies) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
         let (_, body, reply) = request.into_parts();
-        // Nothing else is asked on this subject; whoever did gets no answer.
+        // A request with another body on this subject gets no answer.
         let Body::Extend(request) = body else { continue };
         replies.push((reply, request.items.len()));
         for ask in request.items {
@@ -54,16 +54,16 @@ pub(crate) async fn answer(context: Arc<Context>, requests: Vec<Received>) {
     let mut answers = answers.into_iter();
     for (reply, n) in replies {
         let items = answers.by_ref().take(n).collect();
-        // A lost answer is asked for again.
+        // If the answer is lost, the worker asks again.
         let _ = reply.send(Body::Extended(ExtendReply { items })).await;
     }
     for notice in notices {
-        // Watchers see the stored progress when they read.
+        // If this is lost, watchers see the stored progress when they read.
         let _ = context.bus().broadcast(&subjects::progress(), Body::Progress(notice)).await;
     }
 }
 
-/// Extends each node's leases by a call of its own.
+/// Extends the leases of each node by a separate call.
 async fn extend(context: &Context, items: Vec<Extension>) -> Vec<Result<Extended, StoreError>> {
     let mut nodes: BTreeMap<Option<NodeAddr>, Vec<(usize, Extension)>> = BTreeMap::new();
     let count = items.len();

@@ -4,7 +4,7 @@
 
 use tokio::sync::watch;
 
-/// The verdict, for those who take work.
+/// The verdict, for the tasks that take work.
 #[derive(Debug)]
 pub(crate) struct Fitness(watch::Sender<Option<Unfit>>);
 
@@ -20,17 +20,17 @@ impl Fitness {
         self.0.borrow().is_none()
     }
 
-    /// Returns when it may.
+    /// Returns when this replica may take work.
     pub(crate) async fn fit(&self) {
         let _ = self.0.subscribe().wait_for(Option::is_none).await;
     }
 
-    /// Sets the verdict; none: this replica is fit.
+    /// Sets the verdict; none means that this replica is fit.
     pub(crate) fn set(&self, verdict: Option<Unfit>) {
         self.0.send_replace(verdict);
     }
 
-    /// Returns when it may not.
+    /// Returns when this replica may not take work.
     pub(crate) async fn unfit(&self) {
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
@@ -39,13 +39,13 @@ impl Fitness {
 /// Why a replica takes no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// No Redis node answers. Nothing can be done here, whether others can or not.
+    /// No Redis node answers. This replica can do nothing, even if others can.
     RedisSilent,
     /// A Redis node answers another scheduler and not this one.
     NodeSilent,
-    /// Redis answers another scheduler much sooner.
+    /// Redis answers another scheduler much faster.
     RedisSlow,
-    /// NATS answers another scheduler much sooner.
+    /// NATS answers another scheduler much faster.
     NatsSlow,
 }
 

@@ -1,9 +1,8 @@
-//! The workers that live, as their heartbeats tell.
+//! The live workers, from their heartbeats.
 //!
-//! Knows: each worker's topics, slots and how many are busy; the crew of each route, kept up to date
-//! with every heartbeat. Promises: a worker that has not been heard for 30 s is gone; one that
-//! says it leaves is gone at once. Leaves to others: giving work (workers pull), and judging a
-//! worker's attempts (their leases say).
+//! Knows: each worker's topics, slots and number of busy slots; the crew of each route, updated with every heartbeat.
+//! Promises: a worker without a heartbeat for 30 s is gone; a worker that reports `leaving` is gone at once. Leaves to
+//! others: giving work (workers pull), and judging a worker's attempts (by their leases).
 
 use std::{
     collections::HashMap,
@@ -17,12 +16,12 @@ use muster_wire::v1::Heartbeat;
 
 use crate::{crew::Crew, route_state::RouteState};
 
-/// A worker that was not heard for so long is gone.
+/// A worker without a heartbeat for this long is gone.
 const GONE_AFTER: Duration = Duration::from_secs(30);
-/// Who has listened for so long has heard every worker: they beat every 5 s.
+/// A replica that has listened for this long has heard every worker: they send a heartbeat every 5 s.
 const ALL_HEARD: Duration = Duration::from_secs(6);
 
-/// All workers this replica has heard of lately.
+/// All workers that this replica has heard of lately.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     state: Mutex<State>,
@@ -43,7 +42,7 @@ struct Worker {
 }
 
 impl Fleet {
-    /// A worker was heard. True if it came, left, or began or ceased to take work.
+    /// Records a heartbeat. True if the worker is new, has left, or has started or stopped taking work.
     pub(crate) fn heard(&self, mut beat: Heartbeat, now: Instant) -> bool {
         let mut state = self.state();
         let before = state.forget(&beat.worker).map(|worker| {
@@ -63,7 +62,7 @@ impl Fleet {
         changed
     }
 
-    /// Forgets who has not been heard for too long. True if there was one.
+    /// Removes workers without a recent heartbeat. True if there was one.
     pub(crate) fn sweep(&self, now: Instant) -> bool {
         let mut state = self.state();
         let gone = |w: &Worker| now.saturating_duration_since(w.heard) > GONE_AFTER;
@@ -74,17 +73,17 @@ impl Fleet {
         !names.is_empty()
     }
 
-    /// Heartbeats arrive from now on.
+    /// Marks that heartbeats arrive from now on.
     pub(crate) fn listens(&self, now: Instant) {
         self.state().listens_since = Some(now);
     }
 
-    /// Whether every worker that lives must have been heard by now.
+    /// Whether this replica has listened long enough to have heard every live worker.
     pub(crate) fn has_heard_all(&self, now: Instant) -> bool {
         self.state().listens_since.is_some_and(|since| now.saturating_duration_since(since) > ALL_HEARD)
     }
 
-    /// Who lives, in the order of tenant and name. `at` is what Redis's clock says at `now`.
+    /// The live workers, in order of tenant and name. `at` is Redis time at `now`.
     pub(crate) fn live(&self, now: Instant, at: Time) -> Vec<WorkerSeen> {
         let state = self.state();
         let mut live: Vec<WorkerSeen> = state
@@ -114,7 +113,7 @@ impl Fleet {
         self.state().crews.get(tenant).and_then(|topics| topics.get(topic)).copied().unwrap_or_default()
     }
 
-    /// The same for a route, whose workers may have to provide something.
+    /// The live workers of a route, including those of pooled and shared routes.
     pub(crate) fn crew_of(&self, route: &RouteState) -> Crew {
         if !route.is_pooled() && !route.is_shared() {
             return self.crew(route.tenant.as_str(), route.topic.as_str());
@@ -124,7 +123,7 @@ impl Fleet {
         crew
     }
 
-    /// Who may run a route's jobs and does not pull them by itself.
+    /// Workers that may run a route's jobs but do not pull from it by themselves.
     pub(crate) fn takers(&self, route: &RouteState) -> Vec<WorkerId> {
         let state = self.state();
         let by_itself = |worker: &Worker| !route.is_pooled() && worker.said.tenant == route.tenant.as_str();

@@ -17,8 +17,8 @@ const GATHER: Duration = Duration::from_millis(100);
 /// How often the fleet is swept for silent workers.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Listens to heartbeats and handshakes until stopped. A worker's word makes its topics known
-/// here: a backlog that waited for it is found and released at once.
+/// Listens to heartbeats and handshakes until stopped. A heartbeat creates the routes of the worker's topics in this
+/// replica, so that a backlog that waited for the worker is found and released at once.
 pub(crate) async fn listen(context: &Context, stop: &CancellationToken) -> anyhow::Result<()> {
     let mut beats = context.bus().subscribe(&subjects::heartbeat(), None).await?;
     let mut hands = context.bus().subscribe(&subjects::handshake(), None).await?;
@@ -51,7 +51,7 @@ async fn note(context: &Context, beat: Heartbeat) {
         context.loops.wake(SNAPSHOT, GATHER);
     }
     for topic in topics {
-        // A worker's own names are not ours to judge; one that is no topic has no route.
+        // This replica does not validate a worker's topic names; an invalid one has no route.
         let Ok(route) = context.routes.route(&tenant, &topic) else { continue };
         route.window().served_by(context.fleet.crew_of(&route));
         if !leaving && route.can_release() {

@@ -1,7 +1,7 @@
-//! Hints to the reconciler: something is due soon, wherever its leader is.
+//! Hints to the reconciler that a job is due soon, on whichever replica its leader is.
 //!
-//! Promises: at most one hint per due time is under way; a hint that is lost costs at most one
-//! interval, because the loop looks by itself. Leaves to others: looking.
+//! Promises: at most one hint per due time is open; a lost hint costs at most one interval, because the loop also runs
+//! by itself. Leaves to others: the check of the jobs.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -14,27 +14,26 @@ use muster_wire::{Body, v1::Wake};
 
 use crate::loop_names::RECONCILER;
 
-/// What is due later than this is found by the loop's own interval.
+/// The loop's own interval finds jobs that are due later than this.
 const WORTH_A_HINT: Duration = Duration::from_secs(6);
 
-/// What was hinted last.
+/// The due time of the last hint.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     told: Mutex<Option<Instant>>,
 }
 
 impl Hints {
-    /// Tells every replica that a job is due in `after`, unless a hint for that time or an earlier
-    /// one is still under way.
+    /// Hints every replica that a job is due in `after`, unless a hint for that time or an earlier one is still open.
     pub(crate) async fn due_in(&self, loops: &Registry, bus: &Bus, after: Duration) {
         if !self.is_news(after, Instant::now()) {
             return;
         }
-        // Ours needs no bus to hear of it.
+        // This replica's own loop is woken directly, without the bus.
         loops.wake(RECONCILER, after);
         let in_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         let wake = Wake { r#loop: RECONCILER.to_owned(), in_us };
-        // Lost hints cost an interval; the fault itself is told by the bus.
+        // A lost hint costs an interval; the bus logs the fault.
         let _ = bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;
     }
 

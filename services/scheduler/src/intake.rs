@@ -1,11 +1,10 @@
-//! Pulls groups of work from a stream and sees them through.
+//! Pulls groups of work from a stream and completes them.
 //!
-//! Knows: which delivery each item of a batch came with. Promises: groups that wait are handled
-//! together, a bounded number of batches at once; a delivery is acked only after everything in it
-//! is done; one with a failure comes again and is then handled item by item, only what failed is
-//! published anew, and its neighbours are done with, so a shard that is down never holds up the
-//! others; a delivery that takes long is kept from being delivered elsewhere; a replica that is not fit
-//! gives back all that it holds and takes nothing. Leaves to others: what the items mean ([`Work`]).
+//! Knows: which delivery each item of a batch came with. Promises: waiting groups are handled together, in a bounded
+//! number of batches at once. A delivery is acked only after everything in it is done. A delivery with a failure comes
+//! again and is then handled item by item: only the failed items are published again and the rest is done, so a shard
+//! that is down never blocks the others. A delivery that takes long is kept from being redelivered. An unfit replica
+//! gives back all its deliveries and takes none. Leaves to others: the meaning of the items ([`Work`]).
 
 use std::{
     collections::BTreeMap,
@@ -34,47 +33,47 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 
-/// Deliveries taken at once.
+/// Most deliveries fetched at once.
 const FETCH: usize = 32;
-/// Items handled as one batch, unless one delivery alone has more.
+/// Most items handled as one batch, unless one delivery alone has more.
 const BATCH: usize = 512;
-/// Batches under way at once, per consumer.
+/// Most batches handled at once, per consumer.
 const BATCHES: usize = 8;
 /// How long a pull waits for work.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When a delivery with a failure comes again first: the fault may be over by then. Later ones wait
-/// longer, up to the last.
+/// Pause before the first redelivery of a delivery with a failure: the fault may be over by then. Later pauses double,
+/// up to the longest.
 const COME_AGAIN: Duration = Duration::from_millis(500);
 const COME_AGAIN_AT_LAST: Duration = Duration::from_secs(10);
-/// A group of which nothing could be done keeps its place for so many deliveries.
+/// A group of which no item could be done is redelivered as it is up to this many deliveries.
 const STAYS_FOR: u64 = 4;
-/// Items of a repeated group that are handled at one time, each for itself.
+/// Most items of a redelivered group that are handled at one time, each in a batch of its own.
 const SINGLES: usize = 32;
 
-/// What a consumer carries.
+/// The kind of work that a consumer handles.
 pub(crate) trait Work: Send + Sync + 'static {
     /// One job's part of a group.
     type Item: Clone + Send + Sync + 'static;
 
-    /// For tasks and logs.
+    /// Name of the task, for logs.
     const NAME: &'static str;
 
-    /// Where it comes from, and where what failed goes again.
+    /// The subject of the work; failed items are published there again.
     fn subject() -> Subject;
 
-    /// Takes a group apart; none if this is something else.
+    /// Takes a group apart; none if the body is of another kind.
     fn open(body: Body) -> Option<Vec<Self::Item>>;
 
     /// Puts a group together.
     fn close(items: Vec<Self::Item>) -> Body;
 
-    /// Does all that these items entail. `again`: they were delivered before. Returns the places
-    /// of those that could not be done and must come again.
+    /// Handles these items completely. `again`: they were delivered before. Returns the places of items that failed and
+    /// must be delivered again.
     fn handle(context: &Context, items: Vec<Self::Item>, again: bool) -> impl Future<Output = Vec<usize>> + Send;
 }
 
-/// Takes work until stopped. What was begun goes on among the tasks in flight; what was delivered
-/// and not begun is given back.
+/// Takes work until stopped. Batches that have begun continue as tasks in flight; deliveries that have not begun are
+/// given back.
 pub(crate) async fn run<W: Work>(
     context: &Arc<Context>,
     ready: &Consumers,
@@ -88,7 +87,7 @@ pub(crate) async fn run<W: Work>(
         () = stop.cancelled() => return Ok(()),
         consumer = opened => consumer?,
     };
-    // It was made just now; the first fetch may wait long for its first message.
+    // The consumer exists now; the first fetch may wait long for its first message.
     ready.tell(W::NAME, Ok(()));
     let turns = Arc::new(Semaphore::new(BATCHES));
     loop {
@@ -101,7 +100,7 @@ pub(crate) async fn run<W: Work>(
         }
         let turn = tokio::select! {
             turn = turns.clone().acquire_owned() => turn?,
-            // All turns are taken: what was delivered meanwhile is kept, unless this replica is not fit.
+            // All turns are taken: keep the deliveries that have arrived meanwhile, unless this replica is unfit.
             () = tokio::time::sleep(PROGRESS) => {
                 consumer.hold().await;
                 continue;
@@ -125,7 +124,7 @@ pub(crate) async fn run<W: Work>(
         let mut turn = Some(turn);
         for batch in batches::<W>(deliveries) {
             let (context_of_batch, turn, turns) = (context.clone(), turn.take(), turns.clone());
-            // A batch that waits for its turn is kept from being delivered elsewhere, as one that is handled.
+            // A batch that waits for its turn is kept from being redelivered, like one that is handled.
             context
                 .in_flight
                 .spawn(W::NAME, async move { see_through::<W>(&context_of_batch, batch, turn, &turns).await });
@@ -135,14 +134,14 @@ pub(crate) async fn run<W: Work>(
     Ok(())
 }
 
-/// Whether every consumer has heard from its stream.
+/// Whether every consumer has received an answer from its stream.
 pub(crate) struct Consumers {
     part: Part,
     silent: Mutex<BTreeMap<&'static str, String>>,
 }
 
 impl Consumers {
-    /// None of these has been heard of yet.
+    /// All consumers begin as not ready.
     pub(crate) fn new(part: Part, names: &[&'static str]) -> Consumers {
         let silent = names.iter().map(|name| (*name, "starting".to_owned())).collect();
         Consumers { part, silent: Mutex::new(silent) }
@@ -167,11 +166,11 @@ struct Batch<W: Work> {
     deliveries: Vec<(Delivery, Range<usize>)>,
     items: Vec<W::Item>,
     again: bool,
-    /// Carries something else than this subject does.
+    /// The body is of another kind than this subject carries.
     foreign: bool,
 }
 
-/// Puts first deliveries together, and keeps each later one apart.
+/// Joins first deliveries into batches, and keeps each redelivery separate.
 fn batches<W: Work>(deliveries: Vec<Delivery>) -> Vec<Batch<W>> {
     let mut batches: Vec<Batch<W>> = Vec::new();
     for mut delivery in deliveries {
@@ -208,7 +207,7 @@ async fn see_through<W: Work>(
     }
     let given_back = AtomicBool::new(false);
     let handling = async {
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = match turn {
             Some(turn) => Some(turn),
             None => turns.clone().acquire_owned().await.ok(),
@@ -236,8 +235,8 @@ async fn see_through<W: Work>(
     }
 }
 
-/// Keeps deliveries that are being handled from being delivered elsewhere, and gives them back once this replica is
-/// not fit: what was begun here goes on, and is harmless to repeat. Never returns.
+/// Keeps deliveries that are being handled from being redelivered, and gives them back when this replica becomes unfit:
+/// the handling continues here, and a repeat does no harm. Never returns.
 async fn keep(context: &Context, deliveries: &[(Delivery, Range<usize>)], given_back: &AtomicBool) {
     loop {
         tokio::select! {
@@ -256,11 +255,11 @@ async fn keep(context: &Context, deliveries: &[(Delivery, Range<usize>)], given_
     std::future::pending().await
 }
 
-/// A group that came before: each item for itself, so that a bad one harms nobody else, and only
-/// what failed is published again. Where nothing could be done the group itself comes again: then
-/// it is the store that is away, and nobody is held up by a neighbour. If that goes on while other
-/// nodes answer, it goes to the end of the stream all the same: how far a stream has been handled is
-/// what everybody's silence is judged by.
+/// Handles a redelivered group, each item separately, so that a bad item does not affect the others, and only failed
+/// items are published again. If no item could be done, the group itself is redelivered: then the store does not
+/// answer, and no item blocks another one. If that continues while other Redis nodes answer, the items are published
+/// again at the end of the stream nevertheless, because the lease guard judges all workers by how far the stream has
+/// been handled.
 async fn one_by_one<W: Work>(context: &Context, delivery: &Delivery, items: &[W::Item], given_back: &AtomicBool) {
     let mut failed = Vec::new();
     for chunk in items.chunks(SINGLES) {
@@ -282,20 +281,20 @@ async fn one_by_one<W: Work>(context: &Context, delivery: &Delivery, items: &[W:
     }
 }
 
-/// How long before a delivery comes for the nth time.
+/// Pause before the nth delivery.
 fn pause_before(nth: u64) -> Duration {
     let doubled = u32::try_from(nth.saturating_sub(2).min(8)).unwrap_or(8);
     (COME_AGAIN * 2_u32.pow(doubled)).min(COME_AGAIN_AT_LAST)
 }
 
-/// The places that failed; none if the handling itself broke.
+/// The places that failed; none if the handler panicked.
 async fn guarded<W: Work>(context: &Context, items: Vec<W::Item>, again: bool) -> Option<Vec<usize>> {
     let handled = AssertUnwindSafe(W::handle(context, items, again)).catch_unwind().await;
     handled.map_err(|_| TaskPanicked { task: W::NAME, detail: "see the log" }.emit()).ok()
 }
 
-/// Keeps an item that cannot be read as a dead letter; the rest of its group goes on. False if
-/// it could not be kept: then it must come again.
+/// Publishes an item that cannot be read as a dead letter; the rest of its group continues. False if the publish
+/// failed: then the item must be delivered again.
 pub(crate) async fn bury<W: Work>(context: &Context, item: W::Item, reason: &str) -> bool {
     let subject = W::subject();
     Undecodable { subject: subject.as_str(), detail: reason }.emit();

@@ -1,14 +1,13 @@
-//! Whether a lease that has run out may be ended for its worker's silence.
+//! Decides whether an expired lease may be ended because its worker is silent.
 //!
-//! Knows: since when NATS and each Redis node answer this replica without a gap, and up to which moment
-//! the results that stood on the stream have been handled. Promises: after a gap of NATS, or of the
-//! node that has the job, or a jump between that node's TIME and the local clock, no lease is called
-//! silent before a whole wait has passed undisturbed; this replica's start and a node that was not
-//! there before count as gaps. And none before every result that stood on the stream once it had run
-//! out, and its node answered, was handled. Each node is judged by its own clock alone, and what was
-//! handled when by the local one, which nobody sets. So an outage re-runs no job whose worker lives, and a
-//! shard that is away keeps nobody waiting who is not on it. Leaves to others: probing (`probe`),
-//! and ending the lease (`loops/reconciler`).
+//! Knows: since when NATS and each Redis node answer this replica without a gap, and until which time all results on
+//! the stream have been handled. Promises: after a gap of NATS or of the job's node, or a jump between that node's TIME
+//! and the local clock, no worker counts as silent before a full wait has passed without another gap. The start of this
+//! replica and the appearance of a new node count as gaps. Also, no worker counts as silent before every result has
+//! been handled that was on the stream after the lease expired and its node answered. Each node is judged by its own
+//! clock only; the time of handling by the local monotonic clock, which cannot be set. So an outage re-runs no job
+//! whose worker is alive, and a shard that is down delays only its own jobs. Leaves to others: probing (`probe`), and
+//! ending the lease (`loops/reconciler`).
 
 use std::{
     collections::HashMap,
@@ -22,14 +21,14 @@ use muster_store::NodeAddr;
 
 /// Probes further apart than this are a gap: a sixth of the usual lease.
 const GAP: Duration = Duration::from_secs(5);
-/// TIME and the local clock may drift apart by so much between two probes.
+/// TIME and the local clock may drift apart by this much between two probes.
 const JUMP: Duration = Duration::from_secs(1);
-/// One gap after the other restarts the wait so often at most.
+/// Most times that a series of gaps restarts the wait.
 const RESTARTS: u32 = 10;
-/// How soon to ask again while results stand unhandled.
+/// How soon to ask again while there are unhandled results.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// What is known, shared by the probe and the reconciler.
+/// Shared by the probe and the reconciler.
 #[derive(Debug)]
 pub(crate) struct LeaseGuard {
     wait: Duration,
@@ -40,9 +39,9 @@ pub(crate) struct LeaseGuard {
 struct State {
     bus: Watch,
     nodes: HashMap<NodeAddr, Node>,
-    /// Every result that stood on the stream at this moment was handled.
+    /// Every result that was on the stream at this time has been handled.
     handled: Option<Instant>,
-    /// A last result seen at a moment, not yet handled.
+    /// The last result on the stream when it was last seen; not handled yet.
     target: Option<Target>,
 }
 
@@ -57,34 +56,35 @@ struct Target {
 #[derive(Debug)]
 struct Node {
     watch: Watch,
-    /// What its clock said last, and when that was heard: each node has a clock of its own.
+    /// The last time read from its clock, and the local time of that answer: each node has its own clock.
     clock: Option<(Time, Instant)>,
 }
 
 impl Node {
-    /// Whether this moment of its own time had come at `here`, for certain.
+    /// Whether the node's clock had certainly reached `moment` at the local time `here`.
     fn had_come(&self, moment: Time, here: Instant) -> bool {
         let Some((time, heard)) = self.clock else { return false };
-        // It was heard no sooner than it was said, so the moment comes no later than this.
+        // The answer arrived after the node read its clock, so the node reaches the moment no later than this.
         let comes = heard.checked_add(moment.remaining(time));
         comes.is_some_and(|comes| comes <= here + time.since(moment))
     }
 }
 
-/// Since when somebody answers without a gap.
+/// Since when a server answers without a gap.
 #[derive(Clone, Copy, Debug)]
 struct Watch {
-    /// The wait runs from here.
+    /// Start of the wait.
     disturbed_at: Instant,
     last_probe: Instant,
     away: bool,
-    /// The last gap ended here, or goes on, and there were so many with less than a wait between them.
+    /// `last_gap`: when the last gap ended, or now while it lasts. `gaps`: number of gaps with less than a wait between
+    /// them.
     last_gap: Instant,
     gaps: u32,
 }
 
 impl Watch {
-    /// Seen for the first time: that counts as a gap.
+    /// The first sight of a server counts as a gap.
     fn new(now: Instant) -> Watch {
         Watch { disturbed_at: now, last_probe: now, away: false, last_gap: now, gaps: 1 }
     }
@@ -102,7 +102,7 @@ impl Watch {
         (self.away, self.last_probe) = (true, now);
     }
 
-    /// There is a gap, another one or still the same.
+    /// Records a gap: another one, or the same one that continues.
     fn disturb(&mut self, another: bool, wait: Duration, now: Instant) {
         if now.saturating_duration_since(self.last_gap) > wait {
             self.gaps = 0;
@@ -114,22 +114,22 @@ impl Watch {
         }
     }
 
-    /// How much of the wait is left; all of it while nobody answers.
+    /// The rest of the wait; all of it while the server does not answer.
     fn remaining(&self, wait: Duration, now: Instant) -> Duration {
-        // A probe that has not come back yet may be the beginning of a gap.
+        // A probe without an answer yet may be the start of a gap.
         let overdue = now.saturating_duration_since(self.last_probe) > GAP;
         if self.away || overdue { wait } else { (self.disturbed_at + wait).saturating_duration_since(now) }
     }
 }
 
 impl LeaseGuard {
-    /// A replica that has just started: its start counts as a gap.
+    /// The guard of a replica that has just started: the start counts as a gap.
     pub(crate) fn new(wait: Duration, now: Instant) -> LeaseGuard {
         let state = State { bus: Watch::new(now), nodes: HashMap::new(), handled: None, target: None };
         LeaseGuard { wait, state: Mutex::new(state) }
     }
 
-    /// What NATS did when it was probed.
+    /// Records a probe of NATS.
     pub(crate) fn bus(&self, answered: bool, now: Instant) {
         let mut state = self.state();
         let before = state.bus.disturbed_at;
@@ -143,10 +143,11 @@ impl LeaseGuard {
         }
     }
 
-    /// What the nodes that have slots said: their own times, and when each was heard; or nothing.
+    /// Records a probe of the nodes that have hash slots: each node's own time and the local time of the answer; none
+    /// if it did not answer.
     pub(crate) fn nodes(&self, said: &[(NodeAddr, Option<(Time, Instant)>)], now: Instant) {
         let mut state = self.state();
-        // One that has no slots any more is new if it ever gets some again.
+        // A node that loses its hash slots is forgotten; if it gets some again it counts as new.
         state.nodes.retain(|known, _| said.iter().any(|(addr, _)| addr == known));
         for (addr, clock) in said {
             let fresh = || Node { watch: Watch::new(now), clock: None };
@@ -170,20 +171,20 @@ impl LeaseGuard {
         node.and_then(|addr| state.nodes.get(addr)).is_some_and(|node| node.watch.away)
     }
 
-    /// Whether any Redis node answers: what fails then fails for want of another one.
+    /// Whether any Redis node answers. If so, work that fails does so because of another node.
     pub(crate) fn some_node_answers(&self) -> bool {
         self.state().nodes.values().any(|node| !node.watch.away)
     }
 
-    /// How long until the wait after the last gap is over for a job on this node; zero if it is.
+    /// The rest of the wait after the last gap, for a job on this node.
     pub(crate) fn disturbed_for(&self, node: Option<&NodeAddr>, now: Instant) -> Duration {
         self.state().remaining(node, self.wait, now)
     }
 
-    /// What the bus says about results, asked at `seen`.
+    /// Records the state of the results on the bus, as asked at `seen`.
     pub(crate) fn results(&self, mark: &ResultsMark, seen: Instant) {
         let mut state = self.state();
-        // A stream that was made anew has forgotten the message that was waited for.
+        // A stream that was created anew does not have the target message.
         state.target = state.target.take().filter(|target| target.stream_created == mark.stream_created);
         if mark.idle || mark.ack_floor >= mark.last_result_seq {
             state.handled = state.handled.max(Some(seen));
@@ -203,9 +204,9 @@ impl LeaseGuard {
         }
     }
 
-    /// For a lease of at most `span` that ran out at `lease_end`, of a job on this node: none if silence
-    /// is proven, otherwise when to ask again. A worker that lives speaks within one lease after a gap,
-    /// so a short lease needs no longer wait than its own length.
+    /// For a lease of at most `span` that expired at `lease_end`, of a job on this node: none if the worker's silence
+    /// is proven, otherwise when to ask again. A live worker sends something within one lease after a gap, so a short
+    /// lease needs no longer wait than its own length.
     pub(crate) fn unproven_until(
         &self,
         node: Option<&NodeAddr>,
@@ -220,7 +221,7 @@ impl LeaseGuard {
             return Some(time + disturbed);
         }
         let node = node.and_then(|addr| state.nodes.get(addr));
-        // While its node was away, results of its jobs were put back behind others.
+        // While the node was down, results of its jobs were published again behind others.
         let proves = |(node, here): (&Node, Instant)| node.had_come(lease_end, here) && node.watch.disturbed_at <= here;
         if node.zip(state.handled).is_some_and(proves) { None } else { Some(time + ASK_AGAIN) }
     }
@@ -231,7 +232,7 @@ impl LeaseGuard {
 }
 
 impl State {
-    /// The longer of what is left for NATS and for the node; all of it if nobody knows the node.
+    /// The longer rest of the wait, of NATS and of the node; all of it if the node is unknown.
     fn remaining(&self, node: Option<&NodeAddr>, wait: Duration, now: Instant) -> Duration {
         let node = node.and_then(|addr| self.nodes.get(addr));
         let for_node = node.map_or(wait, |node| node.watch.remaining(wait, now));
@@ -256,7 +257,7 @@ mod tests {
         NodeAddr::new(name, 6379)
     }
 
-    /// A guard that is asked about jobs of the node `a`.
+    /// A guard with a start time; `left` asks about jobs of the node `a`.
     struct Asked {
         lease_guard: LeaseGuard,
         start: Instant,
@@ -268,7 +269,7 @@ mod tests {
             Asked { lease_guard: LeaseGuard::new(wait, start), start }
         }
 
-        /// NATS and these nodes answer at a second, in step with Redis.
+        /// NATS and these nodes answer at this second, in step with Redis.
         fn probed(&self, second: u32, nodes: &[&str]) {
             let now = self.start + S * second;
             self.lease_guard.bus(true, now);
@@ -276,7 +277,7 @@ mod tests {
             self.lease_guard.nodes(&said, now);
         }
 
-        /// The same, where the clocks of both nodes are ahead of that by so much.
+        /// The same, with the clocks of both nodes ahead by this much.
         fn probed_ahead(&self, second: u32, ahead: [Duration; 2]) {
             let now = self.start + S * second;
             self.lease_guard.bus(true, now);
@@ -292,14 +293,14 @@ mod tests {
             self.lease_guard.results(mark, self.start + S * second);
         }
 
-        /// How many milliseconds until a lease of this span that ended at `end` is asked about again.
+        /// Milliseconds until a lease of this span that ended at `end` is judged again.
         fn left(&self, end: u32, span: Duration, second: u32) -> Option<u128> {
             let (now, here) = (T0 + S * second, self.start + S * second);
             let until = self.lease_guard.unproven_until(Some(&node("a")), T0 + S * end, span, now, here)?;
             Some(until.remaining(now).as_millis())
         }
 
-        /// Whether the silence of a lease on this node is proven that ended at this moment of its time.
+        /// Whether silence is proven for a lease on this node that ended at `end`, by the node's clock.
         fn proven(&self, name: &str, end: Time, second: u32) -> bool {
             let here = self.start + S * second;
             self.lease_guard.unproven_until(Some(&node(name)), end, WAIT, T0 + S * second, here).is_none()
@@ -363,7 +364,7 @@ mod tests {
         let asked = Asked::new(WAIT);
         asked.watched(0..=40);
         for second in 41..=60 {
-            // The probe is over when the last node was waited for long enough.
+            // The probe ends when the last node has timed out.
             let heard = asked.start + S * second;
             let now = heard + 2 * S;
             let over = if (43..=55).contains(&second) { now } else { heard };
@@ -421,7 +422,7 @@ mod tests {
         assert_eq!(asked.disturbed("b", 59), WAIT, "it is away");
         asked.probed(60, &["a", "b"]);
         assert!(asked.disturbed("b", 60).is_zero(), "it has been heard of long enough");
-        // A wait that passes undisturbed makes good for all that.
+        // One wait without a gap resets the count.
         asked.watched(61..=95);
         asked.probed(96, &["a"]);
         asked.probed(97, &["a", "b"]);

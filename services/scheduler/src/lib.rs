@@ -1,13 +1,12 @@
 //! The scheduler: decides, dispatches, starts, settles, reconciles.
 //!
-//! Knows: what becomes of a job between its submit and its end, and in which order both stores
-//! are written for it. Promises: every step may be repeated and may stop between any two writes;
-//! what one replica leaves undone another finishes, by the message that comes again or by the
-//! job's home. Holds no state that a restart would miss. Leaves to others: accepting jobs
-//! (gateway), running them (workers), the rules themselves (`domain`).
+//! Knows: the steps of a job between its submit and its end, and the order of their writes to both stores. Promises:
+//! every step may be repeated and may stop between any two writes; another replica finishes what one leaves undone,
+//! because the message is redelivered or the job's home becomes due. Holds no state that a restart would miss. Leaves
+//! to others: accepting jobs (gateway), running them (workers), the rules themselves (`domain`).
 //!
-//! A way in for readers: [`run`] wires it; `dispatch` → `start` → `settle` is a job's plain way;
-//! `loops/reconciler` is what happens when that way is broken.
+//! To read the code: [`run`] starts everything; `dispatch` → `start` → `settle` is the normal way of a job;
+//! `loops/reconciler` repairs what went wrong on it.
 
 mod backlog;
 mod cancels;
@@ -83,9 +82,9 @@ pub const SETTINGS: &[Declaration] = &with_loops::<{ settings::OWN.len() + LOOPS
 /// The service's name.
 pub const SERVICE: &str = "muster-scheduler";
 
-/// How long those who take work may take to stop taking it.
+/// How long the tasks that take work may take to stop.
 const STOP_TAKING: Duration = Duration::from_secs(4);
-/// How long what was taken may take to be done.
+/// How long the work in flight may take to finish.
 const STOP_DOING: Duration = Duration::from_secs(6);
 
 /// Runs a scheduler until it is asked to stop.
@@ -128,7 +127,7 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those who pull work from the streams.
+/// Starts the consumers, which pull work from the streams.
 fn consume(chassis: &Chassis, taking: &Tasks, context: &Arc<Context>) {
     let names = [Dispatch::NAME, Settle::NAME, Cancels::NAME];
     let ready = Arc::new(Consumers::new(chassis.health.part("consumers"), &names));
@@ -150,7 +149,7 @@ fn pull<W: Work>(taking: &Tasks, context: &Arc<Context>, ready: &Arc<Consumers>)
     });
 }
 
-/// Those who answer workers: as one of all schedulers, and by this replica's own name.
+/// Starts the tasks that answer workers: as one of all schedulers, and under this replica's own name.
 fn answer(taking: &Tasks, context: &Arc<Context>) {
     for address in [Address::Group, Address::Own] {
         let (starts, stop) = (context.clone(), taking.stopping());
@@ -171,7 +170,7 @@ fn answer(taking: &Tasks, context: &Arc<Context>) {
     }
 }
 
-/// Judges whether this replica is fit to take work.
+/// Starts the task that judges whether this replica may take work.
 fn judge_fitness(
     chassis: &Chassis,
     taking: &Tasks,
@@ -185,7 +184,7 @@ fn judge_fitness(
     });
 }
 
-/// Those who follow settings that change at run time.
+/// Starts the tasks that follow run-time settings.
 fn follow(member: &Member, taking: &Tasks, context: &Arc<Context>) {
     member.follow_settings(taking);
     let (told, stop) = (context.clone(), taking.stopping());
@@ -198,7 +197,7 @@ fn follow(member: &Member, taking: &Tasks, context: &Arc<Context>) {
     });
 }
 
-/// Those who watch: workers, routes, the stores; and who releases what waits.
+/// Starts the tasks that watch the workers, the routes and the stores, and the one that releases waiting jobs.
 fn watch(
     chassis: &Chassis,
     taking: &Tasks,
@@ -241,7 +240,7 @@ fn watch(
     });
 }
 
-/// Who asks those outside that have a say.
+/// Starts the task that asks deciders.
 fn consult(taking: &Tasks, context: &Arc<Context>, asked: questions::Asked) {
     // The receiver outlives a panic of the task that uses it.
     let asked = Arc::new(Mutex::new(asked));
@@ -255,7 +254,7 @@ fn consult(taking: &Tasks, context: &Arc<Context>, asked: questions::Asked) {
     });
 }
 
-/// Consumers, then what is in flight, then the leases.
+/// Stops the consumers first, then the work in flight, then gives up the leader locks.
 fn stages(member: &Member, taking: &Tasks, in_flight: &Tasks, context: &Arc<Context>) {
     member.drain_stage("consumers", taking, STOP_TAKING);
     let (in_flight, context) = (in_flight.clone(), context.clone());

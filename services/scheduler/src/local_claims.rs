@@ -1,11 +1,11 @@
-//! Jobs that this replica has put in line itself, and keeps: their entries are claimed from the first moment on, so
-//! that their release asks nobody and reads nothing.
+//! Jobs that this replica has enqueued and keeps in memory. Their entries are claimed from the start, so that their
+//! release needs no claim and no read.
 //!
-//! Knows: which entries of a route are this replica's to release, in their order, and their submits. Promises: so many
-//! bytes at most in all routes together, each submit on its own, so that no message stays for a part of it; nothing is
-//! handed out whose claim is about to lapse, because then anybody may release it. What is kept may be out of date,
-//! because people cancel: that harms nobody, because whoever starts an offer compares its version with the record's.
-//! Leaves to others: the claims themselves (`store`), and who is put in line so (`dispatch`).
+//! Knows: the entries of a route that this replica has claimed, in their order, and their submits. Promises: a limit on
+//! the bytes of all routes together; each submit is a copy, so that it does not keep a whole message in memory; no
+//! entry is handed out whose claim is about to expire, because then any replica may release it. A kept submit may be
+//! out of date, for instance after a cancel. That does no harm, because a start compares the offer's version with the
+//! record's. Leaves to others: the claims themselves (`store`), and the choice of jobs (`dispatch`).
 
 use std::{
     collections::VecDeque,
@@ -21,19 +21,19 @@ use muster_domain::Time;
 use muster_store::QueueEntry;
 use muster_wire::{encoded_len, v1::Submit};
 
-/// Most bytes of submits, and so much for the rest of each.
+/// Most bytes of all kept submits; each counts with this much for the rest of its entry.
 const MOST_BYTES: usize = 32 * 1024 * 1024;
 const EACH: usize = 512;
-/// A claim that ends within this is left to lapse: an offer and a removal have to fit before its end.
+/// A claim that ends within this time is left to expire: an offer and a removal must fit before its end.
 const MARGIN: Duration = Duration::from_millis(500);
-/// What others put in line is looked for this often while there is enough of our own to release.
+/// How often to look for unclaimed entries while there are enough local claims to release.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The room that a replica has for what it keeps.
+/// The memory that a replica has for kept submits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory(Arc<AtomicUsize>);
 
-/// A part of it; given back when dropped.
+/// A reserved part of the memory; given back when dropped.
 #[derive(Debug)]
 struct Part {
     of: Memory,
@@ -63,21 +63,21 @@ impl Memory {
     }
 }
 
-/// The same, without the message that it is a part of: its bytes are slices of that.
+/// Copies the bytes, which are slices of the whole message.
 fn on_its_own(submit: Submit) -> Submit {
     let own = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
     let (job_id, payload, body_hash) = (own(&submit.job_id), own(&submit.payload), own(&submit.body_hash));
     Submit { job_id, payload, body_hash, ..submit }
 }
 
-/// What is kept of one route.
+/// The local claims of one route.
 #[derive(Debug, Default)]
 pub(crate) struct LocalClaims(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     held: VecDeque<Held>,
-    /// When nothing was found in line that anybody could claim.
+    /// When the last look found no unclaimed entry.
     looked: Option<Instant>,
 }
 
@@ -89,13 +89,13 @@ struct Held {
 }
 
 impl LocalClaims {
-    /// Keeps an entry whose claim ends then.
+    /// Keeps an entry whose claim ends at `claimed_until`.
     pub(crate) fn keep(&self, entry: QueueEntry, copy: Copied, claimed_until: Instant) {
         let until = claimed_until.checked_sub(MARGIN).unwrap_or(claimed_until);
         self.inner().held.push_back(Held { entry, copy, until });
     }
 
-    /// Hands out the oldest, at most so many.
+    /// Hands out the oldest entries, at most `most`.
     pub(crate) fn take(&self, most: usize, now: Instant) -> Vec<(QueueEntry, Submit)> {
         let mut inner = self.inner();
         let mut taken = Vec::with_capacity(most.min(inner.held.len()));
@@ -109,39 +109,39 @@ impl LocalClaims {
         taken
     }
 
-    /// Since when the first of them waits.
+    /// Since when the oldest entry waits.
     pub(crate) fn first(&self, now: Instant) -> Option<Time> {
         let mut inner = self.inner();
         inner.forget(now);
         inner.held.front().map(|held| held.entry.since)
     }
 
-    /// Forgets those whose claims lapse.
+    /// Forgets the oldest entries while their claims are about to expire.
     pub(crate) fn forget(&self, now: Instant) {
         self.inner().forget(now);
     }
 
-    /// Everything, because this replica stops. What lapses may be another's by now.
+    /// Hands out everything, because this replica stops. Entries with an expired claim may belong to another replica,
+    /// so they are left out.
     pub(crate) fn give_up(&self, now: Instant) -> Vec<QueueEntry> {
         self.take(usize::MAX, now).into_iter().map(|(entry, _)| entry).collect()
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.inner().held.len()
     }
 
-    /// Nothing was found in line that anybody could claim.
+    /// Notes that a look found no unclaimed entry.
     pub(crate) fn found_nothing(&self, now: Instant) {
         self.inner().looked = Some(now);
     }
 
-    /// Something was put in line for anybody.
+    /// Notes that an entry was enqueued without a claim.
     pub(crate) fn look_again(&self) {
         self.inner().looked = None;
     }
 
-    /// Whether somebody should look again for what anybody can claim. Where little is started nobody waits for that.
+    /// Whether to look again for unclaimed entries.
     pub(crate) fn should_look(&self, now: Instant) -> bool {
         self.inner().looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK)
     }

@@ -15,7 +15,6 @@ use muster_store::Store;
 
 use crate::context::Context;
 
-/// All of them, one row each.
 const ROWS: [Row<Arc<Context>>; 7] = [
     Row::of::<reconciler::Reconciler>(),
     Row::of::<streams::Streams>(),
@@ -26,17 +25,17 @@ const ROWS: [Row<Arc<Context>>; 7] = [
     Row::of::<ConfigWatch>(),
 ];
 
-/// The same, for settings and docs.
+/// The loops, for settings and docs.
 pub const LOOPS: &[Declared] = &declared(&ROWS);
 
-/// Registers and starts all of them.
+/// Registers and starts all loops.
 pub(crate) fn start(member: &Member, context: &Arc<Context>) {
     let wakers = [scrub::Scrub::NAME, reread::Reread::NAME].map(|name| member.chassis.loops.waker(name));
     watch_topology(&member.chassis.tasks, context.store(), wakers);
     member.start_loops(&ROWS, context);
 }
 
-/// Wakes those who mend what a failover may have lost, whenever slots have changed hands.
+/// Wakes the loops that repair what a failover may have lost, whenever hash slots have moved to another node.
 fn watch_topology(tasks: &Tasks, store: &Store, wakers: [Waker; 2]) {
     let (store, stop) = (store.clone(), tasks.stopping());
     tasks.supervise("topology", move || {

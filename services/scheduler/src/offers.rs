@@ -1,19 +1,19 @@
-//! Offers: what a worker gets to see of a job, made from the submit that came with it.
+//! Offers: the part of a job that workers see, made from its submit.
 //!
-//! Promises: an offer carries the version under which it may be started, and the moment it was made.
-//! Leaves to others: offers from records, and publishing (`flow`).
+//! Promises: an offer has the version under which it may be started, and the time it was made. Leaves to others: offers
+//! from records, and publishing (`flow`).
 
 use muster_domain::{Head, Line, Time, job::USUAL_ATTEMPTS};
 use muster_wire::v1::{Offer, Submit};
 
-/// From the submit that a dispatch was decided on, as the record has it since.
+/// The offer for a dispatched job, from its submit and the head after the dispatch.
 pub(crate) fn from_submit(submit: Submit, head: &Head, line: &Line) -> Offer {
     let deadline = head.deadline.map_or(0, |d| d.0);
     let max_attempts = head.max_attempts.into();
     Offer { version: head.version, max_attempts, deadline, ..as_it_is(submit, head.since, line) }
 }
 
-/// From the submit of a job that stays `pending` until it is started. `now` is Redis time, as far as known.
+/// The offer for a job that stays `pending` until it is started. `now` is Redis time, as this replica estimates it.
 pub(crate) fn as_it_is(submit: Submit, now: Time, line: &Line) -> Offer {
     let spec = submit.spec.unwrap_or_default();
     Offer {

@@ -1,7 +1,7 @@
-//! Asks both stores, again and again, whether they are there, and tells silence and readiness.
+//! Probes both stores every second, and reports the answers to the lease guard and to readiness.
 //!
-//! Promises: what one of them says is heard at its own time, however long the others take; a probe ends
-//! soon enough that nobody who answers seems late by it. Leaves to others: what follows from it (`silence`).
+//! Promises: each node's answer counts with the time it arrived, however long the other nodes take; a probe ends so
+//! soon that no answering node seems late because of it. Leaves to others: the conclusions (`lease_guard`).
 
 use std::time::{Duration, Instant};
 
@@ -18,15 +18,16 @@ use crate::context::Context;
 
 /// How often the stores are probed.
 const PROBE: Duration = Duration::from_secs(1);
-/// A node that does not say its time within this is away: the others are not kept waiting for it.
+/// A node that does not answer within this time counts as down: the probe does not wait longer for it.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Probes both stores until stopped, on every replica, leader or not, and tells readiness.
+/// Probes both stores until stopped, on every replica, leader or not.
 pub(crate) async fn run(context: &Context, redis: &Part, nats: &Part, stop: &CancellationToken) {
     let mut clock = tokio::time::interval(PROBE);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let consumers = [subjects::submit(), subjects::result(), subjects::cancel()].map(ConsumerSpec::scheduler);
-    // All are asked about at first and while one of them is away; otherwise they take turns, which says as much.
+    // Ask about all consumers at first and while one of them has a fault; otherwise about one in turn, which shows as
+    // much.
     let (mut turns, mut faults) = (0_usize.., consumers.each_ref().map(|_| None::<BusError>));
     loop {
         tokio::select! {
@@ -56,7 +57,7 @@ pub(crate) async fn run(context: &Context, redis: &Part, nats: &Part, stop: &Can
         tell(redis, times.as_ref().map_or_else(|fault| Some(fault.clone()), silent).or(format.err()).as_ref());
         let now = Instant::now();
         context.lease_guard.bus(away.is_none(), now);
-        // With no node known at all, whoever is asked about is overdue before long.
+        // Without any known node, the lease guard soon treats all nodes as overdue.
         if let Ok(times) = times {
             let said: Vec<_> = times.into_iter().map(|(addr, said)| (addr, said.ok())).collect();
             context.lease_guard.nodes(&said, now);

@@ -1,11 +1,11 @@
 //! Judges every half second whether this replica is fit to take work.
 //!
-//! Knows: how long Redis and NATS take to answer here, and what the other schedulers say of theirs. Promises: a
-//! replica that Redis does not answer, or that is much worse off than another one, takes no work within about a
-//! second (`intake`, `serve` and `backlog` ask `Fitness`), leaves its leaderships to others, says so in `/readyz`
-//! and the log, and comes back by itself; if all replicas are equally badly off, all go on. A replica that NATS does
-//! not answer cannot know how others are: it leaves its leaderships once, and takes them again if no other does.
-//! Leaves to others: what happens to the work.
+//! Knows: how long Redis and NATS take to answer this replica, and what the other schedulers report of theirs.
+//! Promises: a replica that gets no answer from Redis, or much slower answers than another one, takes no work within
+//! about a second (`intake`, `serve` and `backlog` ask `Fitness`), gives up its leader locks, reports this in `/readyz`
+//! and the log, and recovers by itself. If all replicas are equally slow, all continue. A replica that gets no answer
+//! from NATS cannot know the state of the others: it gives up its leader locks once, and takes them again if no other
+//! replica does. Leaves to others: what happens to the work.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,27 +27,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{backlog, context::Context, fitness::Unfit};
 
-/// How often a replica measures itself and tells the others.
+/// How often a replica measures itself and reports to the others.
 const EVERY: Duration = Duration::from_millis(500);
-/// A Redis node that does not answer within this is silent.
+/// A Redis node that does not answer within this time is silent.
 const ANSWER: Duration = Duration::from_millis(400);
-/// NATS is silent when a pulse is not heard for so long.
+/// NATS is silent if this replica does not receive its own pulse for this long.
 const ECHO: Duration = Duration::from_millis(1_500);
-/// Answers that take less than this are never slow, and those that take this many times another's are.
+/// Answers faster than `SLOW` are never slow. Slower ones are slow if they take `TIMES` as long as another scheduler's.
 const SLOW: Duration = Duration::from_millis(150);
 const TIMES: u32 = 4;
 /// Measurements whose median counts.
 const MEASURED: usize = 3;
-/// Judgements in a row that change the verdict.
+/// Equal judgements in a row that change the verdict.
 const IN_A_ROW: u32 = 2;
-/// Another scheduler's pulse counts for so long.
+/// How long another scheduler's pulse counts.
 const FRESH: Duration = Duration::from_millis(1_800);
-/// How long an unfit replica leaves its leaderships to others, each time it is judged.
+/// How long an unfit replica takes no leader lock, counted from each judgement.
 const ASIDE: Duration = Duration::from_secs(5);
-/// How often a replica that NATS does not answer lets go of its leaderships.
+/// How often a replica without answers from NATS gives up its leader locks.
 const LET_GO: Duration = Duration::from_secs(30);
 
-/// How well a scheduler reaches its stores. None: no answer.
+/// How fast the stores answer a scheduler. None: no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reach {
     redis: Option<Duration>,
@@ -55,7 +55,7 @@ struct Reach {
     nats: Option<Duration>,
 }
 
-/// What is wrong here, compared with the fit schedulers that were heard lately.
+/// Judges this replica against the fit schedulers that were heard lately.
 fn judge(own: Reach, others: &[Reach]) -> Option<Unfit> {
     let Some(redis) = own.redis else { return Some(Unfit::RedisSilent) };
     let worse = |own: Duration, other: Option<Duration>| own > SLOW && other.is_some_and(|o| own > o * TIMES);
@@ -87,15 +87,15 @@ impl Samples {
     }
 }
 
-/// What this replica has measured, and heard of others.
+/// The measurements of this replica, and the reports of others.
 #[derive(Debug, Default)]
 struct Measured {
     redis: Samples,
     nats: Samples,
     silent_nodes: u32,
-    /// Probes in a row that no node answered.
+    /// Probes in a row without an answer of any node.
     unanswered: u32,
-    /// Pulses that were sent and not heard, the oldest first.
+    /// Pulses that this replica has sent and not received, the oldest first.
     unheard: VecDeque<(u64, Instant)>,
     number: u64,
     others: HashMap<String, (Reach, Instant)>,
@@ -116,7 +116,7 @@ impl Measured {
 
     fn reach(&self, now: Instant) -> Reach {
         let silent = self.unheard.front().is_some_and(|(_, sent)| now.duration_since(*sent) > ECHO);
-        // What was not measured yet is neither slow nor silent.
+        // A store that was not measured yet is neither slow nor silent.
         Reach {
             redis: (self.unanswered < IN_A_ROW).then(|| self.redis.median().unwrap_or_default()),
             silent_nodes: self.silent_nodes,
@@ -124,7 +124,7 @@ impl Measured {
         }
     }
 
-    /// A pulse was heard: this replica's own, or another's.
+    /// Records a pulse: this replica's own, or another's.
     fn heard(&mut self, by: &str, own: &str, pulse: &Pulse, now: Instant) {
         if by == own {
             if let Some((_, sent)) = self.unheard.iter().find(|(number, _)| *number == pulse.number) {
@@ -147,7 +147,7 @@ impl Measured {
     }
 }
 
-/// What one round of questions to all Redis primaries found.
+/// The result of one probe of all Redis primaries.
 struct Probe {
     took: Duration,
     answered: u32,
@@ -170,7 +170,7 @@ async fn probe(store: Store) -> Probe {
 /// This replica's leader locks.
 pub(crate) type Locks = [(LeaderLock, Arc<LeaseKeeper>)];
 
-/// Measures, tells and judges until stopped.
+/// Measures, reports and judges until stopped.
 pub(crate) async fn watch(
     context: &Arc<Context>,
     locks: &Locks,
@@ -183,7 +183,7 @@ pub(crate) async fn watch(
     let (mut measured, mut verdict) = (Measured::default(), Verdict::default());
     let mut probing: Option<BoxFuture<'static, Probe>> = None;
     let mut let_go: Option<Instant> = None;
-    // Shown from the start, so that a first time can be seen as a change.
+    // Counters start at 0, so that the first increase is visible.
     for reason in [Unfit::RedisSilent, Unfit::NodeSilent, Unfit::RedisSlow, Unfit::NatsSlow] {
         count(Counter::StoodDown, &[("reason", reason.label())], 0);
     }
@@ -213,7 +213,8 @@ pub(crate) async fn watch(
                     }
                 }
                 let unfit = verdict.now.is_some();
-                // Where Redis is silent to this replica, it may be to all: then leases run out or are renewed in time.
+                // If Redis does not answer this replica, it may answer none: then the locks expire or are renewed in
+                // time.
                 let worse_off = verdict.now.is_some_and(|unfit| unfit != Unfit::RedisSilent);
                 let deaf = reach.nats.is_none() && let_go.is_none_or(|at| now.duration_since(at) > LET_GO);
                 if deaf || worse_off {
@@ -229,7 +230,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// Tells the other schedulers how well the stores are reached here.
+/// Reports to the other schedulers how fast the stores answer here.
 async fn send(context: &Context, measured: &mut Measured, reach: Reach, fit: bool) {
     let micros = |span: Option<Duration>| span.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(u64::MAX).max(1));
     measured.number += 1;
@@ -242,11 +243,11 @@ async fn send(context: &Context, measured: &mut Measured, reach: Reach, fit: boo
     };
     measured.unheard.push_back((measured.number, Instant::now()));
     measured.unheard.truncate(64);
-    // A pulse that cannot be sent is not heard either, which says the same.
+    // If the pulse cannot be sent, this replica does not receive it, which has the same meaning.
     let _ = context.bus().broadcast(&subjects::pulse(), Body::Pulse(pulse)).await;
 }
 
-/// Leaves every leadership to the others.
+/// Gives up every leader lock for some time, and wakes the loops on the other replicas.
 async fn stand_aside(context: &Context, locks: &Locks) {
     let until = Instant::now() + ASIDE;
     for (lock, keeper) in locks {
@@ -269,7 +270,7 @@ fn show(verdict: Option<Unfit>, part: &Part) {
     }
 }
 
-/// The verdict, and how often in a row another one was found.
+/// The verdict, and how many judgements in a row differ from it.
 #[derive(Debug, Default)]
 struct Verdict {
     now: Option<Unfit>,
@@ -284,7 +285,7 @@ impl Verdict {
             return None;
         }
         self.other += 1;
-        // LeaseGuard was measured several times already, and its end needs no second proof.
+        // Silence of Redis is measured by several probes already, and its end needs no second judgement.
         let silence = matches!(found.or(self.now), Some(Unfit::RedisSilent));
         if !silence && self.other < IN_A_ROW {
             return None;

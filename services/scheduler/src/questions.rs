@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::counsel::Counsel;
 
-/// Questions that may wait for their turn; more come again with their delivery.
+/// Most questions that may wait for their turn; the deliveries of further ones come again.
 const WAITING: usize = 4_096;
 
 /// Questions for the task that asks them.
@@ -35,12 +35,12 @@ pub(crate) struct Rest {
     pub(crate) items: Vec<Submit>,
     /// The index of each in the whole batch.
     pub(crate) places: Vec<usize>,
-    /// Indexes of jobs whose question found no room: they must come again.
+    /// Indexes of jobs whose question found no room; they must be delivered again.
     pub(crate) failed: Vec<usize>,
 }
 
 impl Questions {
-    /// No open questions. `replica` is the holder that operators see in the locks.
+    /// Begins without open questions. `replica` is the holder that operators see in the locks.
     pub(crate) fn new(counsel: Box<dyn Counsel>, replica: &str) -> (Questions, Asked) {
         let (asks, asked) = mpsc::channel(WAITING);
         (Questions { counsel, replica: replica.to_owned(), open: Mutex::default(), asks }, asked)
@@ -50,7 +50,7 @@ impl Questions {
     pub(crate) fn take_out(&self, items: Vec<Submit>, now: Time) -> Rest {
         let mut rest = Rest { items: Vec::new(), places: Vec::new(), failed: Vec::new() };
         for (place, submit) in items.into_iter().enumerate() {
-            // A job with a run_at ahead is asked about when that moment has come.
+            // A job with a future `run_at` is asked about when that time has come.
             let ahead = Time(submit.run_at).some().is_some_and(|at| !at.reached(now));
             match job_id(&submit.job_id) {
                 Ok(id) if !ahead && self.counsel.concerns(&submit) => {
@@ -67,22 +67,20 @@ impl Questions {
         rest
     }
 
-    /// Whom to ask.
     pub(crate) fn counsel(&self) -> &dyn Counsel {
         &*self.counsel
     }
 
-    /// The name of this replica.
     pub(crate) fn replica(&self) -> &str {
         &self.replica
     }
 
-    /// The question about this job is answered or given up.
+    /// Marks the question about this job as answered or given up.
     pub(crate) fn close(&self, id: JobId) {
         self.open().remove(&id);
     }
 
-    /// False if too many questions wait already.
+    /// Returns false if too many questions wait already.
     fn hand_over(&self, id: JobId, submit: Submit) -> bool {
         // The reconciler may publish a submit again while its question is still open.
         if !self.open().insert(id) {

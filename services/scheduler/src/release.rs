@@ -16,26 +16,26 @@ use crate::{
     route_state::{PerRoute, RouteState},
 };
 
-/// What becomes of claimed entries.
+/// What to do with the claimed entries of a round.
 #[derive(Default)]
 pub(crate) struct Sorted {
     pub(crate) offers: Vec<Offer>,
     pub(crate) offered: Vec<Ready>,
-    /// Some may stand on the stream already: the same message id would swallow them.
+    /// Some offers may be on the stream already; under the same message id the stream would drop them.
     pub(crate) again: bool,
-    /// Of jobs that are somewhere else by now.
+    /// Entries of jobs that are no longer in the backlog.
     pub(crate) over: Vec<QueueEntry>,
-    /// Of these, how far ahead the homes of those must be brought that live: whoever released them may
-    /// have died between offer and home, and a queued job's home is far away.
+    /// Homes to forward, of those jobs in `over` that have not ended: the replica that released them may have died
+    /// between offer and forward, and a queued job's home is far ahead.
     pub(crate) nearer: Vec<(JobId, Duration)>,
-    /// Of jobs that are queued under another version than their entry's.
+    /// Entries of jobs that are queued under another version.
     pub(crate) renewed: Vec<Renewed>,
     /// Places in the window that stay empty.
     pub(crate) unused: u64,
 }
 
-/// An entry that another is to stand for: whoever gave the job its version may have died before that was
-/// written. Its home is no later than any queued job's, and stays.
+/// An entry to be replaced: the process that gave the job its new version may have died before it wrote the new entry.
+/// The home stays, because it is no later than that of any queued job.
 pub(crate) struct Renewed {
     pub(crate) old: QueueEntry,
     pub(crate) new: QueueEntry,
@@ -44,18 +44,18 @@ pub(crate) struct Renewed {
 /// A job that is about to be offered.
 pub(crate) struct Ready {
     pub(crate) entry: QueueEntry,
-    /// How far ahead its home must be brought; none where it is near enough.
+    /// How far to forward its home; none if the home is near enough.
     pub(crate) look: Option<Duration>,
-    /// None where nothing was said in its record.
+    /// None if the release writes no transition to the record.
     pub(crate) event: Option<JobEvent>,
 }
 
-/// Publish, forward, remove: in this order.
+/// Publishes, forwards and removes, in this order.
 pub(crate) async fn publish(context: &Context, route: &Arc<RouteState>, sorted: Sorted) {
     let Sorted { offers, mut offered, over, nearer: mut homes, renewed, again, .. } = sorted;
     let how = Offering { most: route.window().per_message(), again };
     route_registry::note(context.store(), route_registry::due(std::iter::once(route))).await;
-    // Before anybody can start them, so that watchers hear of both in this order.
+    // Publish the events before a worker can start the jobs, so that watchers see both in this order.
     events::tell(context.bus(), offered.iter_mut().filter_map(|ready| ready.event.take()).collect()).await;
     let published = if offers.is_empty() { Vec::new() } else { context.flow.offer(offers, how).await };
     muster_flow::failpoint!("release.after_offer");
@@ -78,8 +78,8 @@ pub(crate) async fn publish(context: &Context, route: &Arc<RouteState>, sorted: 
     }
 }
 
-/// Puts jobs into the backlog under the versions that they have by now. Returns the entries that may go: none if
-/// that failed, for they are all that leads to those jobs.
+/// Enqueues jobs under their current versions. Returns the old entries, which may be removed; none if that failed,
+/// because they are then the only way to those jobs.
 async fn renew(context: &Context, route: &Arc<RouteState>, renewed: Vec<Renewed>) -> Vec<QueueEntry> {
     let (old, new): (Vec<_>, Vec<_>) = renewed.into_iter().map(|Renewed { old, new }| (old, new)).unzip();
     if new.is_empty() || context.store().enqueue(&new).await.is_err() {

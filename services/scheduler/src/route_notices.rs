@@ -1,12 +1,11 @@
-//! Tells workers of the lines that only some of them may pull from.
+//! Announces lines to workers, where only some workers may pull from them.
 //!
-//! Every worker of a topic pulls its tenant's plain line by itself. A line whose jobs require something
-//! is pulled only by those who provide it, a line of another tenant's shared topic only by those who take
-//! the jobs of all tenants, and they learn of it from here: from the scheduler that has
-//! offers for it, at once and then every second while there are any, and with each of their
-//! heartbeats. A notice that is lost is healed by the next; a worker that hears no more of a line
-//! stops pulling from it. Any scheduler may tell, and telling twice is harmless. Leaves to others:
-//! who provides what (`fleet`), what a line has to do (`routes`).
+//! Every worker of a topic pulls its tenant's plain line by itself. A line whose jobs have requirements is pulled only
+//! by workers that provide them, and a line of another tenant's shared topic only by workers for all tenants. The
+//! scheduler that has offers for such a line announces it to these workers: at once, then every second while there are
+//! offers, and with each of their heartbeats. The next notice makes up for a lost one; a worker that gets no more
+//! notices of a line stops pulling from it. Any scheduler may announce, and a second notice does no harm. Leaves to
+//! others: which worker provides what (`fleet`), the work of a line (`route_state`).
 
 use std::time::Instant;
 
@@ -24,7 +23,7 @@ use crate::{
     route_state::{PerRoute, RouteState},
 };
 
-/// Tells all who may run this route's jobs that there are some, unless they have just heard.
+/// Announces this route to all workers that may run its jobs, unless it has just been announced or is idle.
 pub(crate) async fn tell(bus: &Bus, fleet: &Fleet, route: &RouteState) {
     if !(route.is_pooled() || route.is_shared()) || route.window().is_idle() || !route.to_be_told(Instant::now()) {
         return;
@@ -33,7 +32,7 @@ pub(crate) async fn tell(bus: &Bus, fleet: &Fleet, route: &RouteState) {
     join_all(takers.iter().map(|worker| notice(bus, worker, vec![pool(route)]))).await;
 }
 
-/// Counts offers of these routes that now stand on the stream, in messages of up to so many, and notifies workers.
+/// Counts offers that are now on the stream, in messages of up to `most` offers, and announces their routes.
 pub(crate) async fn published(context: &Context, offers: &PerRoute, most: usize) {
     for (route, n) in offers.iter() {
         let messages = n.div_ceil(most as u64);
@@ -42,7 +41,7 @@ pub(crate) async fn published(context: &Context, offers: &PerRoute, most: usize)
     }
 }
 
-/// Tells a worker that was just heard what there is for it.
+/// Announces to a worker the routes that it may pull from, after a heartbeat.
 pub(crate) async fn greet(context: &Context, beat: &Heartbeat) {
     if beat.leaving {
         return;

@@ -1,10 +1,10 @@
-//! Writes down which lines a topic has, for whoever counts what waits of it.
+//! Notes in Redis which lines a topic has, for the count of its waiting jobs.
 //!
-//! A line is noted before a job is put into it, and again every minute while there is something in it, so
-//! that a name which a failover forgot comes back. A crash in between leaves a name too many. A store that
-//! does not take the note at once holds the jobs of a line up for a moment, once a second, and no more: they
-//! go on without, and whoever next has to do with the line, or the survey, tries again. Plain lines are known
-//! by their topic and cost nothing here. Leaves to others: dropping names (`loops/snapshot/names`).
+//! A line is noted before a job is put into it, and again every minute while it has jobs, so that a name that a
+//! failover lost comes back. A crash in between leaves an unused name. If the store does not take the note at once, the
+//! jobs of the line wait for a moment, at most once a second, and then continue without the note; the next use of the
+//! line, or the survey, tries again. Plain lines are known by their topic and need no note. Leaves to others: dropping
+//! names (`loops/snapshot/names`).
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use crate::route_state::RouteState;
 /// How long jobs wait for the note.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Those of these routes that have to be noted: mostly none.
+/// The routes that must be noted now: mostly none.
 pub(crate) fn due<'a>(routes: impl Iterator<Item = &'a Arc<RouteState>>) -> Vec<Arc<RouteState>> {
     let (now, mut due) = (Instant::now(), Vec::new());
     for route in routes {
@@ -29,7 +29,7 @@ pub(crate) fn due<'a>(routes: impl Iterator<Item = &'a Arc<RouteState>>) -> Vec<
     due
 }
 
-/// Notes them, and remembers whether that was done.
+/// Notes these routes, and remembers in each whether that succeeded.
 pub(crate) async fn note(store: &Store, due: Vec<Arc<RouteState>>) {
     if due.is_empty() {
         return;

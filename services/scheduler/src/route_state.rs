@@ -1,10 +1,9 @@
-//! The subjects this replica has dealt with lately, each with its window.
+//! The routes that this replica has used lately, each with its window.
 //!
-//! Knows: a [`RouteState`] per tenant and line (a topic, or those of its jobs that require the same), what
-//! its window says, what its workers must provide, who is releasing its backlog.
-//! Promises: a route is found without an allocation; one that has been idle for minutes is
-//! forgotten, so that topics which appear on first use cannot grow a replica's memory. Leaves to
-//! others: measuring (`survey`) and moving jobs (`dispatch`, `backlog`).
+//! Knows: a [`RouteState`] per tenant and line (the jobs of a topic with the same requirements), its window, the labels
+//! that its workers must provide, and the rounds that release its backlog. Promises: a lookup of a known route
+//! allocates nothing; a route that was idle for minutes is forgotten, so that topics which appear on first use cannot
+//! grow a replica's memory. Leaves to others: measuring (`survey`) and moving jobs (`dispatch`, `backlog`).
 
 mod rules;
 
@@ -28,46 +27,46 @@ use crate::{decide::TopicView, local_claims::LocalClaims, window::Window};
 
 /// How long a route without offers, backlog or traffic is remembered.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
-/// Workers are told of a line that is in use so often at most.
+/// How often at most a line in use is announced to workers.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
-/// A line that is in use is noted so often: long before its name could be dropped.
+/// How often a line in use is noted in Redis: long before its name could be dropped.
 const NOTE_AGAIN: Duration = Duration::from_secs(60);
-/// One that could not be is tried again after this: nobody is held up by it meanwhile.
+/// Pause after a note that failed; jobs do not wait for the note meanwhile.
 const NOTE_RETRY: Duration = Duration::from_secs(1);
-/// How many rounds of releases of one route may be under way: one publishes while one claims.
+/// Most rounds that release one route at once: one publishes while one claims.
 const ROUNDS: usize = 2;
 
-/// One tenant's topic, or one line of it, as this replica sees it.
+/// The state of one line of a tenant's topic in this replica.
 #[derive(Debug)]
 pub(crate) struct RouteState {
     pub(crate) tenant: Tenant,
     pub(crate) topic: Topic,
     pub(crate) line: Line,
     pub(crate) subject: Subject,
-    /// What its workers must provide, once a job of it was seen: a line's name does not say.
+    /// Labels that workers must provide; known after the first job, because the line's name has only their hash.
     requires: OnceLock<Labels>,
-    /// When its workers were last told of it.
+    /// When the route was last announced to its workers.
     told: Mutex<Option<Instant>>,
-    /// When it is to be written down again among its topic's lines; none if it never was.
+    /// When to note the line in Redis again; none if it was never noted.
     note_at: Mutex<Option<Instant>>,
     window: Mutex<Window>,
-    /// What stands in it by this replica's own doing.
+    /// Queue entries that this replica enqueued and claimed.
     pub(crate) local_claims: LocalClaims,
-    /// Counted at least once: before that nothing is known of its backlog.
+    /// Set after the first count: before it nothing is known of the backlog.
     surveyed: AtomicBool,
     /// Used since the last survey.
     active: AtomicBool,
     used: Mutex<Instant>,
-    /// Already waits for its release.
+    /// Whether the route already waits for its release.
     poked: AtomicBool,
     rounds: AtomicUsize,
-    /// What the topic was told.
+    /// Run-time settings of the topic.
     pub(crate) rules: ArcSwapOption<TopicRecord>,
-    /// Its rate has run out for a moment.
+    /// Set while the rate has no tokens.
     pub(crate) resting: AtomicBool,
-    /// Workers of all tenants may take its jobs.
+    /// Whether workers for all tenants may take its jobs.
     shared: AtomicBool,
-    /// A place of its topic was given back since somebody last counted them.
+    /// Set when a place of the topic was given back since the last count of places.
     pub(crate) place_came_free: AtomicBool,
 }
 
@@ -95,50 +94,49 @@ impl RouteState {
         }
     }
 
-    /// The window, for a moment.
+    /// Locks the window; hold it only for a moment.
     pub(crate) fn window(&self) -> MutexGuard<'_, Window> {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a decision needs to know.
+    /// The input of a decision.
     pub(crate) fn view(&self, window: &Window) -> TopicView {
         TopicView { waiting: window.waiting(), room: window.room(), held: self.holds_newcomers() }
     }
 
-    /// Its workers must be told of it: it is not the one that they pull from by themselves.
+    /// Whether workers learn of this route only by a notice: it is not a plain line, which they pull by themselves.
     pub(crate) fn is_pooled(&self) -> bool {
         !self.line.pool().is_empty()
     }
 
-    /// Whether workers of all tenants may take its jobs.
+    /// Whether workers for all tenants may take its jobs.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.load(Ordering::Acquire)
     }
 
-    /// It was said, or taken back.
     pub(crate) fn set_shared(&self, shared: bool) {
         self.shared.store(shared, Ordering::Release);
     }
 
-    /// What its workers must provide; none if that is not known yet.
+    /// Labels that workers must provide; none if not known yet, or if the route is a plain line.
     pub(crate) fn requires(&self) -> Option<&Labels> {
         self.requires.get()
     }
 
-    /// A job of it was seen.
+    /// Learns the requirements from a job of this route.
     pub(crate) fn learn(&self, requires: &Labels) {
         if self.is_pooled() && self.requires.get().is_none() {
-            // Whoever was first said the same.
+            // If another task was first, it has set the same labels.
             let _ = self.requires.set(requires.clone());
         }
     }
 
-    /// Whether a worker of this name may run its jobs.
+    /// Whether a worker with this name and these labels may run its jobs.
     pub(crate) fn fits(&self, worker: &str, provided: &Labels) -> bool {
         !self.is_pooled() || self.requires().is_some_and(|required| line::provides(worker, provided, required))
     }
 
-    /// Whether its workers are to be told of it now; if so they count as told.
+    /// Whether to announce the route now; if so it counts as announced.
     pub(crate) fn to_be_told(&self, now: Instant) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let due = told.is_none_or(|last| now.saturating_duration_since(last) >= TELL_AGAIN);
@@ -148,19 +146,19 @@ impl RouteState {
         due
     }
 
-    /// What it is to be noted by among its topic's lines; none if it was lately, or need not be.
+    /// The labels to note the line with; none if it was noted lately, or need not be noted.
     pub(crate) fn to_be_noted(&self, now: Instant) -> Option<&Labels> {
         let requires = self.requires()?;
         let at = *self.note_at.lock().unwrap_or_else(PoisonError::into_inner);
         at.is_none_or(|at| at <= now).then_some(requires)
     }
 
-    /// It was noted, not before this.
+    /// The line was noted at `at` or later.
     pub(crate) fn set_noted(&self, at: Instant) {
         self.note_at(at + NOTE_AGAIN);
     }
 
-    /// It could not be.
+    /// The line could not be noted; try again soon.
     pub(crate) fn set_not_noted(&self, at: Instant) {
         self.note_at(at + NOTE_RETRY);
     }
@@ -169,17 +167,15 @@ impl RouteState {
         *self.note_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
     }
 
-    /// Whether it was ever counted.
     pub(crate) fn is_surveyed(&self) -> bool {
         self.surveyed.load(Ordering::Acquire)
     }
 
-    /// It has been counted.
     pub(crate) fn set_surveyed(&self) {
         self.surveyed.store(true, Ordering::Release);
     }
 
-    /// Jobs wait, the window has room, and nothing that the topic was told stands against it.
+    /// Whether jobs wait, the window has room, and the topic's settings allow a release.
     pub(crate) fn can_release(&self) -> bool {
         if !self.may_release() {
             return false;
@@ -188,7 +184,7 @@ impl RouteState {
         window.waiting() > 0 && window.room() > 0 && self.ration(&window) > 0
     }
 
-    /// A turn to release, unless enough rounds are under way.
+    /// A turn to release; none if enough rounds are running.
     pub(crate) fn turn(self: &Arc<Self>) -> Option<Turn> {
         let taken = self.rounds.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < ROUNDS).then_some(n + 1));
         taken.ok().map(|_| Turn { route: self.clone() })
@@ -224,23 +220,23 @@ impl Drop for Turn {
 pub(crate) struct RouteStates {
     known: RwLock<HashMap<String, HashMap<String, Arc<RouteState>>>>,
     settings: Arc<Settings>,
-    /// Told when a route becomes active, so that the survey need not poll.
+    /// Notified when a route becomes active, so that the survey need not poll.
     pub(crate) stirred: Notify,
     pokes: mpsc::UnboundedSender<Arc<RouteState>>,
-    /// How many routes there are whose workers must be told of them: mostly none.
+    /// Number of routes that must be announced to workers: mostly none.
     pooled: AtomicUsize,
 }
 
 impl RouteStates {
-    /// No routes yet, and where those go that want a release. The channel is bounded by the number
-    /// of routes: each is in it at most once.
+    /// No routes yet, and the receiver of routes that need a release. Each route is in the channel at most once, so the
+    /// number of routes bounds it.
     pub(crate) fn new(settings: Arc<Settings>) -> (RouteStates, mpsc::UnboundedReceiver<Arc<RouteState>>) {
         let (pokes, poked) = mpsc::unbounded_channel();
         let pooled = AtomicUsize::new(0);
         (RouteStates { known: RwLock::default(), settings, stirred: Notify::new(), pokes, pooled }, poked)
     }
 
-    /// The route of these names, made on first use; marks it active.
+    /// The route of these names, created on first use; marks it active.
     pub(crate) fn route(&self, tenant: &str, topic: &str) -> Result<Arc<RouteState>, NameFault> {
         match self.find(tenant, topic) {
             Some(route) => Ok(route),
@@ -248,7 +244,7 @@ impl RouteStates {
         }
     }
 
-    /// The route of jobs that require this.
+    /// The route of jobs with these requirements.
     pub(crate) fn route_for(&self, tenant: &str, topic: &str, requires: &Labels) -> Result<Arc<RouteState>, NameFault> {
         if requires.is_empty() {
             return self.route(tenant, topic);
@@ -266,7 +262,6 @@ impl RouteStates {
         }
     }
 
-    /// The route of this line.
     pub(crate) fn of_line(&self, tenant: &Tenant, line: &Line) -> Arc<RouteState> {
         self.find(tenant.as_str(), line.as_str()).unwrap_or_else(|| self.make(tenant.clone(), line))
     }
@@ -283,7 +278,7 @@ impl RouteStates {
         let lines = known.entry(tenant.to_string()).or_default();
         let made = || {
             self.pooled.fetch_add(usize::from(!line.pool().is_empty()), Ordering::AcqRel);
-            // Asked under the lock: whoever hands out news afterwards finds the route here.
+            // Read under the lock: a later change of the settings finds the route in the map.
             let rules = self.settings.topic(tenant.as_str(), line.topic().as_str());
             let shared = self.settings.is_shared(line.topic().as_str());
             Arc::new(RouteState::new(tenant, line.clone(), rules, shared))
@@ -300,7 +295,7 @@ impl RouteStates {
         }
     }
 
-    /// All routes of a tenant's topic that this replica knows: one, unless its jobs require different things.
+    /// All known routes of a tenant's topic: one, unless its jobs have different requirements.
     pub(crate) fn of_topic(&self, tenant: &Tenant, topic: &Topic) -> Vec<Arc<RouteState>> {
         if self.pooled.load(Ordering::Acquire) == 0 {
             return self.find(tenant.as_str(), topic.as_str()).into_iter().collect();
@@ -310,7 +305,7 @@ impl RouteStates {
         lines.filter(|route| route.topic == *topic).cloned().collect()
     }
 
-    /// Lines of a tenant's topics whose workers must be told of them, and that have something to do.
+    /// The tenant's routes of these topics that must be announced to workers and are not idle.
     pub(crate) fn pooled(&self, tenant: &str, topics: &[String]) -> Vec<Arc<RouteState>> {
         if self.pooled.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -323,7 +318,7 @@ impl RouteStates {
         lines.values().filter(theirs).cloned().collect()
     }
 
-    /// Lines of other tenants' topics that have something to do, where the topic is shared.
+    /// Other tenants' routes of these topics, where the topic is shared and the route is not idle.
     pub(crate) fn shared(&self, own: &str, topics: &[String]) -> Vec<Arc<RouteState>> {
         self.each(|route| {
             route.is_shared()
@@ -333,35 +328,34 @@ impl RouteStates {
         })
     }
 
-    /// Asks for a release of this route's backlog, soon.
+    /// Requests a release of this route's backlog.
     pub(crate) fn poke(&self, route: &Arc<RouteState>) {
         if !route.poked.swap(true, Ordering::AcqRel) {
-            // Fails only when the process is on its way out.
+            // Fails only while the process stops.
             let _ = self.pokes.send(route.clone());
         }
     }
 
-    /// The poke of this route is being answered; later ones count anew.
+    /// The request for a release is being handled; later ones count again.
     pub(crate) fn answered(&self, route: &RouteState) {
         route.poked.store(false, Ordering::Release);
     }
 
-    /// RouteStates used since the last call.
+    /// Routes used since the last call.
     pub(crate) fn take_active(&self) -> Vec<Arc<RouteState>> {
         self.each(|route| route.active.swap(false, Ordering::AcqRel))
     }
 
-    /// RouteStates with offers on the stream or jobs in the backlog.
+    /// Routes with offers on the stream or jobs in the backlog.
     pub(crate) fn occupied(&self) -> Vec<Arc<RouteState>> {
         self.each(|route| !route.window().is_idle())
     }
 
-    /// All routes.
     pub(crate) fn all(&self) -> Vec<Arc<RouteState>> {
         self.each(|_| true)
     }
 
-    /// Forgets routes that have been idle for minutes.
+    /// Forgets routes that were idle for minutes.
     pub(crate) fn forget_idle(&self, now: Instant) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         for topics in known.values_mut() {
@@ -387,7 +381,6 @@ pub(crate) struct PerRoute {
 }
 
 impl PerRoute {
-    /// One more.
     pub(crate) fn add(&mut self, route: &Arc<RouteState>) {
         match self.counts.iter_mut().find(|(known, _)| Arc::ptr_eq(known, route)) {
             Some((_, n)) => *n += 1,

@@ -1,10 +1,10 @@
-//! What topics were told, as it bears on who may go onto the bus: a pause, a rate, how many at once.
+//! Applies the run-time settings of topics to their routes: pause, rate, concurrency.
 //!
-//! Knows: when a route lets nobody through, how many its rate grants, and when it may be asked
-//! again. Promises: a change reaches every route of this replica as soon as the replica knows it,
-//! and what a pause held is released at once when it ends; a topic that was told nothing costs one
-//! look at a pointer. The rate is one for all replicas, counted in Redis on its clock. Leaves to
-//! others: storing and spreading it (`flow`), the window (`window`), moving jobs (`backlog`).
+//! Knows: when a route lets no job pass, how many jobs its rate grants, and when to ask for tokens again. Promises: a
+//! change reaches every route of this replica as soon as the replica knows it, and the end of a pause releases the held
+//! jobs at once; a topic without settings costs one load of a pointer. All replicas share one rate, counted in Redis by
+//! its clock. Leaves to others: storing and distributing the settings (`flow`), the window (`window`), moving jobs
+//! (`backlog`).
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -16,13 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{context::Context, route_state::RouteState};
 
-/// A route whose rate has run out is asked again after this at the latest: it may be told otherwise.
+/// The longest pause before a route without tokens asks again: its settings may change meanwhile.
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// How often a replica that knows nothing yet asks.
+/// How often a replica without settings polls for them.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Waits until it is known what topics were told: before that a paused one would look free. False
-/// if stopped meanwhile.
+/// Waits until the topics' settings are known: before that a paused topic would look free. False if stopped meanwhile.
 pub(crate) async fn are_known(context: &Context, stop: &CancellationToken) -> bool {
     loop {
         tokio::select! {
@@ -31,13 +30,13 @@ pub(crate) async fn are_known(context: &Context, stop: &CancellationToken) -> bo
             () = stop.cancelled() => return false,
             () = tokio::time::sleep(ASK_AGAIN) => {}
         }
-        // The loop that polls has a longer breath than a scheduler that waits for its store. What
-        // went wrong is told by the store.
+        // The loop that polls has too long an interval for a scheduler that waits for its store. The store logs a
+        // fault.
         let _ = context.flow.poll_settings().await;
     }
 }
 
-/// Hands every route what its topic was told, now and whenever it changes, until stopped.
+/// Gives every route the settings of its topic, now and after every change, until stopped.
 pub(crate) async fn obey(context: &Context, stop: &CancellationToken) {
     let mut changes = context.flow.settings.changes();
     loop {
@@ -62,8 +61,8 @@ pub(crate) async fn obey(context: &Context, stop: &CancellationToken) {
     }
 }
 
-/// Takes tokens of the topic's rate for so many places of its window; gives the rest of the
-/// places back, and has the route asked again once there are more. All of them without a rate.
+/// Takes tokens of the topic's rate for `wanted` places in the window. Gives the other places back, and pokes the route
+/// when there are more tokens. Without a rate, grants all.
 pub(crate) async fn take_tokens(
     context: &Arc<Context>,
     route: &Arc<RouteState>,
@@ -75,7 +74,7 @@ pub(crate) async fn take_tokens(
     let scope = format!("topic:{}", route.topic);
     let (granted, rest) = match context.store().take_tokens(&route.tenant, &scope, n, Want::Some, limit).await {
         Ok(taken) => (u64::from(taken.granted), taken.retry_after),
-        // Without Redis nothing can be released either.
+        // Without Redis, nothing can be released either.
         Err(_) => (0, LONGEST_REST),
     };
     if granted < wanted {

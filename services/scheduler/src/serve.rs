@@ -1,9 +1,8 @@
-//! Questions that workers ask and wait for: starts and extensions.
+//! Receives the questions of workers: starts and extensions.
 //!
-//! Promises: requests that arrive while others are under way are answered together; a bounded
-//! number of groups at once, the rest waits at the subscription; a replica that is not fit leaves
-//! the queue group and drops what has arrived, because another scheduler is asked meanwhile. Leaves
-//! to others: the answers.
+//! Promises: requests that arrive while others are being answered are answered together. The number of groups at once
+//! is bounded; further requests wait at the subscription. An unfit replica leaves the queue group and drops the
+//! requests that have arrived, because their workers ask another scheduler. Leaves to others: the answers.
 
 use std::{future::Future, sync::Arc};
 
@@ -14,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 
-/// Requests answered together at most.
+/// Most requests answered together.
 const GROUP: usize = 64;
-/// Groups under way at once.
+/// Most groups answered at once.
 const GROUPS: usize = 16;
 
 /// Where questions arrive.
@@ -24,17 +23,17 @@ const GROUPS: usize = 16;
 pub(crate) enum Address {
     /// One of all schedulers gets each question.
     Group,
-    /// This replica alone, asked by its name after another one was silent.
+    /// This replica alone, asked by its name after another scheduler did not answer.
     Own,
 }
 
-/// Why a subscription is left.
+/// Why this replica leaves a subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     No,
-    /// What had arrived before is still answered.
+    /// Requests that had arrived are still answered.
     Stopping,
-    /// What had arrived before is dropped.
+    /// Requests that had arrived are dropped.
     Unfit,
 }
 

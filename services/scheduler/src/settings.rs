@@ -1,4 +1,4 @@
-//! What the scheduler can be told, besides what every service can.
+//! The scheduler's own settings, besides those that every service has.
 
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
@@ -7,7 +7,7 @@ use muster_chassis::{Setting, Values, settings::admin_addr};
 
 use crate::counsel::{Counsel, Outside};
 
-/// Long enough for a lease or a question, short enough for an operator.
+/// Bounds: long enough for a lease or a question, short enough for an operator.
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(900);
 
 muster_chassis::settings! {
@@ -39,7 +39,7 @@ muster_chassis::settings! {
     .or("60s");
 }
 
-/// Who has to be asked first; none if nobody has.
+/// The configured decider; none if no topics are set.
 pub(crate) fn counsel(values: &Values, bus: &Bus) -> Option<Box<dyn Counsel>> {
     let topics = values.get(DECIDE_TOPICS).to_vec();
     let outside = Outside::new(bus.clone(), topics, values.get(DECIDE_TIMEOUT));

@@ -1,10 +1,9 @@
-//! Settles attempts: what their workers report becomes the job's next state, under their fence.
+//! Settles attempts: a worker's report becomes the job's next state, under the attempt's fence.
 //!
-//! Knows: what follows from each report. Promises: one event per report, all of a batch in one
-//! pipeline, without a read where the worker succeeded; a report under an old fence changes
-//! nothing, is counted, and its worker is told how it stands; one that comes twice repeats the
-//! effects of the first. A worker hears `settled` only after everything is done. Leaves to others:
-//! the effects of an end (`flow`), what a failure leads to (`domain`).
+//! Knows: what follows from each report. Promises: one event per report, all of a batch in one pipeline, and no read
+//! for a success. A report under an old fence changes nothing and is counted, and its worker gets the standing of its
+//! attempt. A repeated report repeats the effects of the first. A worker receives `settled` only after everything is
+//! done. Leaves to others: the effects of an end (`flow`), the consequences of a failure (`domain`).
 
 mod report;
 
@@ -29,7 +28,7 @@ use crate::{
 };
 use report::{Kind, Read, step_after, succeed};
 
-/// Notices to one worker that share a message.
+/// Most notices to one worker in one message.
 const NOTICES: usize = 1_000;
 
 /// Groups of results.
@@ -67,7 +66,7 @@ impl Work for Settle {
     }
 }
 
-/// Reads ids and names. What cannot be read becomes a dead letter.
+/// Parses ids and names. A report that cannot be parsed becomes a dead letter.
 async fn read(context: &Context, items: Vec<Report>) -> (Vec<Read>, Vec<usize>) {
     let (mut reads, mut failed) = (Vec::with_capacity(items.len()), Vec::new());
     for (place, item) in items.into_iter().enumerate() {
@@ -85,7 +84,7 @@ async fn read(context: &Context, items: Vec<Report>) -> (Vec<Read>, Vec<usize>) 
 
 type Answered = (Read, Event, Result<Moved, StoreError>);
 
-/// One pipeline for successes, and one for the others once their records were read.
+/// Applies successes in one pipeline, and the other reports in another one after their records were read.
 async fn apply(context: &Context, reads: Vec<Read>) -> Vec<Answered> {
     let (mut well, mut steps, mut other) =
         (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()), Vec::new());
@@ -107,7 +106,7 @@ async fn apply(context: &Context, reads: Vec<Read>) -> Vec<Answered> {
     };
     let (mut answered, others) = tokio::join!(successes, apply_read(context, other));
     answered.extend(others);
-    // Where nothing can be written however often it comes, it is as if there were nothing to write to.
+    // An unreadable record cannot be written by any redelivery, so it counts as missing.
     let unreadable = |moved: &Result<Moved, StoreError>| moved.as_ref().is_err_and(StoreError::is_unreadable);
     for (.., moved) in answered.iter_mut().filter(|(.., moved)| unreadable(moved)) {
         *moved = Ok(missing(context));
@@ -115,7 +114,7 @@ async fn apply(context: &Context, reads: Vec<Read>) -> Vec<Answered> {
     answered
 }
 
-/// Failures and releases: what they lead to depends on the record.
+/// Failures and releases: their effects depend on the record.
 async fn apply_read(context: &Context, reads: Vec<Read>) -> Vec<Answered> {
     if reads.is_empty() {
         return Vec::new();
@@ -143,7 +142,7 @@ fn missing(context: &Context) -> Moved {
     Moved { outcome: Outcome::Missing, head: None, now: context.store().now(), forward: None }
 }
 
-/// What follows from a batch of reports.
+/// The work that follows from a batch of reports.
 #[derive(Default)]
 struct Consequences {
     ends: Vec<(usize, End)>,
@@ -151,13 +150,13 @@ struct Consequences {
     events: Vec<JobEvent>,
     notices: Vec<(usize, String, Settled)>,
     slots: Vec<(usize, SlotRef)>,
-    /// Ends by the clock: the audit log has them, whoever noticed.
+    /// Ends by a time limit, for the audit log: it has them whether the worker or the reconciler noticed first.
     acts: Vec<(usize, Act)>,
     failed: Vec<usize>,
 }
 
 impl Consequences {
-    /// Of so many reports: nearly all are ends.
+    /// With capacity for this many reports, nearly all of which are ends.
     fn of(reports: usize) -> Consequences {
         let (ends, notices) = (Vec::with_capacity(reports), Vec::with_capacity(reports));
         Consequences { ends, notices, ..Consequences::default() }
@@ -165,7 +164,7 @@ impl Consequences {
 
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
         let Read { place, id, route, fence, worker, error_code, slot, traceparent, told_of, .. } = read;
-        // Early is an estimate of the time that ran ahead: it comes again.
+        // `Early` means that this replica's estimate of the time was ahead: the report is delivered again.
         let Some(moved) = moved.ok().filter(|moved| moved.outcome != Outcome::Early) else {
             self.failed.push(place);
             return;
@@ -176,13 +175,13 @@ impl Consequences {
             (Some(head), None) => {
                 StaleWrite { event: event.as_str(), job: &id }.emit();
                 match standing_of(head, fence) {
-                    // Its worker has said something else about it before, and that counts.
+                    // The worker has reported something else about this attempt before, and that report counts.
                     Standing::Ok => Standing::Lost,
                     standing => standing,
                 }
             }
         };
-        // Whatever became of the report, its attempt is over: nobody runs under its slot any more.
+        // Whatever happened to the report, its attempt is over and no longer uses its concurrency slot.
         if let Some(slot) = slot {
             let slots = SlotRef::carried(&route.tenant, &route.topic, id, slot);
             self.slots.extend(slots.into_iter().map(|slot| (place, slot)));
@@ -214,7 +213,7 @@ impl Consequences {
     }
 }
 
-/// What became of an attempt, as a metric says it.
+/// The outcome of an attempt, as a metric label.
 fn outcome_of(event: Event) -> &'static str {
     match event {
         Event::Succeed => "succeeded",
@@ -229,7 +228,7 @@ async fn carry_out(context: &Context, todo: Consequences) -> Vec<usize> {
     let Consequences { mut ends, homes, events, mut notices, slots, acts, mut failed } = todo;
     if !acts.is_empty() {
         let (places, acts): (Vec<usize>, Vec<Act>) = acts.into_iter().unzip();
-        // Told before the home leaves: without it nobody would look again.
+        // Written before the home is removed: without a home, no check would find a missing entry.
         if context.store().audit(&acts).await.is_err() {
             ends.retain(|(place, _)| !places.contains(place));
             failed.extend(places);
@@ -250,7 +249,7 @@ async fn carry_out(context: &Context, todo: Consequences) -> Vec<usize> {
         let slots = slots.into_iter().filter(|(place, _)| !failed.contains(place)).map(|(_, slot)| slot);
         slots::free(context, slots.collect()).await;
     }
-    // Who is not finished is not told: the worker keeps its result until it is.
+    // Unfinished reports get no notice, so that the worker keeps its result and sends it again.
     if !failed.is_empty() {
         notices.retain(|(place, ..)| !failed.contains(place));
     }
@@ -258,7 +257,7 @@ async fn carry_out(context: &Context, todo: Consequences) -> Vec<usize> {
     failed
 }
 
-/// Tells workers what became of their reports, one message per worker.
+/// Sends workers the standing of their reports, one message per worker.
 async fn notify(context: &Context, notices: Vec<(usize, String, Settled)>) {
     let mut workers: BTreeMap<String, Vec<Settled>> = BTreeMap::new();
     for (_, worker, notice) in notices {
@@ -268,7 +267,7 @@ async fn notify(context: &Context, notices: Vec<(usize, String, Settled)>) {
         let subject = subjects::worker_ctl(&WorkerId::trusted(worker));
         while !settled.is_empty() {
             let rest = settled.split_off(settled.len().min(NOTICES));
-            // One that is lost is made up for: the worker reports again, and is told again.
+            // If a notice is lost, the worker reports again and gets another notice.
             let control = Control { settled, ..Default::default() };
             let _ = context.bus().broadcast(&subject, Body::Control(control)).await;
             settled = rest;

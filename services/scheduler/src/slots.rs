@@ -1,15 +1,15 @@
-//! Jobs under a concurrency limit: admitted to a slot before they are dispatched, and who is next.
+//! Admits jobs under a concurrency limit: takes their slots before they are dispatched, and hands free slots to the
+//! next jobs.
 //!
-//! Such a job never goes straight through: it is `queued`, its entry says that it needs a slot of its
-//! key, or its topic that it needs a place, and a release takes them first. Knows: the order, which is
-//! place, slot, dispatch by version (the record then names both), offer, forward, remove the entry.
-//! Promises: a slot is given back only when the record of its job says that nobody runs under it
-//! (`domain::slot`), whoever died on the way; who finds all slots taken looks at their holders, at most
-//! once a second per limit. Who waits for a key is next in its line when a slot comes free, at once where
-//! a scheduler gives it back and otherwise when its claim lapses. For a topic's place nobody waits but
-//! in the backlog: no more is claimed than there are places, and whoever gets none in the end has its
-//! turn back. Leaves to others: the sets (`store`), and slots of ended jobs whose worker may still be at
-//! it (`flow`).
+//! Such a job never passes the backlog: it is `queued`. Its entry says that it needs a concurrency slot of its key, or
+//! its topic's settings say that it needs a place, and a release takes these first. Knows: the order, which is place,
+//! slot, dispatch by version (the record then names both), offer, forward, remove the entry. Promises: a slot is given
+//! back only when the record of its job says that no attempt uses it (`domain::slot`), whichever process died on the
+//! way. A job that finds all slots taken has their holders checked, at most once a second per limit. A job that waits
+//! for a key gets the next free slot of the key in its order: at once if a scheduler gives the slot back, otherwise
+//! when the claim of its entry expires. Jobs that wait for a place wait only in the backlog: no more entries are
+//! claimed than there are places, and a claimed job that gets no place returns to its position. Leaves to others: the
+//! sets (`store`), and slots of ended jobs whose worker may still run (`flow`).
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -31,28 +31,28 @@ use crate::{
     route_state::RouteState,
 };
 
-/// The least wait before a slot that is still held is looked at again.
+/// The least wait before a slot that is still held is checked again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How many that are next in line one call sees to; the rest comes with its claim.
+/// Most waiting jobs that one call admits; the others are released when their claims expire.
 const MOST_NEXT: usize = 64;
 
-/// Gives slots back, and sees to those who are next.
+/// Gives slots back, and admits the next jobs.
 pub(crate) async fn free(context: &Context, slots: Vec<SlotRef>) {
     if slots.is_empty() {
         return;
     }
-    // One that cannot be given back now is found by who needs it.
+    // A slot that cannot be given back now is found when another job needs it.
     let next = context.store().free_slots(&slots).await.into_iter().filter_map(|next| next.ok().flatten()).collect();
     freed(context, &slots, next).await;
 }
 
-/// These were given back: sees to those who are next in line for a key's, and to the backlogs of topics.
+/// Handles slots that were given back: admits the next jobs of a key, and pokes the backlogs of topics.
 pub(crate) async fn freed(context: &Context, slots: &[SlotRef], next: Vec<SlotRef>) {
     stir(context, slots);
     hand_over(context, next).await;
 }
 
-/// Has the backlogs released whose places came free.
+/// Requests a release of the backlogs whose places became free.
 fn stir(context: &Context, slots: &[SlotRef]) {
     let mut stirred: Vec<(&Tenant, &Limit)> = Vec::new();
     for slot in slots {
@@ -62,7 +62,7 @@ fn stir(context: &Context, slots: &[SlotRef]) {
         }
         stirred.push((&slot.tenant, &slot.limit));
         for route in context.routes.of_topic(&slot.tenant, topic) {
-            // Whoever is counting places at this moment counts again.
+            // A task that counts places at this moment counts them again.
             route.place_came_free.store(true, Ordering::Release);
             if route.can_release() {
                 context.routes.poke(&route);
@@ -71,7 +71,7 @@ fn stir(context: &Context, slots: &[SlotRef]) {
     }
 }
 
-/// Admits those who are next in line, and whoever is next after them.
+/// Admits the waiting jobs in `next`, and those that follow them.
 pub(crate) async fn hand_over(context: &Context, mut next: Vec<SlotRef>) {
     if !next.is_empty() {
         muster_flow::failpoint!("slots.after_free");
@@ -87,13 +87,13 @@ pub(crate) async fn hand_over(context: &Context, mut next: Vec<SlotRef>) {
             Some(record) => {
                 let spec = &record.spec;
                 let route = context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
-                // A pause or a rate is asked by a release, not here.
+                // Only a release asks for tokens and obeys a pause; this does not.
                 if let Some(route) = route.ok().filter(|route| !route.is_paused() && route.rate().is_none()) {
                     next.extend(round(context, &route, vec![QueueEntry::of(record)]).await);
                 }
             }
-            // It has moved on: out of the line with it. Unless a release was faster than this and admitted it:
-            // then that very name holds the slot.
+            // The job has moved on, so it leaves the waiting list, unless a release was faster and has admitted it
+            // under this version: then it holds the slot.
             None => {
                 let holder = record.as_ref().map(Record::holder);
                 if slot::judge(waiter.version, holder, context.store().now()) == Slot::Over {
@@ -104,8 +104,8 @@ pub(crate) async fn hand_over(context: &Context, mut next: Vec<SlotRef>) {
     }
 }
 
-/// How many of so many places in the window may be used, as places of the topic are free; the others are
-/// given back. All without a limit.
+/// How many of `wanted` places in the window may be used, given the free places of the topic. Gives the others back.
+/// Grants all if the topic has no limit.
 pub(crate) async fn room(context: &Context, route: &RouteState, wanted: u64) -> u64 {
     let Some(max) = route.max() else { return wanted };
     let limit = Limit::Topic(route.topic.clone());
@@ -113,16 +113,16 @@ pub(crate) async fn room(context: &Context, route: &RouteState, wanted: u64) -> 
         route.place_came_free.store(false, Ordering::Release);
         let granted = match context.store().read_slots(&route.tenant, &limit).await {
             Ok((holders, held, _)) if held >= max.into() => {
-                // Nobody waits in line for a place: who is next is the backlog's head.
+                // There is no waiting list for places: the head of the backlog is next.
                 let _ = reclaim(context, holders, context.store().now()).await;
-                // Somebody may have been refused a turn because of this one.
+                // While this ran, another task may have found no turn for a place that became free.
                 if route.place_came_free.load(Ordering::Acquire) {
                     continue;
                 }
                 0
             }
             Ok((_, held, _)) => wanted.min(u64::from(max) - held),
-            // Without Redis nothing can be released either.
+            // Without Redis, nothing can be released either.
             Err(_) => 0,
         };
         route.window().give_back(wanted - granted);
@@ -130,21 +130,21 @@ pub(crate) async fn room(context: &Context, route: &RouteState, wanted: u64) -> 
     }
 }
 
-/// Whether the job still stands in line under this version.
+/// Whether the job still waits in the backlog under this version.
 fn waits(record: &Record, version: u32) -> bool {
     matches!(record.head.state(), State::Queued | State::Pending) && record.head.version == version
 }
 
-/// A job on its way out of the backlog.
+/// A job that is being released from the backlog.
 struct Leaving {
     entry: QueueEntry,
     record: Record,
-    /// It has a place of its topic.
+    /// Whether it has a place of its topic.
     placed: bool,
 }
 
-/// Releases entries that need a slot, as far as they get one. Returns who is next in line where slots
-/// were found to be free.
+/// Releases entries that need a slot, as far as they get one. Returns the next waiting jobs where slots were found to
+/// be free.
 pub(crate) async fn round(context: &Context, route: &Arc<RouteState>, entries: Vec<QueueEntry>) -> Vec<SlotRef> {
     let ids: Vec<JobId> = entries.iter().map(|entry| entry.job).collect();
     let records = context.store().read(&ids, Fields::NONE).await;
@@ -154,7 +154,7 @@ pub(crate) async fn round(context: &Context, route: &Arc<RouteState>, entries: V
             Ok(Some(record)) if waits(&record, entry.version) => {
                 waiting.push(Leaving { entry, record, placed: false });
             }
-            // Dispatched under this very entry: whoever did it may have died before the offer.
+            // Dispatched under this entry: the replica that did it may have died before the offer.
             Ok(Some(record)) if record.head.state() == State::Dispatched && record.slot == Some(entry.version) => {
                 sorted.again = true;
                 let placed = record.placed;
@@ -165,7 +165,7 @@ pub(crate) async fn round(context: &Context, route: &Arc<RouteState>, entries: V
                 sorted.renewed.push(Renewed { old: entry, new: QueueEntry::of(&record) });
             }
             Err(fault) if !fault.is_unreadable() => sorted.unused += 1,
-            // It has moved on, or cannot be read and must not stand in the way.
+            // The job has moved on, or its record is unreadable and must not block the queue.
             _ => {
                 sorted.unused += 1;
                 sorted.over.push(entry);
@@ -194,8 +194,8 @@ fn ask(record: &Record, limit: Limit, max: u32) -> SlotAsk {
     }
 }
 
-/// Those who got a place of the topic, if they need one. Who got none has its turn in the backlog back:
-/// it was claimed for a place that somebody else was faster to take.
+/// Takes a place of the topic for each job, if the topic has a limit, and returns the jobs that got one. A job that got
+/// none returns to its position in the backlog: it was claimed for a place that another job took first.
 async fn take_places(
     context: &Context,
     route: &RouteState,
@@ -215,7 +215,7 @@ async fn take_places(
                 back.push(QueueEntry { since: leaving.record.head.created_at, ..leaving.entry });
                 let _ = reclaim(context, holders, now).await;
             }
-            // Somebody else is about to dispatch it, or died on the way.
+            // Another replica is about to dispatch it, or died on the way.
             Ok(SlotTaken::Before(holders, now)) => {
                 sorted.unused += 1;
                 let _ = reclaim(context, holders, now).await;
@@ -224,14 +224,14 @@ async fn take_places(
         }
     }
     if !back.is_empty() {
-        // Otherwise the claims lapse.
+        // If this fails, the claims expire.
         let _ = context.store().unclaim_queued(&back).await;
     }
     placed
 }
 
-/// Those who got a slot of their key, if they have one. Who got none waits in that line, and keeps no
-/// place of its topic meanwhile.
+/// Takes a concurrency slot for each job that has a key, and returns the admitted jobs. A job that got none waits in
+/// the key's list, and gives its place of the topic back meanwhile.
 async fn take_keys(
     context: &Context,
     route: &RouteState,
@@ -268,7 +268,7 @@ async fn take_keys(
     admitted
 }
 
-/// Dispatches what was admitted, by the version under which it was.
+/// Dispatches the admitted jobs, by the version under which they were admitted.
 async fn dispatch(context: &Context, route: &RouteState, admitted: Vec<Leaving>, sorted: &mut Sorted) {
     if admitted.is_empty() {
         return;
@@ -294,7 +294,7 @@ async fn dispatch(context: &Context, route: &RouteState, admitted: Vec<Leaving>,
                 let event = Some(events::moved(entry.job, route, head));
                 sorted.offered.push(Ready { entry, look, event });
             }
-            // Somebody was faster: what it was admitted under is over, or found by who needs it.
+            // Another process was faster: the slot is over and given back, or is found when another job needs it.
             (None, Ok(record)) if moved.is_ok() => {
                 sorted.unused += 1;
                 let now = moved.as_ref().map_or(Time::NONE, |moved| moved.now);
@@ -306,13 +306,13 @@ async fn dispatch(context: &Context, route: &RouteState, admitted: Vec<Leaving>,
                     stir(context, &slots);
                 }
             }
-            // Not known: the entry stays, and so does the slot.
+            // The answer is not known: the entry and the slot stay.
             _ => sorted.unused += 1,
         }
     }
 }
 
-/// Looks at who holds all slots of a limit, and gives back those that nobody runs under.
+/// Checks the holders of all slots of a limit, and gives back the slots that no attempt uses.
 async fn reclaim(context: &Context, holders: Vec<SlotHeld>, now: Time) -> Vec<SlotRef> {
     let Some(first) = holders.first() else { return Vec::new() };
     if !context.judged_slots.due(&first.slot, Instant::now()) {
@@ -345,9 +345,9 @@ async fn reclaim(context: &Context, holders: Vec<SlotHeld>, now: Time) -> Vec<Sl
     next
 }
 
-/// Admitted long ago and never dispatched: whoever did it may yet wake up, so the job gets another
-/// version before the slot is given back. Who dies before its entry of that version stands in the backlog
-/// leaves the old one, and whoever takes that puts the new one there.
+/// For a job that was admitted long ago and never dispatched. The replica that admitted it may still wake up, so the
+/// job gets a new version before the slot is given back. If this replica dies before the entry of that version is in
+/// the backlog, the old entry stays, and its next claim writes the new one.
 async fn admit_anew(context: &Context, held: &SlotHeld, record: &Record) -> Option<SlotRef> {
     let old = QueueEntry::of(record);
     let step = Step::new(record.id, Event::Hold, held.slot.version.into());

@@ -1,9 +1,9 @@
-//! The gate before any run: a worker asks, one script answers.
+//! Answers start requests: a worker asks before it runs a job, and one script decides.
 //!
-//! Knows: what each outcome of a start means to the worker that asked. Promises: only the holder
-//! of the offer's version becomes the job's runner, and only the same `start_id` hears `go` again;
-//! an answer is given after the home was forwarded. Leaves to others: counting the attempt and
-//! minting the fence (the script), the next offer (`backlog`, which is poked from here).
+//! Knows: the meaning of each outcome of a start for the worker. Promises: only a request with the offer's version
+//! starts the job, and only the same `start_id` gets `go` again; the answer is sent after the home was forwarded.
+//! Leaves to others: counting the attempt and creating the fence (the script), the next offer (`backlog`, which is
+//! poked from here).
 
 mod recall;
 mod request;
@@ -30,16 +30,16 @@ use crate::{
 };
 use request::{Read, Refused};
 
-/// Leases are granted within these bounds. The contract's least is 5 s; below that only tests go.
+/// The shortest lease that is granted. The documented least is 5 s; only tests ask for less.
 pub(crate) const LEAST_LEASE: Duration = Duration::from_secs(1);
 /// The longest lease that is granted.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(900);
-/// What a worker gets that asks for nothing.
+/// The lease of a worker that asks for none, on a topic that sets none.
 const USUAL_LEASE: Duration = Duration::from_secs(30);
-/// How long an offer without a record may be younger than its record's replica.
+/// How long an offer without a record is answered `unknown`: the record may be restored from the stream.
 const UNKNOWN_FOR: Duration = Duration::from_secs(20 * 60);
 
-/// The lease for what a worker asked; the topic's, if it asked for none.
+/// The lease to grant: what the worker asks for, otherwise the topic's setting.
 pub(crate) fn lease_of(context: &Context, tenant: &str, topic: &str, asked_ms: u32) -> Duration {
     let told = || context.flow.settings.topic(tenant, topic)?.settings.lease_ms;
     bounded(if asked_ms == 0 { told().unwrap_or(0) } else { asked_ms })
@@ -57,7 +57,7 @@ pub(crate) async fn answer(context: Arc<Context>, requests: Vec<Received>) {
     let (mut reads, mut workers, mut replies) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
         let (_, body, reply) = request.into_parts();
-        // Nothing else is asked on this subject; whoever did gets no answer.
+        // A request with another body on this subject gets no answer.
         let Body::Start(request) = body else { continue };
         let worker = workers.len();
         workers.push(WorkerId::trusted(request.worker));
@@ -89,19 +89,19 @@ pub(crate) async fn answer(context: Arc<Context>, requests: Vec<Received>) {
     let Outcomes { mut answers, homes, events, ends, .. } = outcome;
     let due: Vec<_> = homes.iter().map(|(_, id, after)| (*id, *after)).collect();
     if context.forward(&due).await.is_err() {
-        // Not answered as started: the worker asks again, and hears `go` once its home is near.
+        // Not answered as started: the worker asks again, and gets `go` once the home is forwarded.
         for (place, ..) in homes {
             answers[place].verdict = Verdict::Retry.into();
         }
     }
     finish(&context, ends, &mut answers).await;
     muster_flow::failpoint!("start.before_answer");
-    // Before anybody can run them, so that watchers hear of the end after this.
+    // Publish the events before a worker can run the jobs, so that watchers see the end after this.
     events::tell(context.bus(), events).await;
     let mut answers = answers.into_iter();
     for (reply, n) in replies {
         let items = answers.by_ref().take(n).collect();
-        // A lost answer is asked for again.
+        // If the answer is lost, the worker asks again.
         let _ = reply.send(Body::Started(StartReply { items })).await;
     }
     for route in outcome.routes {
@@ -132,11 +132,11 @@ fn step(id: JobId, ask: &StartAsk, worker: &WorkerId, lease: Duration) -> Step {
     }
 }
 
-/// What a group of asks led to.
+/// The results of a group of requests.
 #[derive(Default)]
 struct Outcomes {
     answers: Vec<StartAnswer>,
-    /// With the place of the answer that waits for it.
+    /// With the index of the answer that waits for the forward.
     homes: Vec<(usize, JobId, Duration)>,
     events: Vec<JobEvent>,
     ends: Vec<(usize, End)>,
@@ -151,7 +151,8 @@ impl Outcomes {
             return;
         };
         let answer = match moved {
-            // Nobody will ever be able to start it: should it be mended, the look offers it anew.
+            // The record is unreadable, so no worker can start the job. If it is repaired, the check offers the job
+            // again.
             Err(fault) if fault.is_unreadable() => {
                 route.window().consumed(1, Instant::now());
                 verdict(ask, Verdict::Gone, "unreadable")
@@ -168,7 +169,7 @@ impl Outcomes {
         }
     }
 
-    /// An offer that is not started.
+    /// Answers a request for an offer that must not start.
     fn refuse(&mut self, ask: &StartAsk, job: Option<(JobId, Arc<RouteState>)>, refused: Refused) {
         self.answers.push(match refused {
             Refused::Recalled => verdict(ask, Verdict::Gone, "held"),
@@ -179,9 +180,9 @@ impl Outcomes {
         }
     }
 
-    /// What follows from an outcome besides its answer.
+    /// Notes what follows from an outcome besides its answer.
     fn note(&mut self, place: usize, id: JobId, route: &RouteState, ask: &StartAsk, moved: &Moved) {
-        // Whatever a worker drops or starts has left the stream; what it asks again has not.
+        // An offer that a worker starts or drops has left the stream; an offer that it asks about again has not.
         let repeated = moved.outcome == Outcome::Already && !ask.undecodable;
         if moved.outcome != Outcome::Missing && !repeated {
             route.window().consumed(1, Instant::now());
@@ -195,7 +196,7 @@ impl Outcomes {
             let error_code = Some(JobErrorCode::Undecodable.as_str().to_owned());
             let first = moved.outcome == Outcome::Applied;
             let (head, slots) = (head.clone(), Vec::new());
-            // Its offer could not be read, nor the trace in it.
+            // The offer could not be read, so its trace is unknown.
             let end = End { id, tenant, topic, head, error_code, first, tell: None, slots, entry: None, trace: None };
             self.ends.push((place, end));
             return;
@@ -209,13 +210,13 @@ impl Outcomes {
     }
 }
 
-/// Since when a job that has just started could have: since its submit, unless it has been
-/// scheduled, retried or offered anew, which takes more than the four versions of a plain way.
+/// Since when a job that has just started could have been started: since its submit. But if it was scheduled, retried
+/// or offered again, it has more than the four versions of the normal way, and the offer's time counts.
 fn runnable_since(ask: &StartAsk, head: &Head) -> Time {
     if head.version <= 4 { head.created_at } else { Time(ask.dispatched_at) }
 }
 
-/// Performs the effects of jobs that were ended here; who cannot be finished is asked about again.
+/// Does the effects of jobs that were ended here. If that fails, the worker must ask again.
 async fn finish(context: &Context, ends: Vec<(usize, End)>, answers: &mut [StartAnswer]) {
     if !ends.is_empty() {
         muster_flow::failpoint!("start.before_finish");
@@ -232,10 +233,10 @@ fn verdict(ask: &StartAsk, verdict: Verdict, reason: &str) -> StartAnswer {
     StartAnswer { job_id: ask.job_id.clone(), verdict: verdict.into(), reason: reason.to_owned(), ..Default::default() }
 }
 
-/// What a worker hears.
+/// The answer to the worker.
 fn judge(ask: &StartAsk, moved: &Moved) -> StartAnswer {
     let Some(head) = &moved.head else {
-        // A record that a failover lost may yet be put back from the stream.
+        // A record that a failover lost may still be restored from the stream.
         let young = (Time(ask.dispatched_at) + UNKNOWN_FOR) > moved.now;
         return verdict(ask, if young { Verdict::Unknown } else { Verdict::Gone }, "no such job");
     };

@@ -1,9 +1,8 @@
-//! Measures routes: how many offers stand on the stream, how many jobs wait in Redis.
+//! Measures routes: how many offers are on the stream, how many jobs wait in Redis.
 //!
-//! Promises: a route in use is measured at most every 100 ms, one with offers or a backlog every
-//! second, one never seen before its first decision; a store that does not answer leaves the old
-//! view standing. Between two measures the windows count this replica's own doings. Leaves to
-//! others: what follows from the view.
+//! Promises: a route in use is measured at most every 100 ms, one with offers or a backlog every second, a new one
+//! before its first decision. If a store does not answer, the old view stays. Between two measures the windows count
+//! this replica's own actions. Leaves to others: conclusions from the view.
 
 use std::{
     sync::Arc,
@@ -17,15 +16,15 @@ use crate::{context::Context, route_notices, route_registry, route_state::RouteS
 
 /// How often a route in use is measured.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// How often one that is only occupied is measured.
+/// How often a route that only has offers or a backlog is measured.
 const OCCUPIED: Duration = Duration::from_secs(1);
-/// Questions to the bus at one time.
+/// Most questions to the bus at one time.
 const AT_ONCE: usize = 16;
-/// RouteStates asked about in one call to Redis.
+/// Routes in one call to Redis.
 const CHUNK: usize = 256;
 
-/// Measures routes that nobody has measured yet: without that a restarted replica would let
-/// newcomers pass a backlog it does not know.
+/// Measures routes that were never measured: otherwise, after a restart, new jobs would overtake a backlog that this
+/// replica does not know.
 pub(crate) async fn unknown<'a>(context: &Context, routes: impl Iterator<Item = &'a Arc<RouteState>>) {
     let mut fresh: Vec<Arc<RouteState>> = Vec::new();
     for route in routes {
@@ -38,8 +37,8 @@ pub(crate) async fn unknown<'a>(context: &Context, routes: impl Iterator<Item = 
     }
 }
 
-/// Measures these routes, and asks for a release where jobs wait and there is room. Returns how
-/// many jobs wait in all of them.
+/// Measures these routes, and requests a release where jobs wait and there is room. Returns how many jobs wait in all
+/// of them.
 pub(crate) async fn measure(context: &Context, routes: &[Arc<RouteState>]) -> u64 {
     let counts = async {
         for chunk in routes.chunks(AT_ONCE) {
@@ -114,7 +113,7 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) {
             measure(context, &routes).await;
             ACTIVE
         };
-        // While routes are in use the pause holds; when none is, the first use ends it.
+        // While routes are in use, wait for the whole pause; otherwise the first use ends it.
         let idle = routes.is_empty();
         tokio::select! {
             () = stop.cancelled() => return,

@@ -1,11 +1,10 @@
-//! How many offers of one subject may stand on the bus: pure arithmetic, no clock and no I/O.
+//! How many offers of one subject may be on the bus: pure arithmetic, without a clock or I/O.
 //!
-//! Knows: the limit, what stands on the stream as far as this replica can tell, how many jobs
-//! wait in Redis, how fast offers are started. Promises: the limit stays between the free slots
-//! of live workers (8 to 64 of them) and 8,192; offers that grew old before their start narrow it,
-//! a subject that ran dry while jobs waited widens it, and one of which nothing was started for a
-//! while begins anew: whoever made it wide has left. Leaves to others: measuring (`survey`),
-//! publishing and holding (`dispatch`, `backlog`).
+//! Knows: the limit, this replica's estimate of the offers on the stream, how many jobs wait in Redis, how fast offers
+//! are started. Promises: the limit stays between the number of free slots of live workers (8 to 64 of them) and 8,192.
+//! Offers that were old when they started narrow it. A subject that ran dry while jobs waited widens it. If nothing was
+//! started for a while, the limit is reset: the workers that made it wide have left. Leaves to others: measuring
+//! (`survey`), publishing and holding (`dispatch`, `backlog`).
 
 use std::time::{Duration, Instant};
 
@@ -14,63 +13,63 @@ use muster_domain::Time;
 
 use crate::crew::Crew;
 
-/// The limit that a subject begins with.
+/// The first limit of a subject.
 pub(crate) const FIRST_LIMIT: u64 = 32;
-/// The limit never falls below so many, however few slots are free.
+/// The least floor of the limit, however few slots are free.
 pub(crate) const LEAST_FLOOR: u64 = 8;
-/// So many free slots count towards the floor.
+/// The largest floor, however many slots are free.
 pub(crate) const MOST_FLOOR: u64 = 64;
-/// The limit never grows beyond.
+/// The largest limit.
 pub(crate) const CEILING: u64 = 8_192;
 /// An offer should be started within about this time.
 pub(crate) const TARGET: Duration = Duration::from_millis(200);
-/// After so long without a start nobody knows how fast the next ones will be.
+/// After this long without a start, the rate of the next starts is unknown.
 const FORGET: Duration = Duration::from_secs(10);
-/// From so many starts a second on, offers share messages.
+/// From this many starts a second on, a subject is hot and offers share messages.
 const HOT_STARTS: u64 = 200;
-/// So many share one then, and as many more as are started within [`SHARED_FOR`].
+/// Least number of offers that share a message on a hot subject; up to as many as start within [`SHARED_FOR`].
 const LEAST_SHARED: usize = 8;
 const MOST_SHARED: usize = MOST_OFFERS as usize;
-/// Nobody's offer waits longer than this for those that share its message.
+/// An offer waits at most about this long for the others in its message.
 const SHARED_FOR: Duration = Duration::from_millis(25);
-/// A wait of this long is short: well below the first look at a pending job.
+/// A wait up to this is short: well below the first check of a pending job.
 const SHORT_WAIT: Duration = Duration::from_secs(15);
-/// Starts are counted over this span to tell whether a subject is hot, or until there were so many that it is.
+/// Starts are counted over this span, or until there are `ENOUGH` of them, to detect a hot subject.
 const METER: Duration = Duration::from_millis(500);
 const ENOUGH: u64 = HOT_STARTS * METER.as_millis() as u64 / 1_000;
-/// Starts come by the hundred in one answer: no span is shorter.
+/// The shortest span: one answer may contain a hundred starts.
 const LEAST_SPAN: Duration = Duration::from_millis(20);
 
-/// One replica's window onto one subject.
+/// One replica's window of one subject.
 #[derive(Debug)]
 pub(crate) struct Window {
     limit: u64,
     floor: u64,
-    /// Offers that stand on the stream; an estimate between two counts, so it may dip below zero.
+    /// Offers on the stream; an estimate between two counts, so it may fall below zero.
     standing: i64,
-    /// Places taken by offers that are on their way to the stream.
+    /// Places taken by offers that are not on the stream yet.
     under_way: u64,
-    /// Jobs that have an entry in Redis, those that were claimed included.
+    /// Jobs that have an entry in Redis, including claimed ones.
     waiting: i64,
     /// Entries that this replica has claimed and not yet removed.
     claimed: u64,
-    /// The window has been full since the limit last changed: only then does running dry mean
-    /// that it was too narrow.
+    /// Whether the window was full since the limit last changed: only then does running dry mean that it was too
+    /// narrow.
     was_full: bool,
-    /// Offers made before this say nothing about the present limit.
+    /// Offers made before this time do not count for the present limit.
     judged_from: Time,
-    /// How many offers a message of this subject carries on average.
+    /// Average number of offers in a message of this subject.
     per_message: f64,
-    /// How many slots a worker has, on average.
+    /// Average number of slots of a worker.
     slots_each: u64,
-    /// What this replica itself did, ever: a count that takes a while is corrected by it.
+    /// Totals of this replica's own actions, to correct a count that takes a while.
     own: Own,
     meter: Meter,
-    /// When offers last left the stream, as long as that says something about the limit.
+    /// When offers last left the stream; none once that is too long ago.
     moved: Option<Instant>,
 }
 
-/// Running totals of what this replica did on a subject.
+/// Running totals of this replica's actions on a subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Own {
     published: u64,
@@ -88,7 +87,7 @@ struct Meter {
 }
 
 impl Window {
-    /// A window onto a subject that nobody has counted yet.
+    /// The window of a subject that was not counted yet.
     pub(crate) fn new() -> Window {
         Window {
             limit: FIRST_LIMIT,
@@ -113,41 +112,41 @@ impl Window {
         self.limit
     }
 
-    /// How many stand on the stream or are on their way.
+    /// How many offers are on the stream or on their way.
     pub(crate) fn outstanding(&self) -> u64 {
         u64::try_from(self.standing).unwrap_or(0) + self.under_way
     }
 
-    /// How many more it takes. Where offers share messages it takes whole ones: a part of one waits for its rest,
-    /// which is room again within milliseconds as long as enough stand there to be started.
+    /// How many more offers it takes. Where offers share messages, only whole messages: a partial one waits for the
+    /// rest, for which there is room within milliseconds while enough offers are on the stream.
     pub(crate) fn room(&self) -> u64 {
         let (room, whole) = (self.width().saturating_sub(self.outstanding()), self.per_message() as u64);
         if room < whole && self.outstanding() >= 2 * whole { 0 } else { room }
     }
 
-    /// How many it takes in all at this rate: a wide limit is for who starts by the hundreds a second, as long as that
-    /// lasts. Whoever comes after a crew has left would go onto the bus one a message, for nobody.
+    /// How many offers it takes in all at the present rate: the whole limit only while hundreds start each second.
+    /// After the workers have left, new jobs would otherwise fill the bus, one per message, without a worker.
     fn width(&self) -> u64 {
         if self.is_hot() { self.limit } else { self.limit.min(MOST_FLOOR) }
     }
 
-    /// How many jobs wait in Redis, as far as this replica knows, less those it is releasing.
+    /// How many jobs wait in Redis, by this replica's knowledge, without those it is releasing.
     pub(crate) fn waiting(&self) -> u64 {
         u64::try_from(self.waiting).unwrap_or(0).saturating_sub(self.claimed)
     }
 
-    /// Whether anything stands, moves or waits.
+    /// Whether there is no offer and no waiting job.
     pub(crate) fn is_idle(&self) -> bool {
         self.outstanding() == 0 && self.waiting <= 0
     }
 
-    /// Whether starts come by the hundreds a second, so that offers share messages.
+    /// Whether hundreds of jobs start each second, so that offers share messages.
     pub(crate) fn is_hot(&self) -> bool {
         self.meter.rate >= HOT_STARTS as f64
     }
 
-    /// How many offers may share a message: one, unless they are started by the hundreds a second, and never more
-    /// than half of what a worker takes at once, or it would keep from others what it cannot begin.
+    /// How many offers may share a message: one, unless the subject is hot. Never more than half of what a worker takes
+    /// at once, because otherwise a worker would hold back offers that it cannot start.
     pub(crate) fn per_message(&self) -> usize {
         if !self.is_hot() {
             return 1;
@@ -157,25 +156,24 @@ impl Window {
         soon.clamp(LEAST_SHARED, MOST_SHARED).min(fits).max(1)
     }
 
-    /// How long a newcomer waits, where the backlog moves so fast that it is for seconds only. Counts the starts
-    /// that this replica sees, so with several replicas it is on the safe side.
+    /// How long a new job waits, if the subject is hot and the wait is short. Counts only the starts that this replica
+    /// sees, so with several replicas the estimate is too long rather than too short.
     pub(crate) fn short_wait(&self) -> Option<Duration> {
         let seconds = self.waiting() as f64 / self.meter.rate.max(1.0);
         (self.is_hot() && seconds <= SHORT_WAIT.as_secs_f64()).then(|| Duration::from_secs_f64(seconds))
     }
 
-    /// Takes up to `n` places. What was taken is given back by [`Window::published`] or
-    /// [`Window::give_back`].
+    /// Takes up to `n` places. [`Window::published`] or [`Window::give_back`] ends each of them.
     pub(crate) fn take(&mut self, n: u64) -> u64 {
         let (room, whole) = (self.room(), self.per_message() as u64);
-        // As many as fill their messages, if there are more.
+        // Grant as many as fill whole messages, if more are wanted.
         let granted = if n > room && room > whole { room - room % whole } else { n.min(room) };
         self.under_way += granted;
         self.was_full |= self.room() == 0;
         granted
     }
 
-    /// Places whose offers now stand on the stream, in so many messages.
+    /// Offers of taken places are now on the stream, in this many messages.
     pub(crate) fn published(&mut self, offers: u64, messages: u64) {
         self.under_way = self.under_way.saturating_sub(offers);
         self.standing = self.standing.max(0) + signed(offers);
@@ -186,12 +184,12 @@ impl Window {
         }
     }
 
-    /// Places whose offers were not made after all.
+    /// Taken places got no offer.
     pub(crate) fn give_back(&mut self, n: u64) {
         self.under_way = self.under_way.saturating_sub(n);
     }
 
-    /// Jobs went into the backlog.
+    /// Jobs were added to the backlog.
     pub(crate) fn queued(&mut self, n: u64) {
         self.waiting = self.waiting.max(0) + signed(n);
         self.own.queued += n;
@@ -203,7 +201,7 @@ impl Window {
         self.own.dequeued += n;
     }
 
-    /// Entries were claimed. `kept`, where there were no more to claim: how many more this replica keeps, put there
+    /// Entries were claimed. `kept` is set if there were no more to claim: the number of local claims, which were added
     /// meanwhile.
     pub(crate) fn claimed(&mut self, n: u64, kept: Option<u64>) {
         self.claimed += n;
@@ -212,7 +210,7 @@ impl Window {
         }
     }
 
-    /// A claim is over, whatever became of its entries.
+    /// A claim has ended, whatever happened to its entries.
     pub(crate) fn unclaimed(&mut self, n: u64) {
         self.claimed = self.claimed.saturating_sub(n);
     }
@@ -230,7 +228,7 @@ impl Window {
         }
     }
 
-    /// An offer that was made at `dispatched_at` was started at `started_at`, both in Redis time.
+    /// An offer made at `dispatched_at` was started at `started_at`, both in Redis time.
     pub(crate) fn aged(&mut self, dispatched_at: Time, started_at: Time) {
         if dispatched_at < self.judged_from {
             return;
@@ -240,37 +238,37 @@ impl Window {
             let share = (TARGET.as_secs_f64() / age.as_secs_f64()).max(0.5);
             self.limit = ((self.limit as f64 * share) as u64).max(self.floor);
             self.was_full = false;
-            // Those that were made under the old limit will be old too; they must not narrow it twice.
+            // Other offers made under the old limit are old too; they must not narrow it again.
             self.judged_from = started_at;
         }
     }
 
-    /// Who takes its offers.
+    /// Sets the floor and the slots per worker from the crew of the subject.
     pub(crate) fn served_by(&mut self, crew: Crew) {
         self.floor = crew.free.clamp(LEAST_FLOOR, MOST_FLOOR);
         self.limit = self.limit.max(self.floor);
         self.slots_each = crew.slots.checked_div(crew.workers).unwrap_or(0);
     }
 
-    /// What this replica has done so far: taken before a count is asked for, given back with it.
+    /// This replica's totals: taken before a count, and passed on with it.
     pub(crate) fn mark(&self) -> Own {
         self.own
     }
 
-    /// So many messages stand on the subject, counted some time after `mark`.
+    /// This many messages are on the subject, counted some time after `mark`.
     pub(crate) fn counted(&mut self, mark: Own, messages: u64) {
         let offers = (messages as f64 * self.per_message).round() as u64;
         let since = signed(self.own.published - mark.published) - signed(self.own.consumed - mark.consumed);
         self.standing = (signed(offers) + since).max(0);
     }
 
-    /// So many jobs wait in Redis, counted some time after `mark`.
+    /// This many jobs wait in Redis, counted some time after `mark`.
     pub(crate) fn measured(&mut self, mark: Own, waiting: u64) {
         let since = signed(self.own.queued - mark.queued) - signed(self.own.dequeued - mark.dequeued);
         self.waiting = (signed(waiting) + since).max(0);
     }
 
-    /// Called now and then, so that a subject that fell quiet stops being hot, and then wide.
+    /// Called regularly, so that a quiet subject stops being hot, and later is no longer wide.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.meter.add(0, now);
         if self.moved.take_if(|at| now.saturating_duration_since(*at) >= FORGET).is_some() {
@@ -284,7 +282,8 @@ impl Meter {
         let since = *self.since.get_or_insert(now);
         self.count += n;
         let span = now.saturating_duration_since(since);
-        // A worker asks now this replica and now another: what is known of a whole span is not given up for less.
+        // A worker asks different replicas in turn, so a rate measured over a whole span is not replaced by a shorter
+        // one.
         let first = self.rate < HOT_STARTS as f64 && self.count >= ENOUGH && span >= LEAST_SPAN;
         if span >= METER || first {
             self.rate = self.count as f64 / span.as_secs_f64();

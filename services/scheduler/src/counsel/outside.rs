@@ -1,7 +1,7 @@
-//! A counsel outside: one request on NATS per job, in plain JSON, so that anybody can answer it.
+//! A counsel that is asked over NATS: one request per job, in plain JSON, so that any program can answer it.
 //!
-//! Knows: what the question and the answer look like. Promises: no answer, or one that makes no
-//! sense, is not a yes. Leaves to others: asking again, the lock, and what an answer leads to.
+//! Knows: the format of question and answer. Promises: a missing or invalid answer is never an allow. Leaves to others:
+//! repeating the question, the lock, and the effects of an answer.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Advice, Counsel};
 
-/// Most bytes of a reason that are kept.
+/// Most characters of a reason that are kept.
 const MOST_REASON: usize = 1_000;
 
-/// Whoever answers on `sys.job.decide`.
+/// The decider that answers on `sys.job.decide`.
 pub(crate) struct Outside {
     bus: Bus,
-    /// Patterns of the topics that it has a say in.
+    /// Patterns of the topics that it decides about.
     topics: Vec<String>,
     patience: Duration,
 }
@@ -33,7 +33,7 @@ struct Question<'a> {
     principal: &'a str,
     priority: &'static str,
     labels: &'a BTreeMap<String, String>,
-    /// Attempts begun so far.
+    /// Attempts started so far.
     attempt: u32,
 }
 
@@ -48,7 +48,7 @@ enum Answer {
 }
 
 impl Outside {
-    /// None if it has a say in nothing.
+    /// None if there is no topic to decide about.
     pub(crate) fn new(bus: Bus, topics: Vec<String>, patience: Duration) -> Option<Outside> {
         (!topics.is_empty()).then_some(Outside { bus, topics, patience })
     }

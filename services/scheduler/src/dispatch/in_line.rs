@@ -1,7 +1,8 @@
-//! Puts jobs in line: for anybody to release, or as this replica's own.
+//! Enqueues jobs: for any replica to release, or claimed by this replica.
 //!
-//! Promises: what could not be written is told by its places, and comes again; a route whose line grew is poked if it can
-//! release. Leaves to others: which jobs (`dispatch`), and their release (`backlog`).
+//! Promises: returns the places of jobs that could not be written, so that they are delivered again; pokes a route
+//! whose backlog grew if it can release. Leaves to others: the choice of jobs (`dispatch`), and their release
+//! (`backlog`).
 
 use std::{
     sync::Arc,
@@ -16,19 +17,19 @@ use crate::{
     route_state::{PerRoute, RouteState},
 };
 
-/// How long jobs that this replica puts in line are its own to release. They wait for less than that; only a replica
-/// that is frozen meanwhile makes them wait for all of it.
+/// How long this replica's claim on a job that it enqueues lasts. The job normally waits for less; only if this replica
+/// freezes does the job wait that long.
 const OWN: Duration = Duration::from_secs(5);
 
-/// Jobs that this replica puts in line and keeps.
+/// Jobs that this replica enqueues and claims.
 #[derive(Default)]
 pub(super) struct Keeping {
     pub(super) entries: Vec<QueueEntry>,
-    /// Place, route and submit of each.
+    /// Place, route and submit of each entry.
     pub(super) rest: Vec<(usize, Arc<RouteState>, Copied)>,
 }
 
-/// Puts held jobs into the backlog; all their places if that failed.
+/// Puts held jobs into the backlog. Returns all places if that failed.
 pub(super) async fn hold(context: &Context, held: Vec<(usize, Arc<RouteState>, QueueEntry)>) -> Vec<usize> {
     if held.is_empty() {
         return Vec::new();
@@ -48,7 +49,7 @@ pub(super) async fn hold(context: &Context, held: Vec<(usize, Arc<RouteState>, Q
     Vec::new()
 }
 
-/// Puts jobs into the backlog that are ours to release; all their places if that failed.
+/// Puts jobs into the backlog with a claim of this replica. Returns all places if that failed.
 pub(super) async fn keep(context: &Context, kept: Keeping) -> Vec<usize> {
     let Keeping { entries, rest } = kept;
     if entries.is_empty() {
@@ -67,7 +68,7 @@ pub(super) async fn keep(context: &Context, kept: Keeping) -> Vec<usize> {
     Vec::new()
 }
 
-/// So many more wait in these routes.
+/// Counts the enqueued jobs in the windows of these routes.
 fn in_line(context: &Context, routes: &PerRoute) {
     for (route, n) in routes.iter() {
         route.window().queued(*n);

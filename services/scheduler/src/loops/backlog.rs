@@ -1,8 +1,7 @@
-//! Looks through the routes this replica knows, and releases what waits where there is room.
+//! Measures the routes that this replica knows, and releases waiting jobs where there is room.
 //!
-//! Starts, submits and heartbeats release at once; this finds what they missed: a backlog that a
-//! stopped replica left, a claim that lapsed. Every entry is claimed by a script, so any number of
-//! replicas may do it.
+//! Starts, submits and heartbeats release at once. This loop finds what they missed: a backlog that a stopped replica
+//! left, a claim that expired. Every entry is claimed by a script, so any number of replicas may run it.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,7 +10,6 @@ use muster_replica::{LoopOf, Member};
 
 use crate::{context::Context, survey};
 
-/// The loop.
 pub(super) struct Backlog {
     context: Arc<Context>,
 }

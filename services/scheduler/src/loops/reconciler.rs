@@ -1,12 +1,11 @@
-//! Looks at every job that is due, and does what the look says.
+//! Checks every job that is due, and does what the check says.
 //!
-//! Knows: the homes. Promises: whoever is read is re-scored, by compare, and nobody alive is
-//! dropped; an entry without a record leaves only when it is due and no outage may have hidden
-//! the record; each write compares the version that was read, so a leader that was paused and
-//! wakes up changes nothing. One whose record cannot be read is put off, and holds up nobody. Goes on
-//! until nothing is due, then sleeps until something is. Leaves
-//! to others: what a job needs (`domain`'s look), how it is done (`acts`), what the bus holds
-//! (`view`).
+//! Knows: the homes. Promises: the home of every job that was read is re-scored, by compare, and no home of a live job
+//! is dropped. An entry without a record is removed only when it is due and no outage may have hidden the record. Each
+//! write compares the version that was read, so a leader that was paused and wakes up changes nothing. A job whose
+//! record cannot be read is postponed and blocks no other job. The loop continues until nothing is due, then sleeps
+//! until the next home is due. Leaves to others: what a job needs (`look` in `domain`), how it is done (`acts`), what
+//! the bus holds (`view`).
 
 mod acts;
 mod view;
@@ -32,26 +31,25 @@ use crate::{context::Context, loop_names::RECONCILER};
 use acts::Plan;
 use view::View;
 
-/// Homes read at once from a shard.
+/// Homes read at once from one shard.
 const BATCH: usize = 500;
-/// When a job is looked at again for which something could not be done.
+/// Next check of a job for which an action failed.
 const AFTER_A_FAULT: Duration = Duration::from_secs(1);
-/// When one is whose record is out of reach. Those behind it in its shard are not kept waiting.
+/// Next check of a job whose Redis node does not answer. The jobs behind it in its shard do not wait for it.
 const OUT_OF_REACH: Duration = Duration::from_secs(2);
-/// When one is whose record cannot be read: only somebody's hand mends that.
+/// Next check of a job whose record is unreadable: only a person can repair it.
 const UNREADABLE_LOOK: Duration = Duration::from_secs(60);
-/// Jobs that come due within this of each other are looked at together.
+/// Jobs that become due within this time of each other are checked together.
 const TOGETHER: Duration = Duration::from_millis(10);
-/// The least wait before a job that did not move is looked at again.
+/// The least wait before a job that did not move is checked again.
 const SOON: Duration = Duration::from_millis(50);
-/// Nothing further ahead is worth remembering: the loop looks by itself long before.
+/// The longest sleep worth remembering: the loop's own interval is much shorter.
 const HORIZON: Duration = Duration::from_secs(3600);
 
-/// The loop.
 pub(super) struct Reconciler {
     context: Arc<Context>,
-    /// Where a pass begins: at the shard that the last one had in hand. A pass that runs out of time
-    /// is gone on with, so that slow shards never starve those behind them.
+    /// The first shard of the next pass: the one that the last pass was handling. A pass that runs out of time is
+    /// continued, so that slow shards never starve the ones behind them.
     first: u8,
 }
 
@@ -81,7 +79,7 @@ impl Loop for Reconciler {
                 break;
             }
             let store = self.context.store();
-            // Nobody waits for a node that is known to be away.
+            // Skip nodes that are known to be down.
             let (there, away): (Vec<u8>, Vec<u8>) = shards
                 .into_iter()
                 .partition(|shard| !self.context.lease_guard.is_away(store.node_of_homes(*shard).as_ref()));
@@ -123,11 +121,11 @@ struct Item {
     /// The score of its home, as read.
     read: u64,
     record: Record,
-    /// When to look again if nothing changes.
+    /// When to check again if nothing changes.
     next: Time,
 }
 
-/// A moment of Redis time, and when that was here.
+/// A moment of Redis time, and the same moment by the local clock.
 #[derive(Clone, Copy)]
 struct Moment {
     time: Time,
@@ -140,16 +138,16 @@ struct Pass<'a> {
     lease: &'a Lease,
     view: View<'a>,
     counts: Counts,
-    /// When the next home is due, here: a pass may take a while.
+    /// When the next home is due, by the local clock: a pass may take a while.
     due_at: Option<Instant>,
     faults: u64,
 }
 
 impl Pass<'_> {
-    /// Looks at what is due in one shard, as it was read a while ago. True if more may be due now.
+    /// Checks the jobs that were due in one shard at `read_at`. True if more may be due now.
     async fn shard(&mut self, due: DueHomes, read_at: Instant) -> anyhow::Result<bool> {
         let DueHomes { entries, now, next } = due;
-        // Shards are read together and looked at one after the other.
+        // The shards are read together and handled one after the other.
         let here = Instant::now();
         let now = now + here.saturating_duration_since(read_at);
         if let Some(next) = next {
@@ -188,7 +186,7 @@ impl Pass<'_> {
         Ok(moved || ((full || dropped) && put_off))
     }
 
-    /// Those of whom nobody can say what they need now. False if they are still due.
+    /// Postpones jobs that cannot be checked now. False if they are still due.
     async fn put_off(&mut self, jobs: Vec<(JobId, u64)>, after: Duration) -> anyhow::Result<bool> {
         if jobs.is_empty() {
             return Ok(true);
@@ -205,7 +203,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Does what was planned, and re-scores. True if a job moved: it may be due again at once.
+    /// Carries out the plan, and re-scores the homes. True if a job moved: it may be due again at once.
     async fn act(&mut self, plan: Plan, now: Moment) -> anyhow::Result<bool> {
         let done = acts::carry_out(self.context, self.lease, plan, now).await?;
         for (action, n) in &done.counts {
@@ -220,7 +218,7 @@ impl Pass<'_> {
         Ok(self.rescore(&rescores, after).await && moved)
     }
 
-    /// Re-scores; what could not be stays due, and no other shard is kept waiting for it.
+    /// Re-scores homes. Homes that could not be re-scored stay due; other shards do not wait for them.
     async fn rescore(&mut self, rescores: &[Rescore], soonest: Duration) -> bool {
         let done = self.context.store().rescore_homes(self.lease, rescores).await.is_ok();
         if done {
@@ -236,7 +234,8 @@ impl Pass<'_> {
         self.due_at = Some(self.due_at.map_or(at, |due| due.min(at)));
     }
 
-    /// Entries without a record. While an outage may have hidden records, they only wait.
+    /// Removes homes without a record. While an outage may have hidden records, postpones them instead. True if one was
+    /// removed.
     async fn drop_orphans(&mut self, orphans: Vec<(JobId, u64)>) -> anyhow::Result<bool> {
         if orphans.is_empty() {
             return Ok(false);
@@ -265,15 +264,15 @@ impl Pass<'_> {
     }
 }
 
-/// When a job that stands like this is looked at next, from now.
+/// Time until the next check of a job with this head.
 fn wait_of(head: &Head, now: Time) -> Duration {
     let wait = next_look(head, now).remaining(now);
-    // A home that came due a moment before its job could be missed is not left for another round.
+    // If the home became due slightly before the job counts as overdue, check again shortly, not a full interval later.
     let missed = |after: Duration| Some((head.since + after).remaining(now)).filter(|left| !left.is_zero());
     match head.phase {
         Phase::Pending { .. } => missed(PENDING_LOOK).map_or(wait, |left| wait.min(left + SOON)),
         Phase::Dispatched => missed(DISPATCHED_LOOK).map_or(wait, |left| wait.min(left + SOON)),
-        // A backlog that came at once must not be looked at, at once, for ever.
+        // Spread the checks of a backlog that was queued all at once.
         Phase::Queued if wait == QUEUED_LOOK => {
             let spread = QUEUED_LOOK.mul_f64(0.5 + fastrand::f64());
             let start_by = head.start_by.filter(|_| !head.was_started());
@@ -284,7 +283,7 @@ fn wait_of(head: &Head, now: Time) -> Duration {
     }
 }
 
-/// Ids of jobs for which something could not be done.
+/// Ids of jobs for which an action failed.
 type Faulty = HashSet<JobId>;
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
-//! Reads again what the bus kept, when Redis may have forgotten it.
+//! Reads messages of the bus again when Redis may have lost their effects.
 //!
-//! A primary in another life than the last (a failover, a restart) may have lost its last writes. Then all
-//! submits, cancels and results from a minute before the nodes were last seen whole are read again: a job of
-//! which nothing is there is made again, a cancel that was lost is applied, and so is a result whose attempt
-//! still runs by its record. Whatever was not lost is passed over after one look. Cancels come before results,
-//! because a cancel that was answered stood before any later word of its worker.
+//! A primary that has failed over or restarted may have lost its last writes. Then this loop reads again all submits,
+//! cancels and results since one minute before the nodes were last seen without loss. It creates a job again that has
+//! neither record nor stub, applies a lost cancel, and applies a result whose attempt still runs by its record.
+//! Anything that was not lost is skipped after one read. Cancels come before results, because an answered cancel was
+//! stored before any later message of its worker.
 //!
-//! Promises: nothing that was deleted comes back; a pass may be repeated at any time, and a leader that dies
-//! during one is followed by another that begins it anew, because the mark of what was seen whole moves only
-//! behind a pass. Works half of the time only. Leaves to others: indexes (`scrub`), what a job then needs
-//! (`dispatch`, `settle`, `reconciler`).
+//! Promises: a deleted job does not come back. A pass may be repeated at any time; if a leader dies during one, the
+//! next leader begins it again, because the mark moves only after a complete pass. The loop works only half of the
+//! time. Leaves to others: indexes (`scrub`), what a job needs afterwards (`dispatch`, `settle`, `reconciler`).
 
 use std::{
     sync::Arc,
@@ -30,37 +29,36 @@ use muster_wire::{
 
 use crate::{context::Context, intake::Work, settle::Settle};
 
-/// How far before the last moment at which all was whole something may have been lost.
+/// How long before the last mark writes may have been lost.
 const BEFORE: Duration = Duration::from_secs(60);
-/// Messages read at once; each may carry hundreds of jobs.
+/// Messages read at once; each may have hundreds of jobs.
 const MESSAGES: usize = 16;
-/// Jobs looked at in one pipeline.
+/// Jobs read in one pipeline.
 const BATCH: usize = 500;
-/// When a pass is made again in which something was out of reach.
+/// Pause before a pass is repeated in which something could not be reached.
 const AFTER_A_FAULT: Duration = Duration::from_secs(2);
 
-/// What is read, in this order.
+/// The subjects that are read, in this order.
 const STAGES: [fn() -> Subject; 3] = [subjects::submit, subjects::cancel, subjects::result];
 
-/// The loop.
 pub(super) struct Reread {
     context: Arc<Context>,
     pass: Option<Pass>,
 }
 
-/// A pass under way.
+/// An unfinished pass.
 struct Pass {
-    /// What was known when it began, and what is once it is over.
+    /// The mark when the pass began, and the mark to set when it is complete.
     known: KnownMark,
     mark: RereadMark,
-    /// Where each stage begins, and the sequence it ends at.
+    /// Where each stage begins, and the sequence at which it ends.
     from: RereadFrom,
     until: u64,
     stage: usize,
-    /// Where this stage goes on.
+    /// Where this stage continues.
     next: RereadFrom,
     reader: Option<muster_bus::Reread>,
-    /// Something could not be looked at.
+    /// Something could not be read or applied.
     faulty: bool,
 }
 
@@ -71,7 +69,7 @@ impl Pass {
     }
 }
 
-/// A minute before all was last seen whole, by the stream's own clock.
+/// One minute before the mark, by the stream's own clock; the start of the stream if there is no mark.
 fn beginning(known: &RereadMark) -> RereadFrom {
     known.whole_at().map_or(RereadFrom::Start, |at| RereadFrom::Time(at.before(BEFORE)))
 }
@@ -83,12 +81,12 @@ impl LoopOf<Arc<Context>> for Reread {
 }
 
 impl Reread {
-    /// A pass, if somebody may have forgotten something since the last look. Otherwise all is whole up to now.
+    /// Begins a pass if a primary may have lost writes since the last mark. Otherwise moves the mark to now.
     async fn look(&self, lease: &Lease) -> anyhow::Result<Option<Pass>> {
         let store = self.context.store();
         let known = store.reread_mark().await?;
         let met = store.lives().await?;
-        // After the nodes: whatever came before somebody's new life is read.
+        // Asked after the nodes, so that the pass includes every message from before a node's restart.
         let end = self.context.bus().sys_end().await?;
         let mark = known.mark.after(&met, end.at);
         if met.may_have_forgotten(&known.mark) {
@@ -108,8 +106,8 @@ impl Reread {
         Ok(None)
     }
 
-    /// Says in the log, and for the doctor, that Redis has none of the jobs that the bus remembers. The pass
-    /// makes these again; what is older than the stream is gone.
+    /// Logs, and notes for the doctor, that Redis has none of the jobs that the bus remembers. The pass creates these
+    /// again; jobs older than the stream are gone.
     async fn tell_emptied(&self) -> anyhow::Result<()> {
         if let Some(emptied) = self.context.flow.emptied().await? {
             tracing::error!(event = "redis_emptied", detail = %emptied, "Redis lacks what the streams remember");
@@ -118,7 +116,7 @@ impl Reread {
         Ok(())
     }
 
-    /// The next messages of a pass, and what follows from them. False when there are no more.
+    /// Handles the next messages of the pass. False if there are no more.
     async fn step(&mut self, counts: &mut Counts) -> anyhow::Result<bool> {
         let Some(pass) = &mut self.pass else { return Ok(false) };
         let Some(subject) = STAGES.get(pass.stage) else { return Ok(false) };
@@ -140,7 +138,7 @@ impl Reread {
         Ok(true)
     }
 
-    /// The pass is over: what it saw is whole. One that missed something begins anew.
+    /// Ends the pass: moves the mark, or repeats a faulty pass soon.
     async fn end(&mut self, lease: &Lease, counts: &mut Counts) -> anyhow::Result<()> {
         let Some(pass) = self.pass.take() else { return Ok(()) };
         if pass.faulty {
@@ -150,7 +148,7 @@ impl Reread {
         }
         counts.add("passes", 1);
         if !self.context.store().move_reread_mark(lease, &pass.known, &pass.mark).await? {
-            // Somebody did something to the mark meanwhile: what that means is seen at once.
+            // Another process has changed the mark meanwhile: look again at once.
             counts.due_in(Duration::ZERO);
         }
         Ok(())
@@ -189,7 +187,7 @@ impl Loop for Reread {
     }
 }
 
-/// What messages carry.
+/// The contents of a batch of messages.
 #[derive(Default)]
 struct Items {
     submits: Vec<Submit>,
@@ -207,7 +205,7 @@ impl Items {
         }
     }
 
-    /// False if something was out of reach.
+    /// Returns false if something could not be reached.
     async fn handle(self, context: &Context, counts: &mut Counts) -> bool {
         let read = self.submits.len() + self.cancels.len() + self.results.len();
         counts.add("read", read as u64);
@@ -235,7 +233,7 @@ fn tell(action: &'static str, n: u64, counts: &mut Counts) {
     }
 }
 
-/// The records of these items as far as they are there, and whether any was out of reach.
+/// The records of these items that exist, and whether all nodes answered.
 async fn records<'a, T>(context: &Context, items: &'a [T], id: impl Fn(&T) -> &[u8]) -> (Vec<(&'a T, Record)>, bool) {
     let read = items.iter().filter_map(|item| Some((item, job_id(id(item)).ok()?)));
     let (items, ids): (Vec<&T>, Vec<JobId>) = read.unzip();
@@ -244,14 +242,14 @@ async fn records<'a, T>(context: &Context, items: &'a [T], id: impl Fn(&T) -> &[
         match record {
             Ok(Some(record)) if !record.deleted => found.push((item, record)),
             Ok(_) => {}
-            // One that cannot be read stays so however often it is looked at.
+            // An unreadable record stays unreadable, so it is no reason to repeat the pass.
             Err(fault) => whole &= fault.is_unreadable(),
         }
     }
     (found, whole)
 }
 
-/// Cancels that were answered, of jobs that live all the same.
+/// Applies answered cancels of jobs that have not ended nevertheless.
 async fn cancel_again(context: &Context, items: &[Cancel], counts: &mut Counts) -> bool {
     let (found, mut whole) = records(context, items, |item: &Cancel| &item.job_id).await;
     let lost = |item: &Cancel, record: &Record| {
@@ -269,7 +267,7 @@ async fn cancel_again(context: &Context, items: &[Cancel], counts: &mut Counts) 
     whole
 }
 
-/// Results of attempts that still run, by their records.
+/// Settles attempts that still run by their records.
 async fn settle_again(context: &Context, items: &[Report], counts: &mut Counts) -> bool {
     let (found, whole) = records(context, items, |item: &Report| &item.job_id).await;
     let runs = |item: &Report, record: &Record| {

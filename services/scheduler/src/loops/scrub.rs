@@ -1,10 +1,9 @@
-//! Puts back what a failover, or a hand, took out of the indexes. Reads records, never judges them.
+//! Puts back index entries that a failover or a person removed. Reads records, never judges them.
 //!
-//! Walks all records for ever, a few a second, so that its cost does not grow with their number. A
-//! whole pass is made at once after its start, and when a slot has changed hands or a primary has
-//! started again: index writes may have been lost then. Even then it works half of the time only.
-//! Leaves to others: the walk and its writes (`store`), what a job then needs (`reconciler`), and
-//! releasing what waits (`backlog`).
+//! Walks all records endlessly, a few each second, so that its cost does not grow with their number. It makes a fast
+//! pass after its start, and when a hash slot has moved or a primary has restarted: index writes may have been lost
+//! then. Even then it works only half of the time. Leaves to others: the walk and its writes (`store`), what a job then
+//! needs (`reconciler`), and releasing waiting jobs (`backlog`).
 
 use std::{
     sync::Arc,
@@ -19,17 +18,16 @@ use tokio::sync::watch;
 
 use crate::context::Context;
 
-/// Records of one step. Without a reason to hurry a tick makes one step.
+/// Records in one step. Without an urgent pass a tick makes one step.
 const BATCH: usize = 500;
-/// When a page is tried again that could not be seen to.
+/// Pause before a page with a fault is tried again.
 const AFTER_A_FAULT: Duration = Duration::from_secs(1);
 
-/// The loop.
 pub(super) struct Scrub {
     context: Arc<Context>,
     walk: ScrubWalk,
     topology: watch::Receiver<u64>,
-    /// What the pass under way has found so far.
+    /// What the current pass has found so far.
     found: ScrubPass,
 }
 
@@ -41,7 +39,7 @@ impl LoopOf<Arc<Context>> for Scrub {
 }
 
 impl Scrub {
-    /// One step, and what follows from it.
+    /// Makes one step and reports what it found.
     async fn step(&mut self, lease: &Lease, counts: &mut Counts) -> anyhow::Result<Scrubbed> {
         let done = self.context.store().scrub(lease, &mut self.walk, BATCH).await?;
         counts.add("scanned", done.scanned);
@@ -71,7 +69,7 @@ impl Scrub {
             self.context.hints.due_in(&self.context.loops, self.context.bus(), soonest).await;
         }
         for (tenant, line) in &done.lines {
-            // Its use alone has it surveyed, and what waits there released.
+            // The lookup is enough: the route is then surveyed and its waiting jobs released.
             self.context.routes.of_line(tenant, line);
         }
         self.found.scanned += done.scanned;

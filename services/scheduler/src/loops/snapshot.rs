@@ -1,10 +1,9 @@
-//! Writes down who works, for every gateway to show, and counts the fleet for everybody.
+//! Writes the list of live workers, for every gateway to show, and the gauges of the whole fleet.
 //!
-//! Every scheduler hears every worker, but only one writes, so that all gateways show the same and
-//! sums over replicas are right. A scheduler that has only just begun to listen knows few workers:
-//! it leaves another's snapshot alone until it must have heard everybody. Its own it goes on with.
-//! Names of lines that nobody uses any more are dropped on the way (`names`). How the stores are is
-//! measured by it too (`vitals`).
+//! Every scheduler hears every worker, but only one writes, so that all gateways show the same list and sums over
+//! replicas are right. A scheduler that has just begun to listen knows few workers: it keeps another replica's snapshot
+//! until it must have heard every worker, but continues its own snapshot at once. This loop also drops the names of
+//! unused lines (`names`) and measures the state of the stores (`vitals`).
 
 mod gauges;
 mod names;
@@ -23,16 +22,15 @@ use muster_store::{LeaderLock, Lease, WorkerSnapshot};
 use self::{gauges::FleetGauges, vitals::VitalGauges};
 use crate::{context::Context, loop_names::SNAPSHOT};
 
-/// A snapshot outlives this many intervals.
+/// The lifetime of a snapshot, in intervals.
 const KEPT_FOR: u32 = 7;
-/// How soon a scheduler that still listens looks again.
+/// How soon a scheduler that does not know all workers yet runs again.
 const LISTENING: Duration = Duration::from_secs(1);
 
-/// The loop.
 pub(super) struct Snapshot {
     context: Arc<Context>,
     kept: Duration,
-    /// The snapshot that stands is this replica's.
+    /// Whether this replica has written the current snapshot.
     own: bool,
     gauges: FleetGauges,
     vitals: VitalGauges,
@@ -62,7 +60,7 @@ impl Loop for Snapshot {
 
     async fn run_once(&mut self, lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
         let (context, mut counts) = (self.context.clone(), Counts::none());
-        // Who hears nobody must not tell that nobody is there.
+        // A replica that hears no worker must not report that there are none.
         anyhow::ensure!(context.bus().is_connected(), "not connected to NATS, so no worker can be heard");
         let knows_all = self.own || context.fleet.has_heard_all(Instant::now());
         if !knows_all && context.store().read_workers().await?.is_some() {

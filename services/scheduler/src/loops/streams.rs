@@ -1,8 +1,8 @@
-//! Keeps the streams and the schedulers' consumers as they should be.
+//! Keeps the streams and the schedulers' consumers configured and present.
 //!
-//! Making one is idempotent, so a second leader costs a second look. What a vanished stream held
-//! is put back by the reconciler and by workers that still hold results. Offers that a killed server
-//! brought back after they had been acked are removed.
+//! Creating one is idempotent, so a second leader only costs a second check. The reconciler, and workers that still
+//! hold results, restore the messages of a stream that vanished. The loop also removes offers that a killed server
+//! brought back after they had been acked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,6 @@ use muster_store::{LeaderLock, Lease};
 
 use crate::context::Context;
 
-/// The loop.
 pub(super) struct Streams {
     context: Arc<Context>,
 }
@@ -38,7 +37,7 @@ impl Loop for Streams {
         let bus = self.context.bus();
         bus.ensure_streams().await?;
         for subject in [subjects::submit(), subjects::result(), subjects::cancel()] {
-            // Asking after a consumer makes it if it is missing.
+            // `consumer_state` creates a missing consumer.
             bus.consumer_state(&ConsumerSpec::scheduler(subject)).await?;
         }
         let mut counts = Counts::none();

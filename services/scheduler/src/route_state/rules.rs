@@ -12,12 +12,12 @@ use super::RouteState;
 use crate::window::Window;
 
 impl RouteState {
-    /// Whether its jobs wait until somebody says otherwise.
+    /// Whether the topic is paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.rules.load().as_ref().is_some_and(|told| told.paused.is_some())
     }
 
-    /// How many jobs may go per second.
+    /// How many jobs may be released per second.
     pub(crate) fn rate(&self) -> Option<RateLimit> {
         let rate = self.rules.load().as_ref()?.settings.rate?;
         Some(RateLimit { per_second: rate.per_s, burst: rate.burst })
@@ -28,18 +28,18 @@ impl RouteState {
         self.rules.load().as_ref()?.settings.concurrency?.max
     }
 
-    /// Whether even a job that meets no backlog has to wait: only a release asks the limits.
+    /// Whether even a new job that meets no backlog has to wait: only a release applies the limits.
     pub(crate) fn holds_newcomers(&self) -> bool {
         self.rules.load().as_ref().is_some_and(|told| told.paused.is_some() || told.settings.limits_release())
     }
 
-    /// Whether anybody may be released at this moment.
+    /// Whether jobs may be released at this moment.
     pub(crate) fn may_release(&self) -> bool {
         !self.is_paused() && !self.resting.load(Ordering::Acquire)
     }
 
-    /// How many more may stand on the bus: with a rate no more than its burst, or a worker that
-    /// comes late would start what was saved up for it all at once; and no more than may run at once.
+    /// How many more offers may be on the bus. With a rate, no more than its burst, because otherwise a worker that
+    /// arrives late would start all saved offers at once. Also no more than may run at once.
     pub(crate) fn ration(&self, window: &Window) -> u64 {
         let most = [self.rate().map(|rate| rate.burst), self.max()].into_iter().flatten().min();
         most.map_or(u64::MAX, |most| u64::from(most).saturating_sub(window.outstanding()))

@@ -1,7 +1,7 @@
-//! One worker's report, read, and the step that it leads to.
+//! Parses a worker's report, and makes the step that follows from it.
 //!
-//! Promises: a result over its limit is a success with a flag, its size and a preview; a repeat
-//! of a report that was applied before leads to the same event, so that the script recognises it.
+//! Promises: a result over the limit is a success with a flag, its size and a preview; a repeated report leads to the
+//! same event as the first one, so that the script recognises it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,46 +17,46 @@ use muster_wire::{
 
 use crate::route_state::{RouteState, RouteStates};
 
-/// Results beyond this are not kept.
+/// Largest result that is stored.
 const MAX_RESULT: usize = 256 * 1024;
-/// What is kept of them instead.
+/// Size of the preview of a larger result.
 const PREVIEW: usize = 4 * 1024;
 
-/// What the worker says about its attempt.
+/// What the worker reports about its attempt.
 #[derive(Default)]
 pub(super) enum Kind {
-    /// It has a result.
+    /// The attempt succeeded.
     Success(Success),
-    /// It failed.
+    /// The attempt failed.
     Failed(Failed),
-    /// It gives the attempt back.
+    /// The worker gives the attempt back.
     Release(Release),
-    /// Taken out already.
+    /// The content was taken out.
     #[default]
     Taken,
 }
 
-/// A report whose names and ids make sense.
+/// A report with a valid id and valid names.
 pub(super) struct Read {
-    /// Its place in the batch.
+    /// Its index in the batch.
     pub(super) place: usize,
     pub(super) id: JobId,
     pub(super) route: Arc<RouteState>,
     pub(super) fence: u64,
     pub(super) worker: String,
     pub(super) kind: Kind,
-    /// Of a failure, for whoever watches the end.
+    /// The code of a failure, for the event of the end.
     pub(super) error_code: Option<String>,
     /// The concurrency slot that the attempt ran under.
     pub(super) slot: Option<Slot>,
     /// The job's trace; empty if it has none.
     pub(super) traceparent: String,
-    /// What was asked for, where the audit log is told of its end.
+    /// The job's spec, if the end goes to the audit log.
     pub(super) told_of: Option<JobSpec>,
 }
 
 impl Read {
-    /// Reads it, or gives it back with the reason.
+    /// Parses the report, or returns it with the reason.
     pub(super) fn new(routes: &RouteStates, place: usize, item: Report) -> Result<Read, (Box<Report>, String)> {
         let id = match job_id(&item.job_id) {
             Ok(id) => id,
@@ -82,7 +82,7 @@ pub(super) fn succeed(read: &Read, success: Success) -> Step {
     Step { result: stored(success), ..Step::new(read.id, Event::Succeed, read.fence) }
 }
 
-/// The step of a failure or a release, given the job's record. `now` is an estimate of Redis time.
+/// The step after a failure or a release, given the job's record. `now` is an estimate of Redis time.
 pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
     let head = &record.head;
     let before = head.attempt_ended_by.filter(|_| head.fence == read.fence && head.lease().is_none());
@@ -100,17 +100,18 @@ pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
             let wish = failed.retry_in_ms.map(Duration::from_millis);
             after_failure(read.id, head, &record.spec.retry, error, wish)
         }
-        // Successes need no record.
+        // Successes do not come here.
         Kind::Success(_) | Kind::Taken => FailedAttempt { event: Event::Fail, wait: Duration::ZERO, error: unsaid() },
     };
     read.error_code = Some(after.error.code.clone());
     if before == Some(Event::TimeOut) && head.state() == State::TimedOut {
-        // This very report, come again, or a look that was faster: it is done already, and its effects are repeated.
+        // A repeat of this report, or the reconciler's check was faster: the end is written already, and its effects
+        // are repeated.
         read.told_of = Some(record.spec.clone());
         return Step::new(read.id, Event::TimeOut, u64::from(head.version) - 1).with_error(after.error);
     }
     if after.event == Event::Fail && out_of_time(head, read.fence, &after.error, now) {
-        // The worker was faster than the look: the end is the same, and the script judges the moment.
+        // The worker was faster than the reconciler's check: the end is the same, and the script compares the time.
         read.told_of = Some(record.spec.clone());
         return Step::new(read.id, Event::TimeOut, head.version.into()).with_error(after.error);
     }
@@ -118,7 +119,7 @@ pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
     Step { wait: after.wait, ..Step::new(read.id, event, read.fence) }.with_error(after.error)
 }
 
-/// Whether this failure says that the attempt that runs took longer than it may, and so it did.
+/// Whether this failure reports a timeout of the running attempt, and its time is over.
 fn out_of_time(head: &Head, fence: u64, error: &JobError, now: Time) -> bool {
     let over = matches!(head.phase, Phase::Running { attempt_end: Some(end), .. } if end.reached(now));
     over && head.fence == fence && error.code == JobErrorCode::AttemptTimeout.as_str()
@@ -128,7 +129,7 @@ fn unsaid() -> JobError {
     JobError::new(JobErrorCode::HandlerError.as_str(), "", true)
 }
 
-/// What is kept of a result; a worker should have cut it, a careless one is helped.
+/// What is stored of a result. The worker should have shortened it; if it has not, this does.
 fn stored(success: Success) -> Option<StoredResult> {
     let Success { result, truncated, size, preview } = success;
     if result.len() > MAX_RESULT {
@@ -142,7 +143,7 @@ fn stored(success: Success) -> Option<StoredResult> {
     (!result.is_empty()).then(|| StoredResult { json: result, ..Default::default() })
 }
 
-/// The first 4 KiB, less a character that was cut.
+/// The first 4 KiB, without a character that was cut.
 fn beginning(bytes: &[u8]) -> &str {
     let head = &bytes[..bytes.len().min(PREVIEW)];
     match std::str::from_utf8(head) {
@@ -170,7 +171,7 @@ mod tests {
         assert!(odd.starts_with(&kept.preview));
     }
 
-    /// The only attempt, which began two seconds ago and may take one.
+    /// A record whose only attempt started two seconds ago and may take one.
     fn late(now: Time) -> Record {
         let worker = WorkerId::parse("w").unwrap();
         let lease = Lease { worker: worker.clone(), start_id: StartId([0; 8]), until: now + Duration::from_secs(28) };

@@ -1,13 +1,13 @@
-//! Offers that a pause or a limit met on the bus: taken back when a worker asks to start them.
+//! Takes back offers of topics that were paused or limited after the offer, when a worker asks to start them.
 //!
-//! Promises: from when this replica knows of a pause, no job of that topic starts; from when it knows
-//! that no more than so many may run at once, none starts that was offered without a place. What was
-//! offered before becomes pending again and goes the way of every newcomer into the backlog, in
-//! its old place, for it is placed by its age. A worker that holds a job already hears so again.
-//! Leaves to others: what was told (`rules`), holding (`dispatch`), places (`slots`).
+//! Promises: as soon as this replica knows of a pause, no job of that topic starts; as soon as it knows of a
+//! `concurrency.max`, no job starts that was offered without a place. Such an offer's job becomes pending again and
+//! goes into the backlog like a new job, at its old position, because jobs are ordered by age. A worker that already
+//! holds the job gets `go` again. Leaves to others: the topic's settings (`rules`), holding (`dispatch`), places
+//! (`slots`).
 //!
-//! Order: record `pending` → submit published → worker told that the offer is gone. Who dies on
-//! the way leaves a pending job, which the look publishes.
+//! Order: record `pending` → submit published → answer to the worker that the offer is gone. If the replica dies on the
+//! way, the job is pending and its check publishes the submit.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use muster_store::{Fields, Record, SlotRef, Step};
 use super::request::{Read, Refused};
 use crate::{context::Context, route_state::RouteState, slots};
 
-/// Takes back what is asked for in vain; costs nothing where no topic was told to hold.
+/// Takes back offers that must not start; costs nothing if no topic is paused or limited.
 pub(super) async fn in_vain(context: &Arc<Context>, reads: &mut [Read]) {
     let suspect = |read: &&mut Read| {
         let held = |route: &RouteState| route.is_paused() || route.max().is_some();
@@ -30,7 +30,7 @@ pub(super) async fn in_vain(context: &Arc<Context>, reads: &mut [Read]) {
     }
 }
 
-/// Of paused topics all, of others those whose offer was made without a place.
+/// Of paused topics all requests; of others those whose offer was made without a place.
 async fn without_place<'a>(context: &Context, suspects: Vec<&'a mut Read>) -> Vec<&'a mut Read> {
     let is_paused = |read: &Read| read.job.as_ref().is_some_and(|(_, route)| route.is_paused());
     let (mut held, limited): (Vec<_>, Vec<_>) = suspects.into_iter().partition(|read| is_paused(read));
@@ -42,7 +42,7 @@ async fn without_place<'a>(context: &Context, suspects: Vec<&'a mut Read>) -> Ve
         match record {
             Ok(Some(record)) if !record.placed => held.push(read),
             Err(fault) if !fault.is_unreadable() => read.refused = Some(Refused::Unknown),
-            // Of one that cannot be read the start tells.
+            // The start itself answers for an unreadable record.
             _ => {}
         }
     }
@@ -68,19 +68,19 @@ async fn take_back(context: &Context, mut held: Vec<&mut Read>) {
                 continue;
             }
         };
-        // Not that offer's any more: it may be running with whoever asks, which a start tells.
+        // The offer is out of date. The job may be running at the worker that asks; the start finds out.
         let Some(head) = moved.done() else { continue };
         read.refused = Some(Refused::Recalled);
         homes.extend(moved.forward.map(|after| (*id, after)));
         if let Ok(Some(record)) = record {
-            // Read in the same breath: one that was admitted anew since names other slots.
+            // Read together with the step: a record with a later version may name other slots.
             if record.head.version <= head.version {
                 freed.extend(SlotRef::of(&record));
             }
             back.push(Record { head: head.clone(), ..record });
         }
     }
-    // What the bus or the store does not take is found by the look at a pending job.
+    // If the bus or the store fails, the check of the pending job finds it.
     let _ = context.forward(&homes).await;
     context.flow.publish_submits(back).await;
     if !freed.is_empty() {

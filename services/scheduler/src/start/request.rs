@@ -1,4 +1,4 @@
-//! One worker's request to start a job, read.
+//! A parsed request of a worker to start a job.
 
 use std::sync::Arc;
 
@@ -7,21 +7,20 @@ use muster_wire::v1::StartAsk;
 
 use crate::route_state::RouteState;
 
-/// One ask, read.
 pub(super) struct Read {
     pub(super) ask: StartAsk,
-    /// Its place among those who ask.
+    /// The index of its worker among those that ask.
     pub(super) worker: usize,
-    /// None if it makes no sense.
+    /// None if id or names are invalid.
     pub(super) job: Option<(JobId, Arc<RouteState>)>,
-    /// It is not to be started, whatever the record says.
+    /// Set if the job must not start, whatever its record says.
     pub(super) refused: Option<Refused>,
 }
 
 /// Why an offer is not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Its topic holds it, and it was taken back.
+    /// The topic is paused or limited, and the offer was taken back.
     Recalled,
     /// The store did not answer.
     Unknown,

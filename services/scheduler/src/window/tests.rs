@@ -192,7 +192,7 @@ fn a_subject_is_hot_while_hundreds_start_a_second() {
     assert!(window.is_hot());
     window.tick(start + METER * 3);
     assert!(!window.is_hot());
-    // Nobody waits for the span to end who has seen enough.
+    // Enough starts make it hot before the span ends.
     let again = start + METER * 4;
     window.tick(again);
     window.consumed(ENOUGH, again);

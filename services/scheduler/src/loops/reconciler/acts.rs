@@ -1,10 +1,9 @@
-//! Carries out what the look says, in pipelines: publish again, wake, put back, offer again, end.
+//! Carries out what the checks say, in pipelines: publish again, wake, put back, offer again, end.
 //!
-//! Promises: every event compares the version that was read; whatever a job's standing is
-//! afterwards decides when it is looked at next; an end has its effects done, home last. What is
-//! done to a job stands in the audit log before anybody can see what follows from it, and what an
-//! earlier pass may have died before telling is told before the job moves on. Leaves to others:
-//! re-scoring the homes that stay.
+//! Promises: every event compares the version that was read. A job's state after the action decides when it is checked
+//! next. An end gets all its effects, the removal of the home last. An action is in the audit log before its effects
+//! are visible, and an entry that an earlier pass may have missed because it died is written before the job moves on.
+//! Leaves to others: re-scoring the homes that stay.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +21,7 @@ use muster_telemetry::{Counter, Emit, count, events::Replayed};
 use super::{AFTER_A_FAULT, Faulty, Item, Moment, SOON, wait_of};
 use crate::{context::Context, events, route_notices, route_state::PerRoute, slots};
 
-/// What is to be done in one shard.
+/// The actions for the jobs of one shard.
 #[derive(Default)]
 pub(super) struct Plan {
     nothing: Vec<Item>,
@@ -35,7 +34,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// One more job.
     pub(super) fn add(&mut self, item: Item, action: Action) {
         match action {
             Action::Nothing => self.nothing.push(item),
@@ -49,14 +47,14 @@ impl Plan {
     }
 }
 
-/// What was done.
+/// The result of a plan.
 pub(super) struct Done {
     /// When the jobs were read.
     read: Moment,
-    /// Each with when its wait began.
+    /// Each with the start of its wait.
     rescores: Vec<(Rescore, Instant)>,
     pub(super) counts: BTreeMap<&'static str, u64>,
-    /// Something moved, and may be due again at once.
+    /// A job moved, and may be due again at once.
     pub(super) moved: bool,
     pub(super) faults: u64,
 }
@@ -66,7 +64,7 @@ impl Done {
         *self.counts.entry(action).or_default() += 1;
     }
 
-    /// The homes to re-score, now: what the pass itself took is no longer waited for.
+    /// The homes to re-score now: the time that the pass itself took is subtracted from each wait.
     pub(super) fn rescores(self) -> Vec<Rescore> {
         let left = |(rescore, since): (Rescore, Instant)| Rescore {
             after: rescore.after.saturating_sub(since.elapsed()),
@@ -75,7 +73,7 @@ impl Done {
         self.rescores.into_iter().map(left).collect()
     }
 
-    /// It stands as it did: look again as planned.
+    /// The job has not moved: check it again as planned.
     fn as_planned(&mut self, item: &Item) {
         let Moment { time: now, here } = self.read;
         let after = match item.record.head.state() {
@@ -90,7 +88,7 @@ impl Done {
         self.look_in(item, AFTER_A_FAULT);
     }
 
-    /// The same for one that is to be looked at already: sooner.
+    /// A fault of a job that has a planned check already: replaces it by an earlier one.
     fn fault_of(&mut self, item: &Item) {
         self.rescores.retain(|(rescore, _)| rescore.job != item.record.id);
         self.fault(item);
@@ -104,7 +102,7 @@ impl Done {
         self.rescores.push((Rescore { job: item.record.id, read: item.read, after }, since));
     }
 
-    /// What the script said decides when to look next. The head, if the event holds.
+    /// Plans the next check by the script's answer. Returns the head if the event holds.
     fn applied<'m>(&mut self, item: &Item, moved: &'m Result<Moved, StoreError>) -> Option<(&'m Moved, &'m Head)> {
         let moved = match moved {
             Ok(moved) => moved,
@@ -114,7 +112,7 @@ impl Done {
             }
         };
         let Some(head) = &moved.head else {
-            // Gone since it was read: the next look finds an orphan.
+            // The job has gone since it was read: the next check finds an orphan.
             self.look_in(item, SOON);
             return None;
         };
@@ -124,7 +122,7 @@ impl Done {
                 self.look_in(item, wait_of(head, moved.now));
                 Some((moved, head))
             }
-            // Somebody was faster, or its moment has not come by its own node's clock.
+            // Another process was faster, or the job's time has not come by its own node's clock.
             _ => {
                 self.look_in(item, wait_of(head, moved.now).max(SOON));
                 None
@@ -133,7 +131,7 @@ impl Done {
     }
 }
 
-/// Does it all; each kind of act takes the lease and asks it before it writes.
+/// Carries out the plan. Each kind of action checks the lease before it writes.
 pub(super) async fn carry_out(context: &Context, lease: &Lease, mut plan: Plan, read: Moment) -> anyhow::Result<Done> {
     let mut done = Done { read, rescores: Vec::new(), counts: BTreeMap::new(), moved: false, faults: 0 };
     tell_owed(context, lease, &mut plan, &mut done).await?;
@@ -162,8 +160,8 @@ pub(super) async fn carry_out(context: &Context, lease: &Lease, mut plan: Plan, 
     Ok(done)
 }
 
-/// What an earlier pass may have died before telling: the last transition, if it was a loop's doing; and every
-/// retry of a job that was called off, perhaps between a retry and the telling of it.
+/// The audit entries that an earlier pass may have missed because it died: the last transition, if a loop caused it;
+/// and, for a cancelled job, every retry, because the cancel may have come between a retry and its entry.
 fn owed(item: &Item) -> Vec<Act> {
     let Record { id, spec, head, history, .. } = &item.record;
     let mut acts: Vec<Act> = audit::owed(*id, spec, head, history).into_iter().collect();
@@ -173,7 +171,7 @@ fn owed(item: &Item) -> Vec<Act> {
     acts
 }
 
-/// Tells what is owed before the jobs move on. Those for whom it cannot be told now wait.
+/// Writes the missing audit entries before the jobs move on. If that fails, the jobs concerned wait.
 async fn tell_owed(context: &Context, lease: &Lease, plan: &mut Plan, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let Plan { resubmit, wake, reoffer, apply, finish, .. } = plan;
@@ -197,7 +195,7 @@ async fn tell_owed(context: &Context, lease: &Lease, plan: &mut Plan, done: &mut
     Ok(())
 }
 
-/// False if the audit log could not be written.
+/// Writes to the audit log. False if that failed.
 async fn tell(context: &Context, acts: &[Act]) -> bool {
     match acts {
         [] => true,
@@ -205,7 +203,7 @@ async fn tell(context: &Context, acts: &[Act]) -> bool {
     }
 }
 
-/// What a transition of this job was, if it is worth telling.
+/// The audit entry for a transition of this job, if it needs one.
 fn act_of(item: &Item, head: &Head) -> Option<Act> {
     audit::of_transition(item.record.id, &item.record.spec, item.record.head.state(), head)
 }
@@ -214,7 +212,7 @@ fn ids(items: &[Item]) -> Vec<JobId> {
     items.iter().map(|item| item.record.id).collect()
 }
 
-/// Pending, and the submit must be lost: published again under a fresh id.
+/// For pending jobs whose submit must be lost: publishes it again under a new id.
 async fn republish(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let records = context.store().read(&ids(&items), Fields::PAYLOAD).await;
@@ -256,8 +254,8 @@ async fn republish(context: &Context, lease: &Lease, items: Vec<Item>, done: &mu
     Ok(())
 }
 
-/// Scheduled or retrying, and the time has come: pending, and its submit published. One that the
-/// bus does not take is published again by the look at a pending job.
+/// For scheduled or retrying jobs whose time has come: makes them pending and publishes their submits. If the bus does
+/// not take a submit, the check of the pending job publishes it again.
 async fn awaken(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let steps = items.iter().map(|i| Step::new(i.record.id, Event::Wake, i.record.head.version.into())).collect();
@@ -277,7 +275,7 @@ async fn awaken(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut D
         }
     }
     if !tell(context, &acts).await {
-        // Not published before it is told; the next look tells it.
+        // Do not publish before the audit entry is written; the next check writes it.
         retried.iter().for_each(|item| done.fault_of(item));
         todo.retain(|record| retried.iter().all(|item| item.record.id != record.id));
     }
@@ -286,7 +284,7 @@ async fn awaken(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut D
     Ok(())
 }
 
-/// Queued: its entry is put back if it is gone, and its route made known here.
+/// For queued jobs: puts a missing entry back, and creates the route in this replica.
 async fn put_back(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let entries: Vec<QueueEntry> = items.iter().map(|item| QueueEntry::of(&item.record)).collect();
@@ -298,14 +296,14 @@ async fn put_back(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut
         }
         done.count("requeue");
         done.as_planned(item);
-        // Its use alone has it surveyed, and what waits there released. Names in records are good.
+        // The lookup is enough: the route is then surveyed and its waiting jobs released. Names in records are valid.
         let spec = &item.record.spec;
         let _ = context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
     }
     Ok(())
 }
 
-/// Dispatched, and the offer must be lost: offered again, under a new version.
+/// For dispatched jobs whose offer must be lost: offers them again, under a new version.
 async fn offer_again(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let steps = items.iter().map(|i| Step::new(i.record.id, Event::Reoffer, i.record.head.version.into())).collect();
@@ -332,13 +330,13 @@ async fn offer_again(context: &Context, lease: &Lease, items: Vec<Item>, done: &
         }
     }
     muster_flow::failpoint!("reoffer.after_audit");
-    // One that the bus does not take is found again by the next look.
+    // If the bus does not take an offer, the next check finds the job again.
     context.flow.offer(offers, Offering { most: 1, again: true }).await;
     route_notices::published(context, &stand, 1).await;
     Ok(())
 }
 
-/// Out of time, or its worker fell silent.
+/// Ends attempts that are out of time or whose worker is silent.
 async fn end_attempts(
     context: &Context,
     lease: &Lease,
@@ -384,14 +382,15 @@ async fn end_attempts(
         if let Some(worker) = worker {
             context.flow.stop_attempt(&worker, item.record.id, head).await;
         }
-        // Its worker was silent for a whole lease; one that was only too slow keeps its slot for now.
+        // The worker was silent for a whole lease, so its concurrency slot is free. A worker that was only too slow
+        // keeps it for now.
         if failed.event == Event::Rescue {
             freed.extend(SlotRef::of(&item.record));
         }
     }
     match context.flow.finish(ends).await {
         Ok(finished) => {
-            // Their homes are gone; re-scoring would find nothing.
+            // Their homes are gone; a re-score would find nothing.
             let kept = |job: &JobId| finished.held.iter().any(|(held, _)| held == job);
             done.rescores.retain(|(rescore, _)| !ended.contains(&rescore.job) || kept(&rescore.job));
             slots::freed(context, &finished.freed, finished.next).await;
@@ -406,7 +405,7 @@ async fn end_attempts(
     Ok(())
 }
 
-/// What became of an attempt, as a metric says it.
+/// The outcome of an attempt, as a metric label.
 fn outcome_of(event: Event) -> &'static str {
     match event {
         Event::Rescue | Event::Abandon | Event::Poison => "lost",
@@ -414,7 +413,7 @@ fn outcome_of(event: Event) -> &'static str {
     }
 }
 
-/// Ended, but its home is still there: whoever ended it may not have come this far.
+/// For ended jobs that still have a home: the process that ended them may have stopped before it did all effects.
 async fn finish_ends(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
     let end = |item: &Item| End { tell: cut_off(&item.record.head), ..End::of(&item.record, false) };
@@ -425,7 +424,7 @@ async fn finish_ends(context: &Context, lease: &Lease, items: Vec<Item>, done: &
     };
     for item in &items {
         match finished.held.iter().find(|(held, _)| *held == item.record.id) {
-            // Its worker may still be at it, and keeps the slot: the end is finished then.
+            // The worker may still run the job and keeps the slot until then: the end is finished later.
             Some((_, left)) => done.look_in(item, (*left).max(SOON)),
             None => done.count("finish"),
         }
@@ -434,7 +433,7 @@ async fn finish_ends(context: &Context, lease: &Lease, items: Vec<Item>, done: &
     Ok(())
 }
 
-/// The worker whose attempt was ended from outside, and who may not have heard.
+/// The worker whose attempt was ended from outside, and which may not know.
 fn cut_off(head: &Head) -> Option<muster_domain::WorkerId> {
     use muster_domain::job::EndedBy;
     let outside = matches!(head.ended_by(), Some(EndedBy::Cancel | EndedBy::Clock | EndedBy::Silence));

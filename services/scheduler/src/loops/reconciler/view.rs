@@ -1,5 +1,5 @@
-//! What is known of the bus during one pass: asked only when a job depends on it, once per
-//! subject. "Unknown" is an answer too, and from it nothing is concluded.
+//! The state of the bus during one pass. Each subject is asked about once, and only if a job depends on it. From the
+//! answer "unknown" nothing follows.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use muster_store::Record;
 
 use crate::context::Context;
 
-/// One pass's knowledge.
+/// The answers of one pass.
 pub(super) struct View<'a> {
     context: &'a Context,
     submits: Option<Known>,
@@ -28,7 +28,7 @@ impl<'a> View<'a> {
         View { context, submits: None, offers: HashMap::new(), asked_results: false }
     }
 
-    /// What matters to this job.
+    /// The answers that this job's check needs.
     pub(super) async fn of(&mut self, record: &Record, now: Time) -> BusView {
         let mut view = BusView { submits: Known::Unknown, offers: Known::Unknown, silence_unproven_until: None };
         let head = &record.head;
@@ -37,13 +37,13 @@ impl<'a> View<'a> {
             Phase::Dispatched if (head.since + DISPATCHED_LOOK).reached(now) => {
                 view.offers = self.offers(&record.spec.tenant, record.spec.line()).await;
                 if !record.spec.requires.is_empty() {
-                    // A scheduler that has just come learns of its line, and tells the workers of it.
+                    // A new scheduler creates the route, and announces it to the workers.
                     let spec = &record.spec;
                     let _ = self.context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
                 }
             }
             Phase::Running { lease, .. } if lease.until.reached(now) => {
-                // Longer than the lease if it was extended, never shorter.
+                // Longer than one lease if the lease was extended, never shorter.
                 let span = lease.until.since(head.since);
                 view.silence_unproven_until = self.silence_unproven_until(record.id, lease.until, span, now).await;
             }
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
         let lease_guard = &self.context.lease_guard;
         if !self.asked_results {
             self.asked_results = true;
-            // Before the question, so whatever stood there then is in the answer.
+            // Taken before the question, so that the answer includes every result on the stream at this time.
             let here = Instant::now();
             match self.context.bus().results_mark().await {
                 Ok(mark) => lease_guard.results(&mark, here),

@@ -1,9 +1,9 @@
-//! What the fleet as a whole has to do, as gauges that one replica alone shows.
+//! Gauges of the whole fleet's work, which only one replica shows.
 //!
-//! Knows: what each gauge is measured from. Promises: a measure costs the same however many jobs
-//! wait: lengths and heads of the queues of all lines, counts of subjects, and a step of an endless count
-//! of what lives; what was shown and is no longer true, or no longer this replica's to tell, is zero, so that
-//! sums over replicas are right. Leaves to others: who leads.
+//! Knows: the source of each gauge. Promises: a measure costs the same however many jobs wait: lengths and heads of the
+//! queues of all lines, counts of subjects, and one step of an endless count of live jobs. A gauge whose value is no
+//! longer true, or that another replica shows now, becomes zero, so that sums over replicas are right. Leaves to
+//! others: the choice of the leader.
 
 use std::{
     collections::BTreeSet,
@@ -21,16 +21,16 @@ use super::{
 };
 use crate::context::Context;
 
-/// Homes counted in one measure: with fewer jobs alive every measure is a whole count.
+/// Homes counted in one measure: with fewer live jobs, every measure is a whole count.
 const STEP: usize = 2_000;
-/// A home that was due so long ago and not looked at is overdue.
+/// A home that was due this long ago is overdue.
 const LATE: Duration = Duration::from_secs(10);
-/// A count that is no older tells more than the messages on the streams.
+/// A count up to this age is more exact than the number of messages on the streams.
 const YOUNG: Duration = Duration::from_secs(15);
 /// The least time between two measures.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// All of them, as this replica last showed them.
+/// The fleet's gauges, as this replica last showed them.
 #[derive(Default)]
 pub(super) struct FleetGauges {
     walk: CensusWalk,
@@ -40,14 +40,13 @@ pub(super) struct FleetGauges {
 }
 
 impl FleetGauges {
-    /// Measures, and shows it.
     pub(super) async fn measure(
         &mut self,
         context: &Context,
         lease: &Lease,
         workers: &[WorkerSeen],
     ) -> anyhow::Result<()> {
-        // Workers that come and go wake the loop at once; the rest is measured no oftener for it.
+        // A new or leaving worker wakes the loop at once; only the workers are measured more often for it.
         let fresh = self.measured.is_some_and(|at| at.elapsed() < PAUSE);
         let mut now = if fresh { self.shown.take() } else { Measured::new() };
         now.iter_mut().filter(|((gauge, _, _), _)| *gauge == Gauge::Workers).for_each(|(_, value)| *value = 0.0);
@@ -78,7 +77,7 @@ impl FleetGauges {
         workers: &[WorkerSeen],
         now: &mut Measured,
     ) -> anyhow::Result<()> {
-        // Before the first count is complete only some of what lives is known: nothing is better than half.
+        // Before the first count is complete only a part of the live jobs is known; show none rather than a part.
         let Some(census) = &self.census else { return Ok(()) };
         let at = context.store().now();
         now.insert((Gauge::CensusAge, String::new(), ""), at.since(census.begun).as_secs_f64());
@@ -102,8 +101,8 @@ impl FleetGauges {
             let counted = census.topics.get(name).unwrap_or(&none);
             let of = |state: State| counted.states.get(&state).copied().unwrap_or(0);
             let topic = name.1.as_str();
-            // A young count is right. An old one is worse than the messages on the stream, though one may carry
-            // several offers, and those of jobs that were called off stay until a worker takes them.
+            // A young count is exact. An old one is worse than the number of messages on the stream, though a message
+            // may have several offers, and offers of cancelled jobs stay until a worker takes them.
             let dispatched = match offers {
                 Some(0) => 0,
                 Some(messages) if !young => messages,
@@ -123,12 +122,13 @@ impl FleetGauges {
             let shared = context.flow.settings.is_shared(topic);
             let live = workers.iter().filter(|worker| worker.serves(name.0.as_str(), shared) && worker.takes(topic));
             let worth = Waits::worth_workers(lines, &live.collect::<Vec<_>>());
-            // What stands in lines that no live worker fits.
+            // Offers in lines that no live worker fits.
             let unfit = offers.zip(worth.offered).map_or(0, |(all, some)| (all - some).min(dispatched));
             let ready = (of(State::Pending) + worth.queued + dispatched - unfit) as f64;
             let runnable = match told.as_ref() {
                 Some(told) if told.paused.is_some() => 0.0,
-                // No more of the backlog than the rate lets through at once, or than may run beside the others.
+                // No more of the backlog than the rate allows at once, or than `concurrency.max` allows beside the
+                // others.
                 Some(told) => {
                     let max = told.settings.concurrency.and_then(|limits| limits.max);
                     let places = max.map(|max| u64::from(max).saturating_sub(dispatched + of(State::Running)));
@@ -151,19 +151,19 @@ impl FleetGauges {
         Ok(())
     }
 
-    /// No longer this replica's to tell; the next time it counts anew.
+    /// Clears the gauges, which another replica shows now; the next count begins anew.
     pub(super) fn stand_down(&mut self) {
         self.shown.replace(Measured::new());
         (self.walk, self.census, self.measured) = (CensusWalk::new(), None, None);
     }
 }
 
-/// Adds to what is told of a topic: tenants share its name, and those past the limit of names share one.
+/// Adds to a topic's value: tenants share a topic's label, and topics past the limit of labels share one.
 fn add(now: &mut Measured, gauge: Gauge, topic: &str, state: &'static str, value: f64) {
     *now.entry((gauge, topic_label(topic).to_owned(), state)).or_default() += value;
 }
 
-/// The largest of what is told of a topic.
+/// Keeps the largest value of a topic.
 fn most(now: &mut Measured, gauge: Gauge, topic: &str, value: f64) {
     let known = now.entry((gauge, topic_label(topic).to_owned(), "")).or_default();
     *known = known.max(value);

@@ -1,10 +1,9 @@
-//! Drops the names of lines that nobody uses any more.
+//! Drops the names of unused lines.
 //!
-//! A name goes only if its line was not noted for [`LINE_KEPT`], was seen empty after that was read, in
-//! Redis and on the bus, and is still not noted when it goes. Whoever puts jobs into a line has noted it a
-//! minute before at most, so what such a writer does is over by then. A line that is old and not empty is
-//! noted anew: its schedulers are gone, its jobs are not. Leaves to others: topics that nobody knows any
-//! more, whose names vanish by their time to live.
+//! A name is dropped only if its line was not noted for [`LINE_KEPT`], was then seen empty in Redis and on the bus, and
+//! is still not noted when it is dropped. A process that puts jobs into a line has noted it at most a minute before, so
+//! its writes are done by then. A line that is old but not empty is noted again: it has jobs but no scheduler that
+//! knows it. Leaves to others: topics that are unknown now, whose names expire.
 
 use muster_domain::{Tenant, Topic};
 use muster_flow::LineWaiting;
@@ -12,10 +11,10 @@ use muster_store::{LINE_KEPT, Lease, StoreError};
 
 use crate::context::Context;
 
-/// Names looked at in one measure of a topic.
+/// Names checked in one measure of a topic.
 const STEP: usize = 200;
 
-/// Looks through the oldest names of those topics that have any.
+/// Checks the oldest names of the topics that have any.
 pub(super) async fn drop_old(
     context: &Context,
     lease: &Lease,
@@ -24,7 +23,7 @@ pub(super) async fn drop_old(
 ) -> Result<(), StoreError> {
     let store = context.store();
     let before = store.now().before(LINE_KEPT);
-    // Every topic has its plain line.
+    // Every topic has its plain line, so only more than one line means names.
     let named = topics.iter().zip(waiting).filter(|(_, lines)| lines.len() > 1);
     for (name, _) in named {
         let (tenant, topic) = name;

@@ -1,8 +1,8 @@
 //! Gauges that one replica shows for the whole fleet.
 //!
-//! Promises: what was shown and is no longer measured, or no longer this replica's to show, does not
-//! stay: a count becomes 0, so that sums over replicas are right; a value of which 0 would be an alarm
-//! becomes NaN, which PromQL's `max` passes over.
+//! Promises: a gauge that is no longer measured, or that another replica shows now, does not keep its value. A count
+//! becomes 0, so that sums over replicas are right; a value for which 0 would raise an alarm becomes NaN, which
+//! PromQL's `max` ignores.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,6 @@ use muster_telemetry::{Gauge, set};
 /// A gauge and the values of its labels, in their order; empty where it has none.
 pub(super) type Series = (Gauge, String, &'static str);
 
-/// What was measured.
 pub(super) type Measured = HashMap<Series, f64>;
 
 /// The gauges as this replica last showed them.
@@ -19,7 +18,7 @@ pub(super) type Measured = HashMap<Series, f64>;
 pub(super) struct Shown(Measured);
 
 impl Shown {
-    /// Shows these and no others.
+    /// Sets these gauges and clears all others.
     pub(super) fn replace(&mut self, now: Measured) {
         for series in self.0.keys().filter(|series| !now.contains_key(*series)) {
             put(series, nothing(series.0));
@@ -28,13 +27,13 @@ impl Shown {
         self.0 = now;
     }
 
-    /// What is shown, to be changed and shown again.
+    /// Takes the gauges out, to change them and show them again.
     pub(super) fn take(&mut self) -> Measured {
         std::mem::take(&mut self.0)
     }
 }
 
-/// What a gauge says when this replica has nothing to say.
+/// The value of a gauge that this replica no longer shows.
 fn nothing(gauge: Gauge) -> f64 {
     match gauge {
         Gauge::RedisAofEnabled | Gauge::BackupLastSuccess => f64::NAN,

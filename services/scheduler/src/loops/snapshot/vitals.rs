@@ -1,8 +1,8 @@
-//! How the stores and the replicas are, as gauges that one replica alone shows.
+//! Gauges of the state of the stores and replicas, which only one replica shows.
 //!
-//! Knows: what is measured how often ([`MEASURES`]). Promises: each measure is a few reads, however
-//! many jobs there are; one that fails leaves its gauges as they were and stops no other. Nothing here
-//! is on the path of a job. Leaves to others: who leads, and what is well (`doctor` of the gateway).
+//! Knows: what is measured how often ([`MEASURES`]). Promises: each measure is a few reads, however many jobs there
+//! are; one that fails leaves its gauges unchanged and stops no other. Nothing here is on the path of a job. Leaves to
+//! others: the choice of the leader, and the judgement of the values (`doctor` of the gateway).
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +14,15 @@ use tracing::{debug, error};
 use super::shown::{Measured, Series, Shown};
 use crate::context::Context;
 
-/// How often what changes soon is measured.
+/// Interval for values that change quickly.
 const OFTEN: Duration = Duration::from_secs(10);
-/// How often what changes by hand is.
+/// Interval for values that change only when a person changes them.
 const RARELY: Duration = Duration::from_secs(60);
-/// A key that runs out within this is about to.
+/// An API key that expires within this time counts as expiring.
 const EXPIRES: (Duration, &str) = (Duration::from_secs(7 * 24 * 3600), "7d");
-/// Newest entries of the audit log that are looked at.
+/// Newest entries of the audit log that are verified.
 const AUDIT_TAIL: usize = 500;
 
-/// One thing that is measured.
 #[derive(Clone, Copy, Debug)]
 enum Measure {
     Streams,
@@ -35,7 +34,7 @@ enum Measure {
     Audit,
 }
 
-/// All of them, and how often.
+/// All measures with their intervals.
 const MEASURES: [(Measure, Duration); 7] = [
     (Measure::Streams, OFTEN),
     (Measure::Replicas, OFTEN),
@@ -46,7 +45,7 @@ const MEASURES: [(Measure, Duration); 7] = [
     (Measure::Audit, RARELY),
 ];
 
-/// All of them, as this replica last showed them.
+/// The vital gauges, as this replica last showed them.
 #[derive(Default)]
 pub(super) struct VitalGauges {
     parts: [Part; MEASURES.len()],
@@ -59,7 +58,7 @@ struct Part {
 }
 
 impl VitalGauges {
-    /// Measures what is due, and shows it.
+    /// Takes the measures that are due.
     pub(super) async fn measure(&mut self, context: &Context) {
         let due = self.parts.iter_mut().zip(MEASURES);
         let due = due.filter(|(part, (_, every))| part.measured.is_none_or(|at| at.elapsed() >= *every));
@@ -73,7 +72,7 @@ impl VitalGauges {
         join_all(due.map(one)).await;
     }
 
-    /// No longer this replica's to show; the next time it measures anew.
+    /// Clears the gauges, which another replica shows now; the next measures begin anew.
     pub(super) fn stand_down(&mut self) {
         for part in &mut self.parts {
             part.shown.replace(Measured::new());
@@ -134,7 +133,7 @@ async fn streams(context: &Context) -> anyhow::Result<Measured> {
     Ok(now)
 }
 
-/// The worst of all primaries; fails while one of them does not answer.
+/// The worst values of all primaries; fails while one of them does not answer.
 async fn redis(context: &Context) -> anyhow::Result<Measured> {
     let (mut logs, mut evicts) = (true, false);
     for (node, vitals) in context.store().checkup().await? {
