@@ -16,7 +16,7 @@ use crate::{
     worker::Worker,
 };
 
-/// The window that a subject begins with.
+/// The first window of a subject.
 const WINDOW: usize = 32;
 
 async fn submit_many(stack: &Stack, n: usize, priority: Priority) -> Vec<JobId> {
@@ -41,7 +41,7 @@ async fn decided(stack: &Stack, jobs: &[JobId]) -> usize {
     .await
 }
 
-/// Starts everything that is offered, one by one, until `n` jobs have started; in their order.
+/// Starts everything that is offered, one by one, until `n` jobs have started. Returns them in this order.
 async fn started(worker: &Worker, n: usize) -> Vec<JobId> {
     let mut order = Vec::new();
     while order.len() < n {
@@ -87,7 +87,7 @@ async fn a_backlog_that_a_stopped_scheduler_left_is_found_when_a_worker_speaks()
     let jobs = submit_many(&stack, WINDOW + 5, Priority::Normal).await;
     assert_eq!(decided(&stack, &jobs).await, 5);
     first.chassis.stop.request();
-    // The offers are gone, only the backlog is left, and the successor has heard of no topic.
+    // The offers are gone, only the backlog is left, and the new scheduler knows no topic.
     stack.nats.restart_empty().await;
     stack.bus().connected().await;
     stack.scheduler("s2").await;
@@ -100,7 +100,8 @@ async fn a_backlog_that_a_stopped_scheduler_left_is_found_when_a_worker_speaks()
         ..Default::default()
     };
     let worker = Worker::on(&stack, "w1", "t").await;
-    // It speaks again and again, as workers do: a scheduler that is ready hears them a moment later.
+    // The worker repeats its heartbeat, as real workers do: a scheduler that is ready receives heartbeats a moment
+    // later.
     let subject = subjects::offer(&Tenant::default(), Topic::parse("t").unwrap());
     until(SOON, "the backlog to be found", async || {
         stack.bus().broadcast(&subjects::heartbeat(), Body::Heartbeat(beat.clone())).await.unwrap();
@@ -117,7 +118,7 @@ async fn an_entry_whose_job_was_dispatched_but_never_published_is_offered_by_the
     let jobs = submit_many(&stack, WINDOW + 1, Priority::Normal).await;
     assert_eq!(decided(&stack, &jobs).await, 1);
     let last = jobs[WINDOW];
-    // As after a crash between the dispatch and its offer, with the claim lapsed.
+    // The state after a crash between the dispatch and its offer, with the claim expired.
     let step = Step::new(last, Event::Dispatch, 2);
     assert_eq!(stack.store().apply_one(step).await.unwrap().outcome, Outcome::Applied);
     let worker = Worker::on(&stack, "w1", "t").await;
@@ -149,14 +150,14 @@ async fn an_entry_whose_job_runs_already_brings_its_home_nearer_before_it_goes()
     let jobs = submit_many(&stack, WINDOW + 1, Priority::Normal).await;
     assert_eq!(decided(&stack, &jobs).await, 1);
     let last = jobs[WINDOW];
-    // As after a crash between the offer and the home, once the offer was started.
+    // The state after a crash between the offer and the forward, when the offer has been started.
     let lease = Duration::from_secs(60);
     let start = Step { lease, worker: Some(WorkerId::trusted("w0")), ..Step::new(last, Event::Start, 3) };
     for step in [Step::new(last, Event::Dispatch, 2), start] {
         assert_eq!(stack.store().apply_one(step).await.unwrap().outcome, Outcome::Applied);
     }
     let home = async || stack.store().home_of(last).await.unwrap().expect("a home").remaining(stack.store().now());
-    // Where a look leaves it that finds a job in the backlog.
+    // Where the check of a queued job leaves the home.
     stack.store().set_homes(&[last], Duration::from_secs(900)).await.unwrap();
     let worker = Worker::on(&stack, "w1", "t").await;
     started(&worker, WINDOW).await;

@@ -1,5 +1,5 @@
-//! Somebody outside has a say, and takes its time: scenario 53. Whoever answers here knows nothing
-//! of Muster but the subject, and speaks NATS by hand.
+//! A decider outside Muster that takes long to answer: scenario 53. The decider of this test knows only the subject,
+//! and speaks the NATS protocol directly.
 
 use std::{
     sync::{
@@ -24,10 +24,10 @@ use crate::{
 };
 
 const S: Duration = Duration::from_secs(1);
-/// Longer than a lock lives without being renewed.
+/// Longer than a lock lasts without a renewal.
 const STALL: Duration = Duration::from_secs(35);
 
-/// Answers whatever is asked on `sys.job.decide`, once it is told what to say.
+/// Answers every question on `sys.job.decide`, once the test has set the answer.
 struct Outsider {
     asked: Arc<AtomicUsize>,
     says: watch::Sender<Option<&'static str>>,
@@ -103,7 +103,7 @@ async fn lock(stack: &Stack, id: JobId) -> (String, i64) {
     (stack.redis.cli(&["GET", &key]).await.trim().to_owned(), left)
 }
 
-/// Whoever holds the lock, once somebody asks.
+/// The holder of the lock, once a scheduler asks.
 async fn holder(stack: &Stack, id: JobId) -> String {
     until(SOON, "the lock", async || {
         let (value, _) = lock(stack, id).await;
@@ -145,7 +145,7 @@ async fn a_question_that_stalls_is_asked_once_under_a_lock_that_is_renewed() {
     })
     .await;
     assert_eq!(stack.state(id).await, State::Pending);
-    // Its submit was published again meanwhile, and nobody asked a second time.
+    // The submit was published again meanwhile, and no scheduler asked a second time.
     assert_eq!(outsider.asked(), 1);
 
     outsider.say(r#"{"decision":"allow"}"#);
@@ -162,7 +162,7 @@ async fn a_lock_that_is_deleted_meanwhile_does_not_run_the_job_twice() {
     let key = format!("muster:scheduler:job:{id}");
     let begun = Instant::now();
     holder(&stack, id).await;
-    // Deleted again and again, so that others get in whenever the submit comes again.
+    // Deleted again and again, so that the other scheduler can take it whenever the submit is delivered again.
     until(STALL + SOON, "the stall to be over", async || {
         stack.redis.cli(&["DEL", &key]).await;
         (begun.elapsed() > STALL && outsider.asked() > 0).then_some(())
@@ -194,7 +194,7 @@ async fn a_scheduler_that_stops_leaves_its_questions_to_the_other_within_a_secon
     stopped.chassis.stop.request();
     let asked = Instant::now();
     until(SOON, "the other to hold the lock", async || (holder(&stack, id).await == other).then_some(())).await;
-    // The lock would have stood for twenty seconds at least; a busy machine adds to the one.
+    // Without the handover the lock would last at least twenty seconds more; a busy machine takes longer than one.
     assert!(asked.elapsed() < 8 * S, "took {:?}", asked.elapsed());
     outsider.say(r#"{"decision":"allow"}"#);
     runs_once(&stack, id).await;

@@ -1,4 +1,4 @@
-//! A job whose record cannot be read: whatever comes in for it is over with, and keeps nobody waiting.
+//! A job whose record is unreadable: every message about it is completed, and none is redelivered for ever.
 
 use muster_bus::{ConsumerSpec, subjects};
 use muster_domain::{JobId, StartId, Tenant};
@@ -18,7 +18,7 @@ async fn damage(stack: &Stack, id: JobId, field: &str) {
     stack.redis.cli(&["HSET", &format!("muster:job:{id}"), field, "noise"]).await;
 }
 
-/// Nothing waits on the schedulers' subjects, and nothing comes again.
+/// Waits until no message is pending or unacked on the schedulers' subjects.
 async fn all_is_over(stack: &Stack) {
     for subject in [subjects::submit(), subjects::result(), subjects::cancel()] {
         let spec = ConsumerSpec::scheduler(subject.clone());
@@ -84,7 +84,7 @@ async fn its_place_in_the_backlog_is_given_up() {
     let _scheduler = stack.scheduler("s1").await;
     let worker = Worker::on(&stack, "w1", "t").await;
     let sound = stack.submit(job("t")).await;
-    // The one with a sound head was offered by its submit, and may come first.
+    // The job with an intact head was offered by its submit, and may come first.
     while worker.start_next(SOON).await.job != sound {}
     until(SOON, "the backlog to be empty", async || {
         let keys = stack.redis.cli(&["--scan", "--pattern", "muster:queue:*"]).await;

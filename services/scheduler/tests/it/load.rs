@@ -21,7 +21,7 @@ use crate::stack::{Stack, job};
 const JOBS: usize = 6_000;
 const GROUP: usize = 100;
 
-/// Takes offers as they come, starts them in one request per batch, and reports success at once.
+/// Takes offers as they come, starts them with one request per batch, and reports success at once.
 async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
     let spec = ConsumerSpec::offers(&Tenant::default(), Topic::parse("many").unwrap());
     let consumer = bus.consumer(spec).await.unwrap();
@@ -44,7 +44,7 @@ async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
         };
         let request = StartRequest { worker: "w1".into(), items: offers.iter().map(ask).collect() };
         let request = Body::Start(request);
-        // Under the same ids until there is an answer; with nobody there it comes at once.
+        // Repeat with the same ids until there is an answer; if no scheduler listens, the error comes at once.
         let answer = loop {
             match bus.request(&subjects::start(), request.clone(), Duration::from_secs(5)).await {
                 Ok(answer) => break answer,
@@ -117,7 +117,7 @@ async fn thousands_of_short_jobs_all_succeed_and_each_starts_once() {
         *starts.entry(id).or_default() += 1;
     }
     assert!(starts.values().all(|n| *n == 1), "a job was started twice");
-    // An entry is removed when its offer is on the bus: by then its job may have ended.
+    // An entry is removed after its offer is on the bus; its job may have ended by then.
     until(Duration::from_secs(15), "the backlog to be empty", async || {
         (stack.redis.cli(&["ZCARD", "muster:queue:default:many:normal"]).await == "0").then_some(())
     })

@@ -1,4 +1,4 @@
-//! The scheduler in-process, against a real Redis and a real NATS, with workers made by hand.
+//! The scheduler in-process, with a real Redis, a real NATS and hand-written workers.
 
 mod backlog;
 mod consult;

@@ -1,4 +1,4 @@
-//! A store that is away for a while: nothing is lost, nothing whose worker lives runs twice.
+//! A store that is down for a while: nothing is lost, and no job whose worker is alive runs twice.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn results_that_come_while_redis_is_away_count_once_it_is_back() {
     for attempt in &attempts {
         worker.succeed(attempt, "1").await;
     }
-    // Longer than a call's budget, so that first and second deliveries fail.
+    // Longer than a call's time limit, so that first and second deliveries fail.
     tokio::time::sleep(AWAY).await;
     stack.redis.resume();
     all_succeeded_at_first(&stack, &jobs).await;
@@ -47,7 +47,7 @@ async fn results_that_come_while_redis_is_away_count_once_it_is_back() {
 #[tokio::test]
 async fn a_lease_that_ran_out_during_an_outage_is_not_taken_from_a_live_worker() {
     let stack = Stack::without_scheduler().await;
-    // So long after the outage its worker may say nothing yet.
+    // The worker may stay silent for this long after the outage.
     stack.scheduler_with("s1", &[("--outage-wait", "30s")]).await;
     let mut worker = Worker::on(&stack, "w1", "t").await;
     worker.lease_ms = LEASE.as_millis() as u32;

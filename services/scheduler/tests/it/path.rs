@@ -1,4 +1,4 @@
-//! The plain way of a job, and what may be repeated on it.
+//! The normal way of a job, and the messages that may be repeated on it.
 
 use std::time::Duration;
 
@@ -88,12 +88,12 @@ async fn failures_are_retried_with_their_backoff_and_then_the_job_fails() {
             let started = stack.record(id).await.head.started_at.unwrap();
             let waited = started.since(before);
             let planned = Duration::from_millis(400 << (number - 2));
-            // Soon after: the longest back-off would be ten seconds.
+            // With some tolerance: the longest back-off would be ten seconds.
             assert!(waited >= planned && waited < planned + S * 6, "attempt {number} came after {waited:?}");
         }
         worker.fail(&attempt, true).await;
         let next = if number < 3 { State::Retrying } else { State::Failed };
-        // A short wait may be over before it is seen: the story tells when it began.
+        // A short wait may be over before it is seen; the history says when it began.
         failed_at = Some(
             until(SOON, "the failure to be settled", async || {
                 let history = stack.record(id).await.history;
@@ -153,7 +153,7 @@ async fn a_job_with_a_time_ahead_waits_for_it() {
 async fn a_job_that_nobody_starts_expires_at_its_deadline() {
     let stack = Stack::start().await;
     let mut spec = job("nobody");
-    // Time enough to be offered.
+    // Enough time to be offered.
     spec.deadline = Some(When::In(S * 3));
     let id = stack.submit(spec).await;
     let record = stack.ends(id, State::Expired, SOON).await;
@@ -247,7 +247,7 @@ async fn publish_submit(stack: &Stack, submit: Submit) {
 #[tokio::test]
 async fn a_time_out_that_its_worker_reports_first_is_in_the_audit_log_all_the_same() {
     let stack = Stack::without_scheduler().await;
-    // Somebody leads the reconciler, and looks at nothing.
+    // A foreign leader holds the reconciler's lock, so no check runs.
     stack.redis.cli(&["SET", "muster:reconciler:default", "nobody~1:1", "PX", "600000"]).await;
     stack.scheduler("s1").await;
     let mut worker = Worker::on(&stack, "w1", "t").await;

@@ -1,4 +1,4 @@
-//! What happens when something is lost: a submit, an offer, a worker.
+//! Recovery when a submit, an offer or a worker is lost.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn a_job_that_loses_its_worker_every_time_is_quarantined() {
 async fn a_job_longer_than_its_lease_keeps_its_healthy_worker() {
     let stack = Stack::start().await;
     let mut worker = Worker::on(&stack, "w1", "t").await;
-    // No busy machine keeps it from saying something for so long.
+    // Long enough that even a busy machine extends the lease in time.
     worker.lease_ms = 3_000;
     let id = stack.submit(job("t")).await;
     let attempt = worker.start_next(SOON).await;
@@ -98,7 +98,7 @@ async fn a_submit_that_was_never_published_is_published_by_the_look() {
     let worker = Worker::on(&stack, "w1", "t").await;
     let new = new_job(job("t"));
     let id = new.id;
-    // As after a crash between record and publish.
+    // The state after a crash between record and publish.
     stack.store().set_homes(&[id], S * 30).await.unwrap();
     for submitted in stack.store().submit(&[new]).await {
         submitted.unwrap();
@@ -136,7 +136,7 @@ async fn an_end_whose_effects_were_not_done_is_finished_by_the_look() {
     let stack = Stack::start().await;
     let id = stack.submit(job("t")).await;
     stack.reaches(id, State::Dispatched, SOON).await;
-    // As after a crash between the end and its effects.
+    // The state after a crash between the end and its effects.
     let step = muster_store::Step::new(id, muster_domain::Event::Reject, 2);
     assert_eq!(stack.store().apply_one(step).await.unwrap().outcome, muster_domain::Outcome::Applied);
     stack.store().forward_homes(&[(id, Duration::ZERO)]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Two schedulers: one leads, either may go.
+//! Two schedulers: one leads, and either may stop.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ async fn a_graceful_stop_hands_leadership_over_within_a_second() {
         .await;
     let freed = Instant::now();
     until(SOON, "the successor", async || (leader(&stack).await.as_deref() == Some("s2")).then_some(())).await;
-    // Its lock would have stood for up to fifteen seconds; a busy machine adds to the one.
+    // Without the handover the lock would last up to fifteen seconds; a busy machine takes longer than one.
     assert!(freed.elapsed() < Duration::from_secs(5), "took {:?}", freed.elapsed());
 }
 
@@ -47,7 +47,7 @@ async fn a_replica_that_listens_everywhere_announces_where_others_reach_it() {
     let settings = [("--admin-addr", "[::]:9099"), ("--advertise-addr", "replica-2.example")];
     let _told = stack.scheduler_with("s2", &settings).await;
     let _one = stack.scheduler_with("s3", &[("--admin-addr", "127.0.0.1:9098")]).await;
-    // Redis and NATS of this test are on loopback.
+    // Redis and NATS of this test are on the loopback address.
     let wanted = [("s1", "127.0.0.1:9099"), ("s2", "replica-2.example:9099"), ("s3", "127.0.0.1:9098")];
     until(SOON, "each to announce its address", async || {
         let replicas = stack.store().replicas().await.unwrap();

@@ -1,5 +1,5 @@
-//! A Redis that comes back without its last writes: what it forgot is made good from the bus, and nothing
-//! else is touched.
+//! A Redis that comes back without its last writes: the loop `reread` restores them from the bus, and changes nothing
+//! else.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 const S: Duration = Duration::from_secs(1);
 const MARK: &str = "muster:scheduler:reread:mark";
 
-/// Two schedulers that look for other lives of Redis each second.
+/// Two schedulers that check each second whether Redis has restarted.
 async fn stack() -> Stack {
     let stack = Stack::without_scheduler().await;
     for name in ["s1", "s2"] {
@@ -35,7 +35,7 @@ async fn stack() -> Stack {
     stack
 }
 
-/// Waits until a pass is over, and so nothing that this life of Redis forgot is missing any more.
+/// Waits until a pass is complete, so that everything this run of Redis had lost is restored.
 async fn all_is_whole(stack: &Stack) {
     let info = stack.redis.cli(&["INFO", "server"]).await;
     let run = info.lines().find_map(|line| line.trim().strip_prefix("run_id:")).expect("a run").to_owned();
@@ -45,7 +45,7 @@ async fn all_is_whole(stack: &Stack) {
     .await;
 }
 
-/// Redis is killed and comes back, and all is mended.
+/// Kills and restarts Redis, and waits until everything is restored.
 async fn dies_and_comes_back(stack: &Stack) {
     stack.redis.restart().await;
     all_is_whole(stack).await;
@@ -55,7 +55,7 @@ fn key(id: JobId) -> String {
     format!("muster:job:{id}")
 }
 
-/// Remembers a record as it is now, to be put back as by a failover that lost what came later.
+/// Copies a record, so that `set_back` can restore it like a failover that lost the later writes.
 async fn remember(stack: &Stack, id: JobId) {
     assert_eq!(stack.redis.cli(&["COPY", &key(id), &format!("then:{id}"), "REPLACE"]).await, "1");
 }
@@ -64,7 +64,7 @@ async fn set_back(stack: &Stack, id: JobId) {
     assert_eq!(stack.redis.cli(&["COPY", &format!("then:{id}"), &key(id), "REPLACE"]).await, "1");
 }
 
-/// Forgets all of a job that is its own: its record and its home.
+/// Deletes the record and the home of a job.
 async fn forget(stack: &Stack, id: JobId) {
     assert_eq!(stack.redis.cli(&["DEL", &key(id)]).await, "1");
     stack.store().drop_homes(&[id]).await.unwrap();
@@ -163,7 +163,7 @@ async fn a_job_that_was_deleted_stays_deleted() {
     assert!(worker.try_offered(S).await.is_none());
 }
 
-/// A job that was accepted while NATS was away, and its submit, which nobody has published yet.
+/// A job that was accepted while NATS was down, and its submit, which is not published yet.
 async fn deferred(stack: &Stack) -> (JobId, Submit) {
     let mut jobs = [new_job(job("t"))];
     stack.store().prepare(&mut jobs, PENDING_LOOK).await.remove(0).unwrap();
@@ -180,7 +180,7 @@ async fn a_submit_that_comes_after_its_job_was_forgotten_makes_it_again_unless_i
     assert!(matches!(stack.flow.cancel(&Tenant::default(), deleted, "").await, Ok(Cancelled::Now(_))));
     stack.ends(deleted, State::Cancelled, SOON).await;
     assert_eq!(stack.store().delete_ended(deleted).await, Ok(Deleted::Deleted));
-    // Of one whose end may be so long ago even the stub of a deleted job is gone.
+    // A job that may have ended so long ago that even the stub of a deleted job has expired.
     let (old, mut ancient) = deferred(&stack).await;
     forget(&stack, old).await;
     ancient.pending_since = stack.store().now().before(KEEP_STUB).0;
@@ -194,7 +194,7 @@ async fn a_submit_that_comes_after_its_job_was_forgotten_makes_it_again_unless_i
     let record = stack.ends(lost, State::Succeeded, SOON).await;
     assert_eq!(record.head.attempt, 1);
     assert!(record.history[1].note.contains("forgotten"), "{:?}", record.history);
-    // They were decided together.
+    // All three submits were decided in one batch.
     assert!(stack.record(deleted).await.deleted);
     assert_eq!(stack.store().are_gone(&[old]).await, [Ok(true)]);
     assert_eq!(listed(&stack).await, [lost]);
@@ -248,7 +248,7 @@ async fn a_cancel_that_redis_forgot_is_applied_again_and_never_to_another_job_of
         stack.ends(id, State::Cancelled, SOON).await;
     }
     set_back(&stack, ids[0]).await;
-    // The other one is over and done with, and somebody has used its key again.
+    // The second job is completely gone, and a client has used its key again.
     forget(&stack, ids[1]).await;
     stack.submit_new(vec![new(ids[1])]).await;
     stack.reaches(ids[1], State::Scheduled, SOON).await;

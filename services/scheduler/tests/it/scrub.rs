@@ -34,7 +34,7 @@ async fn a_lost_shard_of_homes_is_put_back_and_its_jobs_run() {
     let stack = Stack::without_scheduler().await;
     stack.scrubbing("s1", "1s").await;
     let lost = submit_in(&stack, 3, Some(When::In(6 * S)), 20).await;
-    // Not due before the end: nothing else touches their homes.
+    // Not due before the test ends, so nothing else changes their homes.
     let kept = submit_in(&stack, 4, Some(When::In(3600 * S)), 5).await;
     for id in lost.iter().chain(&kept) {
         stack.reaches(*id, State::Scheduled, SOON).await;
@@ -50,7 +50,7 @@ async fn a_lost_shard_of_homes_is_put_back_and_its_jobs_run() {
     .await;
     assert_eq!(stack.store().home_of(kept[0]).await.unwrap(), stands, "who has a home keeps it");
 
-    // Nothing but their homes can wake them.
+    // Only their homes can wake these jobs.
     let worker = Worker::on(&stack, "w1", "t").await;
     let mut starts = BTreeMap::new();
     for _ in &lost {
@@ -73,7 +73,7 @@ async fn homes_due_in_the_far_future_are_brought_nearer_and_their_jobs_run() {
     for id in late.iter().chain(&kept) {
         stack.reaches(*id, State::Scheduled, SOON).await;
     }
-    // A job is seen scheduled before its home is forwarded.
+    // A job is visible as scheduled before its home is forwarded.
     until(SOON, "the homes to be in their places", async || {
         for id in &late {
             let due = stack.store().home_of(*id).await.unwrap()?;
@@ -110,7 +110,7 @@ async fn all_indexes_lost_at_once_lose_no_job_and_run_none_twice() {
     let first = stack.submit(job("t")).await;
     let running = worker.start_next(SOON).await;
     assert_eq!(running.job, first);
-    // More than the window holds: some are offered, some wait.
+    // More than the window takes: some are offered, some wait.
     let jobs = stack.submit_all(vec![job("t"); 60]).await;
     until(SOON, "all to be decided", async || {
         let mut queued = 0;
@@ -128,7 +128,7 @@ async fn all_indexes_lost_at_once_lose_no_job_and_run_none_twice() {
     assert_eq!(delete(&stack, "muster:queue:*").await, 1);
     assert!(delete(&stack, "muster:idx:*").await >= 3);
 
-    // Its worker lives, but says nothing: only the home has it rescued.
+    // The first worker sends nothing, so only the home can rescue its job.
     let mut starts: BTreeMap<JobId, u32> = BTreeMap::new();
     let alive = Worker::on(&stack, "w2", "t").await;
     for _ in 0..61 {

@@ -1,4 +1,4 @@
-//! Servers, schedulers and a way to submit, for one test.
+//! Servers, schedulers and helpers to submit jobs, for one test.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,10 +10,10 @@ use muster_scheduler::{SERVICE, SETTINGS, run};
 use muster_store::{Fields, NewJob, Record, RedisSettings, Store};
 use muster_testkit::{NatsServer, RedisServer, until};
 
-/// How long anything may take that needs no waiting by design.
+/// Time limit for anything that does not wait by design.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
 
-/// Servers of this test's own, and the schedulers on them.
+/// Servers of one test, and the schedulers on them.
 pub(crate) struct Stack {
     pub(crate) redis: RedisServer,
     pub(crate) nats: NatsServer,
@@ -45,17 +45,17 @@ impl Stack {
         Stack { redis, nats, flow: Flow::new(store, bus), tasks: Tasks::new() }
     }
 
-    /// One more scheduler, once it is ready. Its scrub does nothing after its first pass.
+    /// Starts one more scheduler and waits until it is ready. Its scrub does nothing after its first pass.
     pub(crate) async fn scheduler(&self, name: &str) -> Scheduler {
         self.scrubbing(name, "1h").await
     }
 
-    /// One more scheduler, which scrubs as often as this.
+    /// Starts one more scheduler with this scrub interval.
     pub(crate) async fn scrubbing(&self, name: &str, every: &str) -> Scheduler {
         self.scheduler_with(name, &[("--loop-scrub-interval", every)]).await
     }
 
-    /// One more scheduler with settings of its own.
+    /// Starts one more scheduler with more settings.
     pub(crate) async fn scheduler_with(&self, name: &str, more: &[(&str, &str)]) -> Scheduler {
         let args: Vec<String> = [
             ("--redis-url", self.redis.url()),
@@ -87,17 +87,15 @@ impl Stack {
         &self.flow.bus
     }
 
-    /// Submits one job.
     pub(crate) async fn submit(&self, spec: JobSpec) -> JobId {
         self.submit_all(vec![spec]).await[0]
     }
 
-    /// Submits a group.
     pub(crate) async fn submit_all(&self, specs: Vec<JobSpec>) -> Vec<JobId> {
         self.submit_new(specs.into_iter().map(new_job).collect()).await
     }
 
-    /// Submits these. What a busy bus does not confirm in time is published again, as a gateway does.
+    /// Submits jobs. If a busy bus does not confirm a submit in time, publishes it again, as a gateway does.
     pub(crate) async fn submit_new(&self, mut jobs: Vec<NewJob>) -> Vec<JobId> {
         let answers = self.flow.submit(&mut jobs).await;
         let mut deferred = Vec::new();
@@ -134,7 +132,7 @@ impl Stack {
         .await
     }
 
-    /// Waits until the job has ended like this and its effects are done: the home leaves last.
+    /// Waits until the job has this final state and its effects are done: the home is removed last.
     pub(crate) async fn ends(&self, id: JobId, state: State, within: Duration) -> Record {
         let record = self.reaches(id, state, within).await;
         until(SOON, "its home to be gone", async || self.store().home_of(id).await.unwrap().is_none().then_some(()))

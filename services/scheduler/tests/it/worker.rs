@@ -1,4 +1,4 @@
-//! A worker made by hand: every step of its protocol is a call of its own.
+//! A hand-written worker: every step of its protocol is a separate call.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) struct Worker {
     pub(crate) lease_ms: u32,
 }
 
-/// An attempt that a worker won.
+/// An attempt that a worker has started.
 pub(crate) struct Attempt {
     pub(crate) job: JobId,
     pub(crate) fence: u64,
@@ -54,7 +54,7 @@ impl Worker {
         Worker { bus, id, consumer, ctl, lease_ms: 30_000 }
     }
 
-    /// The next offer, within `limit`. The bus may be away for some of that time.
+    /// The next offer, within `limit`. The bus may be down for some of that time.
     pub(crate) async fn offered(&self, limit: Duration) -> Offered {
         until(limit, "an offer", async || self.fetched(Duration::from_millis(200)).await.unwrap_or_default()).await
     }
@@ -70,7 +70,7 @@ impl Worker {
         Ok(Some(Offered { offer: group.items[0].clone(), delivery }))
     }
 
-    /// Asks once for one offer.
+    /// Sends one start request for one offer.
     pub(crate) async fn ask(&self, offer: &Offer, start_id: StartId) -> StartAnswer {
         let item = StartAsk {
             job_id: offer.job_id.clone(),
@@ -104,7 +104,7 @@ impl Worker {
                     let job = job_id(&offer.job_id).unwrap();
                     return Attempt { job, fence: answer.fence, number: answer.attempt, offer };
                 }
-                // A server that was killed may have forgotten an ack.
+                // A server that was killed may have lost an ack.
                 Verdict::Gone => {}
                 other => panic!("{other:?}: {}", answer.reason),
             }
@@ -144,7 +144,7 @@ impl Worker {
         self.bus.publish(&subjects::result(), None, None, body).await.unwrap();
     }
 
-    /// Extends the lease with progress; how the attempt stands.
+    /// Extends the lease with progress. Returns the standing of the attempt.
     pub(crate) async fn extend(&self, attempt: &Attempt, percent: f64) -> Standing {
         let item = ExtendAsk {
             job_id: attempt.offer.job_id.clone(),
@@ -160,14 +160,14 @@ impl Worker {
         reply.items[0].standing()
     }
 
-    /// Asks again until there is an answer, as workers do: a scheduler that is ready, or back on the bus,
-    /// listens to them a moment later.
+    /// Asks again until there is an answer, as workers do: a scheduler that is ready, or connected again, receives
+    /// requests a moment later.
     async fn answer(&self, subject: &Subject, body: Body) -> Body {
         until(SOON, "an answer", async || self.bus.request(subject, body.clone(), Duration::from_secs(5)).await.ok())
             .await
     }
 
-    /// What the worker is told next about a report of its own.
+    /// The next `settled` notice about a report of this worker.
     pub(crate) async fn settled(&mut self) -> Settled {
         loop {
             if let Some(settled) = self.control().await.0.into_iter().next() {
@@ -176,7 +176,7 @@ impl Worker {
         }
     }
 
-    /// What the worker is told next about an attempt that somebody else ended.
+    /// The next notice about an attempt that the scheduler or a user ended.
     pub(crate) async fn cancelled(&mut self) -> CancelNotice {
         loop {
             if let Some(notice) = self.control().await.1.into_iter().next() {
