@@ -77,7 +77,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how long to keep trying when gateways are away or busy; 30 s by default, zero for never.
+    /// Sets how long to keep trying while gateways are down or busy; 30 s by default, zero for never.
     pub fn retry_for(mut self, span: Duration) -> Self {
         self.retry_for = span;
         self
@@ -98,7 +98,7 @@ impl ClientBuilder {
         if gateways.is_empty() {
             return Err(ClientError::Invalid("no gateway was given".to_owned()));
         }
-        // If another part of the process has installed a provider already, that one is just as good.
+        // If another part of the process has installed a provider already, the client uses that one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
             .connect_timeout(self.connect_timeout)
@@ -254,7 +254,7 @@ impl Client {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let asked = Instant::now();
-            // While gateways are away, keep trying for the allowed time, and no longer.
+            // While gateways are down, keep trying for the allowed time, and no longer.
             let asking = tokio::time::timeout(left + self.transport.timeout, self.get_wait(id, left));
             match asking.await {
                 Ok(Ok(job)) if job.done => return Ok(job),

@@ -81,7 +81,7 @@ struct Plan {
 /// Why a worker could not be built or run.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The configuration makes no sense; every fault is listed.
+    /// The configuration is invalid; every fault is listed.
     #[error("this worker cannot run: {}", .0.join("; "))]
     Invalid(Vec<String>),
     /// NATS cannot be used in its current state. An outage of NATS is no error: the worker waits.
@@ -89,7 +89,7 @@ pub enum WorkerError {
     Bus(#[from] BusError),
 }
 
-/// What a worker has done when it has left.
+/// The totals of a worker that has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {

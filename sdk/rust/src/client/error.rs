@@ -78,7 +78,7 @@ pub enum ClientError {
     /// No gateway could be reached, or the answer was lost. The request may have had its effect.
     #[error("no gateway answered: {0}")]
     Unreachable(String),
-    /// The request makes no sense; nothing was sent.
+    /// The request is invalid; nothing was sent.
     #[error("{0}")]
     Invalid(String),
     /// The answer could not be read.

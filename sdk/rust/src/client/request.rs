@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::error::ClientError;
 
-/// A job to be submitted. Only the topic is needed; everything else has the contract's default.
+/// A job to be submitted. Only the topic is required; every other field has the API's default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -207,7 +207,7 @@ impl JobRequest {
         self.max_attempts(policy.max_attempts).backoff(policy.backoff)
     }
 
-    /// Sets what happens to a job after its worker fell silent and the lease ran out.
+    /// Sets what happens to a job after its worker has stopped responding and its lease has expired.
     pub fn on_lost_lease(mut self, then: OnLostLease) -> Self {
         self.on_lost_lease = Some(then.as_str());
         self

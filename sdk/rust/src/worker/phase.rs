@@ -2,15 +2,15 @@
 
 use tokio::time::Instant;
 
-/// Where a worker is on its way out.
+/// The phase of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Not on its way out.
+    /// The worker takes work.
     Working,
-    /// What runs may finish, until this moment.
+    /// The worker takes no more work; its handlers may finish until this moment.
     Draining { until: Instant },
-    /// Handlers were told to stop; at this moment their attempts are released all the same.
+    /// Handlers were asked to stop; at this moment their attempts are released even if they still run.
     Leaving { until: Instant },
-    /// Nothing runs that counts; waits for `settled`, until this moment.
+    /// No handler runs whose outcome counts; the worker waits for `settled` until this moment.
     Settling { until: Instant },
 }

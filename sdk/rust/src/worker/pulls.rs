@@ -24,7 +24,7 @@ pub(super) struct Source {
     pub(super) line: Line,
 }
 
-/// One line, and how it is pulled from. `C` is its consumer, of which only the bus knows more.
+/// One line, and the state of its pulls. `C` is its consumer, which this module does not use.
 struct Pull<C> {
     source: Source,
     /// None while the line is being opened.

@@ -194,7 +194,7 @@ impl Running {
         self.jobs.get(&attempt)
     }
 
-    /// Whether this very dispatch was started here and runs.
+    /// Whether this dispatch was started here and still runs.
     pub(super) fn runs(&self, offered: Offered) -> bool {
         self.started.contains_key(&offered)
     }

@@ -1,5 +1,5 @@
 //! How many jobs a worker may run at once. A slot is taken before a start is requested and given back when the attempt
-//! is over or was not won, so the number of running jobs never exceeds the configured one.
+//! is over or its start was refused, so the number of running jobs never exceeds the configured one.
 
 /// The count of slots. Taking more than are free is a fault of the caller.
 #[derive(Debug)]

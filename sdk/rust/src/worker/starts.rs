@@ -85,7 +85,7 @@ struct Parcel<D> {
     kept: Instant,
 }
 
-/// Every offer that was delivered and is not decided. `D` is the delivery, of which only the bus knows more.
+/// Every offer that was delivered and is not decided. `D` is the delivery, which this module does not use.
 #[derive(Debug)]
 pub(super) struct Starts<D> {
     parcels: HashMap<u64, Parcel<D>>,

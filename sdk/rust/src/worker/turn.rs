@@ -216,14 +216,14 @@ impl Turn {
         }
     }
 
-    /// A start was won. From here on the attempt owns the slot with which it was asked for.
+    /// Begins an attempt after the answer `go`. From here on the attempt owns the slot with which it was asked for.
     fn begin(&mut self, offered: Offered, mut offer: v1::Offer, answer: &v1::StartAnswer, sent: Instant) {
         // The lease of a late answer began when a scheduler first received the ask.
         let used = self.plan.lease.saturating_sub(Duration::from_micros(answer.lease_us));
         let sent = sent.checked_sub(used).unwrap_or(sent);
         let attempt = Attempt { job: offered.job, fence: answer.fence };
         if self.phase != Phase::Working {
-            // Won while leaving: the attempt never began, so it is released.
+            // The answer came while the worker leaves: the attempt never began, so it is released.
             self.give_back(attempt, &offer.tenant, &offer.topic, offer.slot, sent);
             self.slots.give(1);
             return;
