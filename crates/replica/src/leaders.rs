@@ -78,7 +78,7 @@ impl Leadership for Leader {
         if let Some(keeping) = keeping {
             let _ = keeping.await;
         }
-        // A lease that cannot be given up runs out by itself.
+        // If the lease cannot be given up, it expires by itself.
         if self.keeper.release().await == Ok(true) {
             let wake = Wake { r#loop: self.lock.as_str().to_owned(), in_us: 0 };
             let _ = self.bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;

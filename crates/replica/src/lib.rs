@@ -55,8 +55,8 @@ impl Member {
         Member { chassis: chassis.clone(), flow, locks: Arc::default(), nudges: Arc::default() }
     }
 
-    /// Connects both stores as set in the settings. Does not fail if a store is away: the
-    /// connections are made when the store comes up.
+    /// Connects both stores as set in the settings. Does not fail if a store is down: the connections are made when the
+    /// store comes up.
     pub async fn connect(chassis: &Chassis) -> anyhow::Result<Member> {
         Ok(Member::new(chassis, stores::connect(&chassis.values, &chassis.instance).await?))
     }

@@ -15,12 +15,11 @@ use crate::Member;
 
 /// The time between two questions to a store that answers.
 const EVERY: Duration = Duration::from_secs(2);
-/// The time between two questions to a store that is away; short, so that its return is noticed
-/// soon.
+/// The time between two questions to a store that is down; short, so that its return is noticed soon.
 const AGAIN: Duration = Duration::from_millis(250);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(1);
-/// If the bus does not come within this time after Redis, it counts as away.
+/// If the bus does not come up within this time after Redis, it counts as down.
 const BUS_COMES: Duration = Duration::from_secs(10);
 
 /// The parts of readiness that the probe sets.

@@ -1,12 +1,12 @@
 //! Sharded leadership of a loop: one lease for each of 16 shards, spread evenly over the replicas.
 //!
 //! The protocol: each replica joins a set of members, and joins again every third of the TTL; a member that does not
-//! join again lapses. From the members that it sees, each replica computes which shards it owns (`share`). It asks for
+//! join again expires. From the members that it sees, each replica computes which shards it owns (`share`). It asks for
 //! the locks of these shards, and gives up the locks of shards that it no longer owns. A hint follows every change, so
 //! the other replicas check at once. Each shard has one holder at a time, by its lock, as for any leader. While the
 //! members stay the same, shares differ by one at most. A replica that stops leaves the set and frees its locks, so the
 //! other replicas own all shards within a second. A replica that dies is replaced within a little more than the TTL.
-//! Callers must make writes that stay correct when two replicas believe for a moment that they own the same shard.
+//! The writes of a loop must stay correct if two replicas believe for a moment that they own the same shard.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Member, Nudge, share::owners};
 
-/// How long leaving the set of members may take. It may fail: a member that does not join again lapses.
+/// How long leaving the set of members may take. It may fail: a member that does not join again expires.
 const LEAVE: Duration = Duration::from_millis(500);
 
 /// The shards that this replica owned at the time of the check, each with its lease.
@@ -120,7 +120,7 @@ impl Inner {
         loop {
             let usual = self.ttl / 3;
             let mut pause = usual;
-            // A store that is away changes nothing: the leases end by themselves.
+            // If the store is down, nothing changes: the leases expire by themselves.
             if let Ok((members, lapse)) = self.flow.store.join_members(self.lock, &self.name, self.ttl).await {
                 let owners = owners(&members);
                 let wanted = std::array::from_fn(|n| owners.get(&(n as u8)).is_some_and(|owner| *owner == self.name));
@@ -133,7 +133,7 @@ impl Inner {
                 if mine_is_new {
                     self.tell().await;
                 }
-                // A living member joins again before it lapses, so this shortens the pause only for a dead member.
+                // A living member joins again before it expires, so this shortens the pause only for a dead member.
                 pause = lapse.map_or(usual, |lapse| usual.min(lapse + Duration::from_millis(10)));
             }
             tokio::select! {
@@ -215,7 +215,7 @@ impl Leadership for ShardedLeases {
         join_all(tasks).await;
         // Leave the set first, so that the members that check next do not count this replica.
         let left = timeout(LEAVE, inner.flow.store.leave_members(inner.lock, &inner.name)).await;
-        // A lease that cannot be given up runs out by itself.
+        // A lease that cannot be given up expires by itself.
         join_all(inner.keepers.iter().map(LeaseKeeper::release)).await;
         if left.is_ok() {
             inner.tell().await;
