@@ -2,9 +2,9 @@
 //! job's home is forwarded to now, its worker is notified, the effects of the end are done, and the cancel is published
 //! for replay.
 //!
-//! The home is forwarded twice. The first time is before the cancel: if the process dies right after the cancel, a look
-//! finds the end at once. The second time is after the cancel: a look in between finds a living job, and postpones the
-//! home as far as a living job may wait.
+//! The home is forwarded twice. The first time is before the cancel: if the process dies right after the cancel, a
+//! check finds the end at once. The second time is after the cancel: a check in between finds a job that has not ended,
+//! and moves the home to a later time, as far as such a job may wait.
 
 use std::time::Duration;
 
@@ -66,13 +66,13 @@ impl Flow {
             created_at: record.head.created_at.0,
         };
         let body = Body::Cancel(v1::CancelGroup { items: vec![item] });
-        // For replay only: Redis is the source of truth, so a bus that is away changes nothing.
+        // For replay only: Redis is the source of truth, so it does not matter if the bus is down.
         let _ = self.bus.publish_within(&subjects::cancel(), None, None, body, BUS_PATIENCE).await;
         Ok(Cancelled::Now(Box::new(record)))
     }
 
-    /// Writes the audit entries of retries that the reconciler died before writing: no later look will find these
-    /// retries.
+    /// Writes the audit entries of retries that the reconciler did not write because it died: no later check will find
+    /// these retries.
     async fn tell_retries(&self, record: &Record, read: u32) -> Result<(), StoreError> {
         if record.head.fence == 0 {
             return Ok(());

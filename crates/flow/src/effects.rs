@@ -1,6 +1,6 @@
-//! The effects of an end: one list for every writer of an end (settle, cancel, time-out, rescue, and the look that
-//! repeats it). Each effect has a deterministic id, so repeating is harmless. Stopping half-way is not, so the home is
-//! removed last.
+//! The effects of an end: one list for every writer of an end (settle, cancel, time-out, rescue, and the reconciler's
+//! check that repeats it). Each effect has a deterministic id, so repeating is harmless. Stopping half-way is not, so
+//! the home is removed last.
 
 use std::time::Duration;
 

@@ -56,7 +56,7 @@ impl Flow {
     pub async fn hint_look(&self, after: Duration) {
         let in_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         let wake = v1::Wake { r#loop: "reconciler".into(), in_us };
-        // Informational: the loop polls anyway, and a bus that is away is reported elsewhere.
+        // Only a hint: the loop polls anyway, and the bus reports its own faults.
         let _ = self.bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;
     }
 }

@@ -93,7 +93,7 @@ impl Flow {
             }
         }
         let fresh: Vec<_> = heads.iter().enumerate().collect();
-        // Submits that the bus does not take are published by the first look.
+        // If the bus does not take a submit, the first check of the job publishes it.
         let (forwarded, _) = tokio::join!(self.forward(&nearer), self.announce(&jobs, &fresh));
         if let Err(fault) = forwarded {
             done.fault = Some(fault);

@@ -255,7 +255,7 @@ impl Flow {
     async fn tell_change(&self, changed: ConfigChanged) {
         // This replica must not wait for its own message; if the refresh fails, the poll finds the change.
         let _ = self.refresh(&changed).await;
-        // A bus that is away is reported elsewhere; the poll makes up for a lost message.
+        // The bus reports its own faults; the poll makes up for a lost message.
         let _ = self.bus.broadcast(&subjects::config_changed(), Body::ConfigChanged(changed)).await;
     }
 

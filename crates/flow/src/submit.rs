@@ -1,11 +1,11 @@
 //! The group commit: home, record, listing and one message, in the order that loses nothing.
 //!
-//! 1. Write homes, due in 30 s: whatever happens from here on, a look will find the job. Write places in the listing.
+//! 1. Write homes, due in 30 s: whatever happens from here on, a check will find the job. Write places in the listing.
 //! 2. Write records; each one is created or found.
 //! 3. If a record was found and not created, forward its home to now, and publish the job again if it is still pending:
 //!    the first try may have left something undone. If a job was created with a moment nearer than 30 s, forward its
 //!    home to that moment.
-//! 4. Publish the submit message and wait a quarter of a second for the bus: if the bus does not answer, the look
+//! 4. Publish the submit message and wait a quarter of a second for the bus: if the bus does not answer, the check
 //!    publishes the submit.
 //!
 //! Every item gets its own answer.
@@ -43,16 +43,16 @@ pub enum SubmitRefused {
     Store(#[from] StoreError),
 }
 
-/// After this long a look may have removed the home as an orphan, so the home is written again before the answer.
+/// After this long a check may have removed the home as an orphan, so the home is written again before the answer.
 const SLOW: Duration = Duration::from_secs(15);
-/// How long publishing again may take. It is limited because the caller has other jobs to look at, and looks again.
+/// How long publishing again may take. It is limited because the caller has other jobs to handle, and tries again.
 const AGAIN_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a submit with durability `replicated` waits for a Redis replica.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
 /// How long a submit with durability `fsynced` waits for the disk, to which Redis writes every second.
 const DISK_WAIT: Duration = Duration::from_millis(1_200);
 
-/// How soon the first look at a new job must be, if its deadline or start-by comes before the usual first look.
+/// How soon the first check of a new job must be, if its deadline or start-by comes before the usual first check.
 pub(crate) fn sooner(head: &Head) -> Option<Duration> {
     let first = [head.deadline, head.start_by].into_iter().flatten().min()?;
     Some(first.remaining(head.since)).filter(|after| *after < PENDING_LOOK)
@@ -90,7 +90,7 @@ impl Flow {
         let began = Instant::now();
         let created = self.create(jobs).await;
         let ours = |(job, outcome): (&NewJob, Result<(Submitted, Durability), StoreError>)| match outcome {
-            // Only this process knows an id that it minted: this very call created the record, and its first reply was
+            // Only this process knows an id that it generated: this call created the record, and its first reply was
             // lost.
             Ok((Submitted::Exists(head), durability)) if job.body_hash.is_none() => {
                 Ok((Submitted::Created(head), durability))
@@ -110,8 +110,8 @@ impl Flow {
                 Ok((Submitted::Exists(head), _)) => {
                     nearer.push((job.id, Duration::ZERO));
                     // The first try may have died before it published the submit. Publishing twice is harmless. A job
-                    // that has moved since is left to the look: a retry must not be published before its audit entry is
-                    // written.
+                    // that has moved since is left to the check: a retry must not be published before its audit entry
+                    // is written.
                     if head.state() == State::Pending && head.last_event.is_none() {
                         fresh.push((place, head));
                     }
