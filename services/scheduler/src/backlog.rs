@@ -1,12 +1,12 @@
 //! Releases queued jobs onto the bus when their window has room.
 //!
-//! Knows: the order of a release, which a model was checked for: claim the head of the queue for a few seconds,
-//! dispatch by version, publish, forward the home, and only then remove the entry. Promises: no entry is popped, so if
-//! a replica dies on the way, the next claim of the entry finishes the work. A replica that cannot dispatch leaves the
-//! entry. If the job is queued under another version, an entry with that version is written before the old one is
-//! removed. If the job is `dispatched` already, it is published again before its entry is removed. On a hot topic, a
-//! `pending` job is offered as it is, without a dispatch step. Leaves to others: how many jobs fit (`window`), the
-//! run-time settings of the topic (`rules`), the order of the jobs (the queue).
+//! Knows: the order of a release, which a model has verified: claim the head of the queue for a few seconds, dispatch
+//! by version, publish, forward the home, and only then remove the entry. Promises: no entry is popped, so if a replica
+//! dies on the way, the next claim of the entry finishes the work. A replica that cannot dispatch leaves the entry. If
+//! the job is queued under another version, an entry with that version is written before the old one is removed. If the
+//! job is `dispatched` already, it is published again before its entry is removed. On a hot topic, a `pending` job is
+//! offered as it is, without a dispatch step. Leaves to others: how many jobs fit (`window`), the run-time settings of
+//! the topic (`rules`), the order of the jobs (the queue).
 
 use std::{
     sync::Arc,
@@ -152,8 +152,8 @@ async fn claim(context: &Context, route: &RouteState, wanted: usize) -> Result<(
     Ok((taken, all))
 }
 
-/// Whether to look for unclaimed entries in Redis. On a hot route, one look every moment is enough and delays no job
-/// noticeably.
+/// Whether to look for unclaimed entries in Redis. A hot route skips it for a moment after a look that found none: with
+/// hundreds of starts a second, that delay does not matter.
 fn should_look(route: &RouteState) -> bool {
     !route.window().is_hot() || route.local_claims.should_look(Instant::now())
 }

@@ -38,7 +38,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Time from the last renewal of the lock to the job's check: just after the lock has expired.
 const LOOK: Duration = DECIDING_TTL.saturating_add(Duration::from_secs(1));
 
-/// Asks until stopped, then publishes the submits again whose questions have not begun.
+/// Asks until stopped, then publishes again the submits whose questions have not begun.
 pub(crate) async fn run(context: &Arc<Context>, asked: &mut Asked, stop: &CancellationToken) {
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     loop {

@@ -26,7 +26,7 @@ pub(crate) struct TopicView {
     pub(crate) waiting: u64,
     /// How many more offers the window takes.
     pub(crate) room: u64,
-    /// Paused, or released by a limit only: no job passes the backlog.
+    /// Paused, or released by a limit only: no job skips the backlog.
     pub(crate) held: bool,
 }
 

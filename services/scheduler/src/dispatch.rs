@@ -41,7 +41,7 @@ use crate::{
 
 /// Jobs expected to wait less than this are claimed by the replica that enqueues them. It is well within that claim.
 const BRIEF: Duration = Duration::from_secs(4);
-/// A submit older than this was published again: its job has waited so long that it is held by a step in its record.
+/// A submit older than this was published again. Its job has waited so long that its hold is written to the record.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Groups of accepted jobs.

@@ -1,4 +1,4 @@
-//! Hints to the reconciler that a job is due soon, on whichever replica its leader is.
+//! Hints to the reconciler that a job is due soon, whichever replica is its leader.
 //!
 //! Promises: at most one hint per due time is open; a lost hint costs at most one interval, because the loop also runs
 //! by itself. Leaves to others: the check of the jobs.

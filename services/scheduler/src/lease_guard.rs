@@ -3,11 +3,11 @@
 //! Knows: since when NATS and each Redis node answer this replica without a gap, and until which time all results on
 //! the stream have been handled. Promises: after a gap of NATS or of the job's node, or a jump between that node's TIME
 //! and the local clock, no worker counts as silent before a full wait has passed without another gap. The start of this
-//! replica and the appearance of a new node count as gaps. Also, no worker counts as silent before every result has
-//! been handled that was on the stream after the lease expired and its node answered. Each node is judged by its own
-//! clock only; the time of handling by the local monotonic clock, which cannot be set. So an outage re-runs no job
-//! whose worker is alive, and a shard that is down delays only its own jobs. Leaves to others: probing (`probe`), and
-//! ending the lease (`loops/reconciler`).
+//! replica and the appearance of a new node count as gaps. Also, no worker counts as silent before all results have
+//! been handled that were on the stream at some time after the lease had expired and its node answered. Each node is
+//! judged by its own clock only; the time of handling by the local monotonic clock, which cannot be set. So an outage
+//! re-runs no job whose worker is alive, and a shard that is down delays only its own jobs. Leaves to others: probing
+//! (`probe`), and ending the lease (`loops/reconciler`).
 
 use std::{
     collections::HashMap,

@@ -26,7 +26,7 @@ const MOST_BYTES: usize = 32 * 1024 * 1024;
 const EACH: usize = 512;
 /// A claim that ends within this time is left to expire: an offer and a removal must fit before its end.
 const MARGIN: Duration = Duration::from_millis(500);
-/// How often to look for unclaimed entries while there are enough local claims to release.
+/// Pause after a look that found no unclaimed entry, while there are local claims to release.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The memory that a replica has for kept submits.

@@ -33,7 +33,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_millis(400);
 /// NATS is silent if this replica does not receive its own pulse for this long.
 const ECHO: Duration = Duration::from_millis(1_500);
-/// Answers faster than `SLOW` are never slow. Slower ones are slow if they take `TIMES` as long as another scheduler's.
+/// Answers faster than `SLOW` are never slow. Slower ones are slow if they take more than `TIMES` times as long as
+/// another scheduler's.
 const SLOW: Duration = Duration::from_millis(150);
 const TIMES: u32 = 4;
 /// Measurements whose median counts.

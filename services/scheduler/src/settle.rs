@@ -1,7 +1,7 @@
 //! Settles attempts: a worker's report becomes the job's next state, under the attempt's fence.
 //!
-//! Knows: what follows from each report. Promises: one event per report, all of a batch in one pipeline, and no read
-//! for a success. A report under an old fence changes nothing and is counted, and its worker gets the standing of its
+//! Knows: what follows from each report. Promises: one event per report; the successes of a batch in one pipeline,
+//! without a read. A report under an old fence changes nothing and is counted, and its worker gets the standing of its
 //! attempt. A repeated report repeats the effects of the first. A worker receives `settled` only after everything is
 //! done. Leaves to others: the effects of an end (`flow`), the consequences of a failure (`domain`).
 

@@ -1,7 +1,7 @@
 //! Admits jobs under a concurrency limit: takes their slots before they are dispatched, and hands free slots to the
 //! next jobs.
 //!
-//! Such a job never passes the backlog: it is `queued`. Its entry says that it needs a concurrency slot of its key, or
+//! Such a job never skips the backlog: it is `queued`. Its entry says that it needs a concurrency slot of its key, or
 //! its topic's settings say that it needs a place, and a release takes these first. Knows: the order, which is place,
 //! slot, dispatch by version (the record then names both), offer, forward, remove the entry. Promises: a slot is given
 //! back only when the record of its job says that no attempt uses it (`domain::slot`), whichever process died on the
@@ -87,7 +87,7 @@ pub(crate) async fn hand_over(context: &Context, mut next: Vec<SlotRef>) {
             Some(record) => {
                 let spec = &record.spec;
                 let route = context.routes.route_for(spec.tenant.as_str(), spec.topic.as_str(), &spec.requires);
-                // Only a release asks for tokens and obeys a pause; this does not.
+                // Routes that are paused or have a rate are left to a release, which applies both.
                 if let Some(route) = route.ok().filter(|route| !route.is_paused() && route.rate().is_none()) {
                     next.extend(round(context, &route, vec![QueueEntry::of(record)]).await);
                 }
@@ -115,7 +115,8 @@ pub(crate) async fn room(context: &Context, route: &RouteState, wanted: u64) -> 
             Ok((holders, held, _)) if held >= max.into() => {
                 // There is no waiting list for places: the head of the backlog is next.
                 let _ = reclaim(context, holders, context.store().now()).await;
-                // While this ran, another task may have found no turn for a place that became free.
+                // A place became free meanwhile, and its poke may have found no turn because of this round: count
+                // again.
                 if route.place_came_free.load(Ordering::Acquire) {
                     continue;
                 }
