@@ -83,8 +83,8 @@ pub struct ScrubPass {
     pub at: u64,
     /// The number of records that it checked.
     pub scanned: u64,
-    /// The number of accepted, unfinished jobs without a home, which no look would have found again. The scrub gave
-    /// them their homes back.
+    /// The number of accepted jobs that had not ended and had no home, so that the reconciler would never have checked
+    /// them. The scrub gave them their homes back.
     pub homeless: u64,
 }
 
