@@ -165,7 +165,7 @@ impl Store {
         Ok(since.chunks(Priority::ALL.len()).map(|four| four.iter().copied().flatten().min()).collect())
     }
 
-    /// Stores the result of a complete scrub, for the fleet's metrics.
+    /// Stores the result of a complete scrub, for the fleet's metrics. One write; repeating is harmless.
     ///
     /// Only a leader may call it:
     /// ```

@@ -179,7 +179,7 @@ impl Router {
         Ok(Router(inner))
     }
 
-    /// Sends one command within the default budget.
+    /// Sends one command within the default budget. Redis may carry it out more than once, also if the call fails.
     pub async fn call(&self, command: Command) -> Result<Value, StoreError> {
         self.call_within(command, self.0.settings.budget).await
     }
@@ -327,7 +327,7 @@ fn refresh_pause() -> Duration {
 }
 
 impl Inner {
-    /// Reads the slot map, or checks that a standalone server answers. Fails if Redis rejects the credentials.
+    /// Reads the slot map, or checks that a standalone server answers and accepts the credentials.
     async fn first_contact(self: &Arc<Self>) -> Result<(), Fault> {
         let limit = self.settings.connect_timeout + self.settings.response_timeout;
         let contact = async {

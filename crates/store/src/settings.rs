@@ -88,8 +88,8 @@ pub enum Put<T> {
 }
 
 impl Store {
-    /// Changes the settings of a topic by compare-and-set. Adds the name of the topic to the index first. Each write
-    /// may be repeated.
+    /// Changes the settings of a topic by compare-and-set. Adds the name of the topic to the index first. A call that
+    /// is sent twice is one write; after an error the change may or may not be stored.
     pub async fn put_topic(
         &self,
         tenant: &Tenant,
@@ -150,8 +150,8 @@ impl Store {
         Ok(names.iter().filter_map(read).collect())
     }
 
-    /// Replaces the settings of the cluster by compare-and-set: names that are not given are no longer set. A call may
-    /// be repeated.
+    /// Replaces the settings of the cluster by compare-and-set: names that are not given are no longer set. A call that
+    /// is sent twice is one write; after an error the change may or may not be stored.
     pub async fn put_config(
         &self,
         seen: SeenVersion,

@@ -115,7 +115,8 @@ fn turn(priority: Priority, since: Time) -> i64 {
 }
 
 impl Store {
-    /// Requests slots; each has its own answer. A job that gets no slot of a key waits for one. Repeating is harmless.
+    /// Requests slots, each in one script with its own answer. A job that gets no slot of a key waits for one. A
+    /// repetition after a grant returns [`SlotTaken::Before`].
     pub async fn take_slots(&self, asks: &[SlotAsk]) -> Vec<Result<SlotTaken, StoreError>> {
         let call = |ask: &SlotAsk| scripts::slot::Take {
             key: keys::slots(&ask.slot.tenant, &ask.slot.limit),
@@ -146,7 +147,7 @@ impl Store {
         Ok(SlotRef::named(&slot.tenant, &slot.limit, &reply.next))
     }
 
-    /// The same for many slots without a comparison, in one pipeline.
+    /// The same for many slots without a comparison, in one pipeline; each slot has its own answer.
     pub async fn free_slots(&self, slots: &[SlotRef]) -> Vec<Result<Option<SlotRef>, StoreError>> {
         let replies = self.run_many(slots.iter().map(|slot| free(slot, None)).collect()).await;
         let named = |(slot, reply): (&SlotRef, Result<scripts::slot::FreeReply, StoreError>)| {
@@ -155,8 +156,8 @@ impl Store {
         slots.iter().zip(replies).map(named).collect()
     }
 
-    /// Sets the next check of a slot that is still in use to `look` from now, if its time is still the one that was
-    /// seen.
+    /// Sets the next check of a slot that is still in use to `look` from now, in one step, if its time is still the one
+    /// that was seen. Otherwise changes nothing.
     pub async fn keep_slot(&self, held: &SlotHeld, look: Duration) -> Result<(), StoreError> {
         let SlotHeld { slot, look: seen } = held;
         let (key, seen) = (keys::slots(&slot.tenant, &slot.limit), seen.0.to_string().into_bytes());

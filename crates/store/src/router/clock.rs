@@ -1,5 +1,5 @@
 //! An estimate of Redis time between replies, for log lines and for sleeping until something is due. No decision about
-//! a job depends on it: scripts read the time themselves.
+//! a job depends on it: scripts read the time themselves, and the estimate only tells how long ago one did.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -9,7 +9,7 @@ use std::{
 use muster_domain::time::{micros, wall_clock};
 
 const UNSET: i64 = i64::MIN;
-/// A new estimate that is earlier moves the clock back by only this part of the difference: the reply may have been
+/// If a new estimate is earlier, the clock moves back only by the difference divided by this: the reply may have been
 /// delayed, but the server's clock may also have been set back.
 const BACKWARD: i64 = 8;
 
