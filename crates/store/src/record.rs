@@ -38,11 +38,11 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Neither.
+    /// No large field.
     pub const NONE: Fields = Fields { payload: false, result: false };
     /// The payload only: what an offer needs.
     pub const PAYLOAD: Fields = Fields { payload: true, result: false };
-    /// Both.
+    /// Both large fields.
     pub const ALL: Fields = Fields { payload: true, result: true };
 
     pub(crate) fn names(self) -> Vec<&'static str> {
