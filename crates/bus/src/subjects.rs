@@ -95,7 +95,7 @@ fixed! {
     start = "sys.job.start";
     /// A worker asks to keep its leases.
     extend = "sys.job.extend";
-    /// A scheduler asks the policy hook what to do with a job. Plain JSON, so that any program can answer.
+    /// A scheduler asks the decider what to do with a job. Plain JSON, so that any program can answer.
     decide = "sys.job.decide";
     /// A worker reports that it is alive.
     heartbeat = "sys.heartbeat";

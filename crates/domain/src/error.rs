@@ -84,7 +84,7 @@ codes! {
         StaleTimeout = "stale_timeout",
         /// The worker could not read the offer.
         Undecodable = "undecodable",
-        /// The policy hook denied the job.
+        /// The decider denied the job.
         Denied = "denied",
     }
 }

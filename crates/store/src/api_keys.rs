@@ -88,7 +88,8 @@ fn read(id: &str, raw: &[u8]) -> Result<ApiKey, StoreError> {
 }
 
 impl Store {
-    /// Stores a key, then adds it to the list: a key that is not listed still works.
+    /// Stores a key, then adds it to the list: a key that is not listed still works. Repeating is harmless. After an
+    /// error the key may be stored and not listed.
     pub async fn put_key(&self, key: &ApiKey) -> Result<(), StoreError> {
         let text = text_of(key)?;
         let place = keys::api_key(&key.id);
@@ -101,8 +102,8 @@ impl Store {
         self.router().call(Command::plain(add)).await.map(|_| ())
     }
 
-    /// Replaces a key if it is still as it was read; false if it was changed or deleted in the meantime. A repetition
-    /// of the same call, whose first answer was lost, returns true as well.
+    /// Replaces a key in one step if it is still as it was read; false if it was changed or deleted in the meantime. A
+    /// repetition of the same call, whose first answer was lost, returns true as well.
     pub async fn swap_key(&self, read: &ApiKey, key: &ApiKey) -> Result<bool, StoreError> {
         let call = scripts::api_key::Swap { key: keys::api_key(&read.id), read: text_of(read)?, text: text_of(key)? };
         if self.run(call).await?.swapped == 1 {
@@ -159,7 +160,8 @@ impl Store {
         Ok(expiring)
     }
 
-    /// Removes a key; false if there was none.
+    /// Removes a key, then its entry in the list; false if there was none. Repeating is harmless, and completes a call
+    /// that failed half-way.
     pub async fn delete_key(&self, id: &str) -> Result<bool, StoreError> {
         let place = keys::api_key(id);
         let mut del = redis::cmd("DEL");

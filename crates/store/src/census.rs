@@ -83,8 +83,8 @@ pub struct ScrubPass {
     pub at: u64,
     /// The number of records that it checked.
     pub scanned: u64,
-    /// The number of accepted, unfinished jobs without a home, which no look would have found again. The scrub gave
-    /// them their homes back.
+    /// The number of accepted jobs that had not ended and had no home, so that the reconciler would never have checked
+    /// them. The scrub gave them their homes back.
     pub homeless: u64,
 }
 
@@ -165,7 +165,7 @@ impl Store {
         Ok(since.chunks(Priority::ALL.len()).map(|four| four.iter().copied().flatten().min()).collect())
     }
 
-    /// Stores the result of a complete scrub, for the fleet's metrics.
+    /// Stores the result of a complete scrub, for the fleet's metrics. One write; repeating is harmless.
     ///
     /// Only a leader may call it:
     /// ```

@@ -73,7 +73,7 @@ pub(crate) mod as_micros {
 }
 
 impl Store {
-    /// Replaces the snapshot; it vanishes after `ttl` unless it is replaced again.
+    /// Replaces the snapshot in one write; it vanishes after `ttl` unless it is replaced again.
     ///
     /// Only a leader may call it:
     /// ```

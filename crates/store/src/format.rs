@@ -1,10 +1,10 @@
-//! The format of the data: one number, raised by the first replica that writes a newer one.
-//! a small job may be one field (ADR written-whole), which a version that knows only format 1 would take for a missing
-//! job.
-//! Promises: a replica that finds data of a newer format than it knows says so, and touches none of it; what is older
-//! is read as it is, and nothing has had to be migrated yet. Leaves to others: not serving then.
+//! The format of the stored data: one number, raised by the first replica that writes a newer format.
 //!
-//! 2: a small job may be one field (ADR written-whole), which a version that knows only 1 would take for none.
+//! A replica that finds data of a newer format than it knows reports this and changes nothing. It reads data of older
+//! formats as they are; nothing needed a migration so far. The caller decides not to serve then.
+//!
+//! Format 2: a small job may be one field (ADR written-whole). A version that knows only format 1 would take such a job
+//! for a missing one.
 
 use crate::{Store, StoreError, keys, scripts};
 

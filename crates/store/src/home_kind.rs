@@ -1,6 +1,6 @@
 //! The kinds of homes. Each kind has keys and locks of its own.
 
-/// What has homes.
+/// A kind of thing that has homes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HomeKind {
     /// Jobs; one replica looks at all shards.

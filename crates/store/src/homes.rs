@@ -80,7 +80,8 @@ pub(crate) fn by_shard<T: Copy, I: ShardedId>(items: &[T], id: impl Fn(&T) -> I)
 }
 
 impl Store {
-    /// Gives jobs, runs or schedules their home, due after `after`, and overwrites an existing one.
+    /// Gives jobs, runs or schedules their home, due after `after`, and overwrites an existing one. Each shard is one
+    /// atomic call, or several for many members. Repeating is harmless. After an error some homes may be set.
     pub async fn set_homes<I: Homed>(&self, ids: &[I], after: Duration) -> Result<(), StoreError> {
         self.set_each_home(ids, after).await.into_iter().try_for_each(|set| set.map(drop))
     }
@@ -109,7 +110,9 @@ impl Store {
         ids.iter().map(|id| away.get(id).cloned().map_or(Ok(times[usize::from(id.shard())]), Err)).collect()
     }
 
-    /// Brings homes nearer and adds missing ones. Always changes the score.
+    /// Forwards homes: moves each to this long from now if that is earlier, and adds missing ones. Always changes the
+    /// score, so that a replica that has read the old one cannot rescore the home. Repeating is harmless. After an
+    /// error some homes may be forwarded.
     pub async fn forward_homes<I: Homed>(&self, items: &[(I, Duration)]) -> Result<(), StoreError> {
         let call = |(shard, items): (u8, Vec<(I, Duration)>)| scripts::home::Forward {
             key: keys::homes(I::KIND, shard),
@@ -122,7 +125,8 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Sets when homes are due next, if the score is still the one that was read.
+    /// Sets when homes are due next, each only if its score is still the one that was read. A repetition changes
+    /// nothing. After an error some homes may be rescored.
     ///
     /// Only a leader may call it:
     /// ```
@@ -150,7 +154,8 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Removes the homes of jobs that have ended and whose effects are done.
+    /// Removes the homes of jobs that have ended and whose effects are done. Repeating is harmless. After an error some
+    /// homes may be removed.
     pub async fn drop_homes<I: Homed>(&self, ids: &[I]) -> Result<(), StoreError> {
         let command = |(shard, ids): (u8, Vec<I>)| {
             let key = keys::homes(I::KIND, shard);
@@ -165,7 +170,8 @@ impl Store {
         replies.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Removes an entry without a record, if it is due and unchanged since it was read.
+    /// Removes an entry without a record in one step, if it is due and unchanged since it was read. Returns true if
+    /// this call removed it.
     ///
     /// Only a leader may call it:
     /// ```

@@ -340,8 +340,9 @@ impl Store {
     }
 
     /// Writes what must exist before a record does: the job's home, due after `look`, and its place in the tenant's
-    /// listing. Each job has its own answer. A job that is prepared and never submitted leaves a home that is dropped
-    /// when it is due, and a place that is never shown.
+    /// listing. Each job has its own answer. A repetition sets the home again and adds another entry to the listing;
+    /// only the one in the record counts. A job that is prepared and never submitted leaves a home that is dropped when
+    /// it is due, and a place that is never shown.
     pub async fn prepare(&self, jobs: &mut [NewJob], look: Duration) -> Vec<Result<(), StoreError>> {
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         let (homes, places) = tokio::join!(self.set_each_home(&ids, look), self.place_jobs(jobs));
@@ -359,8 +360,8 @@ impl Store {
         prepared
     }
 
-    /// Creates jobs and waits until they are stored as asked; returns how many nodes store them. Their homes must be
-    /// set.
+    /// Creates jobs, each as a whole or not at all, and waits until they are stored as asked; returns how many nodes
+    /// store them. Their homes must be set. Repeating is harmless. After an error a job may exist.
     pub async fn submit_durable(
         &self,
         jobs: &[NewJob],
@@ -386,7 +387,9 @@ impl Store {
         Ok(submitted)
     }
 
-    /// Moves jobs along the state table. This is the only writer of a job's state.
+    /// Moves jobs along the state table. This is the only writer of a job's state. Each event is one atomic script; a
+    /// repetition by the same holder returns [`Outcome::Already`] with the same values. An event that does not apply is
+    /// an outcome, not an error.
     pub async fn apply(&self, steps: Vec<Step>) -> Vec<Result<Moved, StoreError>> {
         let call = |step: Step| scripts::job::Apply {
             key: keys::job(step.job),
@@ -406,12 +409,13 @@ impl Store {
         each(ids, replies, read)
     }
 
-    /// Applies one event to one job.
+    /// [`Store::apply`] for one event of one job.
     pub async fn apply_one(&self, step: Step) -> Result<Moved, StoreError> {
         self.apply(vec![step]).await.pop().unwrap_or(Err(StoreError::Decode("no answer".into())))
     }
 
-    /// Extends leases under their fences and stores progress. Never shortens a lease.
+    /// Extends leases under their fences and stores progress, each in one script. Never shortens a lease. Repeating is
+    /// harmless.
     pub async fn extend(&self, items: Vec<Extension>) -> Vec<Result<Extended, StoreError>> {
         let call = |item: Extension| scripts::job::Extend {
             key: keys::job(item.job),

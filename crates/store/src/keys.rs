@@ -189,7 +189,7 @@ pub(crate) fn replicas() -> Key {
     Key::new("muster:replicas".to_owned())
 }
 
-/// The lock that a scheduler holds on a job while it asks the policy hook about it.
+/// The lock that a scheduler holds on a job while it asks the decider about it.
 pub(crate) fn deciding(id: JobId) -> Key {
     Key::new(format!("{DECIDING}:{id}"))
 }

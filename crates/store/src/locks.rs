@@ -115,7 +115,7 @@ impl Store {
         self.holder_of(lock.into()).await
     }
 
-    /// The replica that asks the policy hook about a job, if there is one. One read.
+    /// The replica that asks the decider about a job, if there is one. One read.
     pub async fn deciding(&self, job: JobId) -> Result<Option<LockHolder>, StoreError> {
         self.holder_of(keys::deciding(job)).await
     }

@@ -1,4 +1,4 @@
-//! What an HTTP worker's lease request was given: written once, so that a repetition gets the same.
+//! The offers that an HTTP worker's lease request was given: written once, so that a repetition gets the same.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ fn read(raw: &[u8]) -> Result<Vec<(JobId, u32)>, StoreError> {
 }
 
 impl Store {
-    /// Notes which offers a request will be given. The first note wins and never changes; returns the stored one.
+    /// Notes which offers a request will be given, in one step. The first note wins and never changes; returns the
+    /// stored one. Repeating is harmless.
     pub async fn note_lease(
         &self,
         tenant: &Tenant,

@@ -298,7 +298,8 @@ impl Store {
         Ok(names.iter().filter_map(|name| std::str::from_utf8(name).ok()?.parse().ok()).collect())
     }
 
-    /// Claims an operation for this carrier. An operation that is over is removed from the open ones.
+    /// Claims an operation for this carrier in one step. The holder may repeat it, which prolongs the claim. An
+    /// operation that is over is removed from the open ones.
     pub async fn claim_operation(&self, id: OperationId, owner: &str, hold: Duration) -> Result<Claimed, StoreError> {
         let call = scripts::operation::Claim {
             key: keys::operation(id),

@@ -1,15 +1,15 @@
 //! The lists of a tenant's jobs and places in them, as keys and records spell them.
 //!
-//! A list holds the jobs of ten minutes. Leaves to others: putting jobs on lists, and reading them (`lists`).
+//! A list holds the jobs of ten minutes. `lists` puts jobs on lists and reads them.
 
 use std::fmt;
 
 use muster_domain::Time;
 
-/// Length of a list's time, in microseconds.
+/// The time that one list covers, in microseconds.
 pub(crate) const BUCKET: u64 = 600_000_000;
 
-/// One list of a tenant's jobs: which ten minutes since 1970, and which choice for them.
+/// One list of a tenant's jobs: the number of its ten minutes since 1970, and which choice for them it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Bucket {
     pub(crate) span: u32,
@@ -17,24 +17,24 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Bits of a number that say which ten minutes it is: enough until the year 2288.
+    /// The low bits of a list's number, which hold its ten minutes: enough until the year 2288.
     const SPAN_BITS: u32 = 24;
     const LAST_SPAN: u32 = (1 << Bucket::SPAN_BITS) - 1;
-    /// Later than all that there are.
+    /// Not earlier than any existing list.
     pub(crate) const LAST: Bucket = Bucket { span: Bucket::LAST_SPAN, choice: u8::MAX };
 
-    /// The first choice of the ten minutes that began so many times ten minutes after 1970.
+    /// The first choice for the ten minutes with this number, counted from 1970.
     pub(crate) fn first(span: u64) -> Bucket {
         let span = u32::try_from(span).unwrap_or(u32::MAX).min(Bucket::LAST_SPAN);
         Bucket { span, choice: 0 }
     }
 
-    /// The first choice at a moment.
+    /// The first choice for this time.
     pub(crate) fn at(time: Time) -> Bucket {
         Bucket::first(time.0 / BUCKET)
     }
 
-    /// As stored: a first choice has the number of its ten minutes.
+    /// The number that is stored. For a first choice it is the number of its ten minutes.
     pub(crate) fn number(self) -> u32 {
         u32::from(self.choice) << Bucket::SPAN_BITS | self.span
     }
@@ -43,17 +43,17 @@ impl Bucket {
         Bucket { span: number & Bucket::LAST_SPAN, choice: (number >> Bucket::SPAN_BITS) as u8 }
     }
 
-    /// A member of the index of lists.
+    /// Parses a member of the index of lists.
     pub(crate) fn parse(text: &[u8]) -> Option<Bucket> {
         Some(Bucket::from_number(std::str::from_utf8(text).ok()?.parse().ok()?))
     }
 
-    /// When its ten minutes began.
+    /// When the list's ten minutes begin.
     pub(crate) fn begins(self) -> Time {
         Time(u64::from(self.span) * BUCKET)
     }
 
-    /// When they are over.
+    /// When the list's ten minutes end.
     pub(crate) fn ends(self) -> Time {
         Time((u64::from(self.span) + 1) * BUCKET)
     }
@@ -69,7 +69,7 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// Where a listing names a job: which list, and at which position of it.
+/// A job's place in a listing: a list, and a position in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     bucket: Bucket,

@@ -91,13 +91,14 @@ pub(crate) fn by_queue(items: &[QueueEntry]) -> BTreeMap<keys::Key, Vec<&QueueEn
 }
 
 impl Store {
-    /// Adds entries; an existing entry stays unchanged.
+    /// Adds entries; an existing entry stays unchanged, so repeating is harmless. One command per queue: after an error
+    /// some entries may be added.
     pub async fn enqueue(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
         self.score_queued(items, "NX", |entry| entry.since.0.cast_signed()).await
     }
 
     /// Adds entries that are claimed from the start, until `hold` after they began to wait. An existing entry stays
-    /// unchanged.
+    /// unchanged. Like [`Store::enqueue`] otherwise.
     pub async fn enqueue_claimed(&self, items: &[QueueEntry], hold: Duration) -> Result<(), StoreError> {
         // A clock that was set back makes no claim longer.
         let now = self.now();
@@ -124,7 +125,8 @@ impl Store {
     }
 
     /// Claims up to `n` entries for `hold`, most urgent first; with `ahead_of` only those that go before a job of
-    /// normal priority that waits since then. A claim that lapses gives the entry its place back.
+    /// normal priority that waits since then. A claim that lapses gives the entry its place back, so a lost answer
+    /// costs `hold` and no entry. A repetition claims other entries.
     pub async fn claim_queued(
         &self,
         tenant: &Tenant,
@@ -189,7 +191,7 @@ impl Store {
     }
 
     /// Gives claimed entries their places back, without waiting for the claim to lapse. An entry that is gone stays
-    /// gone.
+    /// gone. Repeating is harmless.
     pub async fn unclaim_queued(&self, items: &[QueueEntry]) -> Result<(), StoreError> {
         self.score_queued(items, "XX", |entry| entry.since.0.cast_signed()).await
     }

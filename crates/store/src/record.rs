@@ -1,5 +1,5 @@
-//! A job's hash as bytes. The layout of the packed field is that of `lua/job/head.lua`, of a job that is whole that of
-//! `lua/job/raw.lua`; nobody else takes them apart.
+//! The encoding of a job's hash. `lua/job/head.lua` defines the layout of the packed head (field `s`),
+//! `lua/job/raw.lua` that of a job that was written whole (field `j`). Only this file and these scripts parse the two.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ use redis::Value;
 
 use crate::{NewJob, StoreError, place::Place, script::bytes};
 
-/// What a job returned.
+/// The result that a job returned.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct StoredResult {
-    /// JSON, verbatim; empty if there is none or it was too large.
+    /// JSON, verbatim; empty if there is no result or it was too large.
     pub json: Bytes,
-    /// Whether it was too large to keep.
+    /// Whether the result was too large to keep.
     pub truncated: bool,
-    /// Bytes of the whole, where it was too large.
+    /// The size of the whole result in bytes, if it was too large.
     pub size: u64,
-    /// Its beginning, where it was too large.
+    /// The beginning of the result, if it was too large.
     pub preview: String,
 }
 
-/// Which of the large fields to read along.
+/// The large fields to read with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fields {
     /// The payload.
@@ -38,11 +38,11 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Neither.
+    /// No large field.
     pub const NONE: Fields = Fields { payload: false, result: false };
     /// The payload only: what an offer needs.
     pub const PAYLOAD: Fields = Fields { payload: true, result: false };
-    /// Both.
+    /// Both large fields.
     pub const ALL: Fields = Fields { payload: true, result: true };
 
     pub(crate) fn names(self) -> Vec<&'static str> {
@@ -58,40 +58,41 @@ impl Fields {
 /// A job as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Which.
+    /// The id of the job.
     pub id: JobId,
-    /// Where it stands.
+    /// The job's state and counters.
     pub head: Head,
-    /// What was asked for.
+    /// The request.
     pub spec: JobSpec,
-    /// JSON, verbatim; none if there is none or it was not asked for.
+    /// JSON, verbatim; none if the job has no payload or the caller did not ask for it.
     pub payload: Option<Bytes>,
-    /// Of the request, if its id was derived; read along with the payload.
+    /// The hash of the request, if the id was derived; read together with the payload.
     pub body_hash: Option<[u8; 16]>,
-    /// What it returned, if it was asked for.
+    /// The result, if the job has one and the caller asked for it.
     pub result: Option<StoredResult>,
-    /// Why its last failed attempt failed.
+    /// The error of the last failed attempt.
     pub error: Option<JobError>,
-    /// How far it is.
+    /// The progress that the worker last reported.
     pub progress: Option<Progress>,
-    /// Its story: the first and the last 63 transitions.
+    /// The history: the submit and the last 63 transitions.
     pub history: Vec<Transition>,
-    /// The job that is its retry.
+    /// The id of the job that retries this one.
     pub retried_as: Option<JobId>,
-    /// Deleted; kept only to hold its idempotency key.
+    /// Whether the job was deleted: what is left is the stub, which holds the idempotency key and keeps the job from
+    /// being created again.
     pub deleted: bool,
-    /// Where the listing names it; an entry anywhere else is a leftover of a repeated submit.
+    /// The job's place in the listing. An entry at any other place is left over from a repeated submit.
     pub place: Option<Place>,
-    /// The version under which it was last admitted to a concurrency slot.
+    /// The version under which the job was last admitted to a concurrency slot or a place.
     pub slot: Option<u32>,
-    /// Under that version it was admitted to a place of its topic, too or alone.
+    /// Whether the job was admitted to a place of its topic under that version, alone or with a concurrency slot.
     pub placed: bool,
-    /// The end of its last lease, where its attempt was ended from outside before that.
+    /// The end of the current lease, or of the last one if a cancel or the clock ended its attempt.
     pub lease_until: Option<Time>,
 }
 
 impl Record {
-    /// What a concurrency slot is judged by.
+    /// What `domain::slot` needs to judge a concurrency slot.
     pub fn holder(&self) -> Holder<'_> {
         Holder { head: &self.head, slot: self.slot, lease_until: self.lease_until }
     }
@@ -101,12 +102,13 @@ fn wrong(what: &str) -> StoreError {
     StoreError::Decode(what.to_owned())
 }
 
-/// A fault that a command on one job's record met: told, and called what it is, where it is the record's own.
+/// Turns a fault of a command on one job's record into [`StoreError::Unreadable`] and logs it, if the record causes the
+/// fault. Returns every other fault unchanged.
 pub(crate) fn fault_of(job: JobId, fault: StoreError) -> StoreError {
     let what = match fault {
         StoreError::Decode(what) => what,
         StoreError::Server { code, .. } if code == "WRONGTYPE" => "not a hash".to_owned(),
-        // A script that could not take the head apart; it had not written anything.
+        // The script could not parse the head; it has not written anything.
         StoreError::Server { message, .. } if message.starts_with("user_script:") => message,
         other => return other,
     };
@@ -114,17 +116,19 @@ pub(crate) fn fault_of(job: JobId, fault: StoreError) -> StoreError {
     StoreError::Unreadable { job, what }
 }
 
-/// Length of the head without the worker's name.
+/// The length of the head without the worker's name.
 const FIXED: usize = 91;
-/// Length of a place, and of what stands before the spec of a job that is whole; as in `lua/job/raw.lua`.
+/// The length of a place, and of everything before the spec in a job that was written whole; the same as in
+/// `lua/job/raw.lua`.
 const PLACE: usize = 8;
 const WHOLE: usize = 8 + 2 + 4 + PLACE + 2;
-/// Most bytes of a job that is one field: a longer one would take a hash out of its compact form.
+/// The most bytes of a job that is written whole: with a longer field, Redis would no longer store the hash in its
+/// compact form.
 const MOST_WHOLE: usize = 512;
-/// Where the lease's end stands in it.
+/// The bytes of the head that hold the end of the lease.
 const LEASE: std::ops::Range<usize> = 42..50;
 
-/// Reads a head; what follows it stays in `raw`.
+/// Reads a head and leaves the bytes after it in `raw`.
 pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
     if raw.len() < FIXED {
         return Err(wrong("head cut short"));
@@ -182,7 +186,7 @@ pub(crate) fn read_head(raw: &mut &[u8]) -> Result<Head, StoreError> {
     })
 }
 
-/// The head of a job that nothing has happened to yet and that has no moments of its own.
+/// The head of a job without transitions and without `run_at`, `start_by` and `deadline`.
 fn fresh(accepted: Time, max_attempts: u16, timeout_ms: u32) -> Head {
     Head {
         version: 1,
@@ -204,8 +208,8 @@ fn fresh(accepted: Time, max_attempts: u16, timeout_ms: u32) -> Head {
     }
 }
 
-/// A job accepted at `at`, whole, as its field `j`, and where it stands; none if it is too large for that, or has
-/// moments of its own.
+/// The field `j` of a job that is accepted at `at` and written whole, and the job's head. None if the job is too large
+/// or has a `run_at`, `start_by` or `deadline`.
 pub(crate) fn write_whole(job: &NewJob, place: Place, at: Time) -> Option<(Vec<u8>, Head)> {
     let JobSpec { run_at: None, start_by: None, deadline: None, timeout_ms, ref retry, .. } = job.spec else {
         return None;
@@ -226,10 +230,10 @@ pub(crate) fn write_whole(job: &NewJob, place: Place, at: Time) -> Option<(Vec<u
     Some((whole, fresh(at, retry.max_attempts, timeout_ms)))
 }
 
-/// What a job that was written whole says of itself.
+/// The content of the field `j`.
 #[derive(Default)]
 struct Whole {
-    /// Where it stood then.
+    /// The head at the time of the submit.
     head: Option<Head>,
     place: Option<Vec<u8>>,
     spec: Option<Vec<u8>>,
@@ -256,7 +260,7 @@ fn limit(timeout_ms: u32) -> Option<Duration> {
     (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into()))
 }
 
-/// Every story begins when its job was created: that line is not stored, the head has it all.
+/// The first entry of every history. It is not stored, because the head holds all of it.
 fn accepted(at: Time) -> Transition {
     Transition { event: None, to: State::Pending, at, attempt: 0, note: String::new() }
 }
@@ -289,7 +293,7 @@ fn read_history(mut raw: &[u8], created_at: Time) -> Result<Vec<Transition>, Sto
     Ok(lines)
 }
 
-/// Reads what HMGET of [`Fields::names`] gave; `None` if there is no such job.
+/// Reads the reply to HMGET of [`Fields::names`]; `None` if there is no such job.
 pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Option<Record>, StoreError> {
     let Value::Array(values) = reply else { return Err(wrong("not a list of fields")) };
     if values.iter().all(|value| *value == Value::Nil) {
@@ -301,7 +305,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
         Some(value) => bytes(value).map(Some),
     };
     let wire = |e: muster_wire::WireError| wrong(&e.to_string());
-    // A job that was written whole, and what was written since, which goes before.
+    // If the job was written whole, fields that were written later override `j`.
     let (packed, whole) = (field()?, field()?.map(read_whole).transpose()?.unwrap_or_default());
     let spec = field()?.or(whole.spec).ok_or_else(|| wrong("no spec"))?;
     let (head, history, lease_until) = match (packed, whole.head) {
@@ -348,7 +352,7 @@ pub(crate) fn read_record(id: JobId, fields: Fields, reply: Value) -> Result<Opt
     }))
 }
 
-/// `<version>`, and a mark where a place of the topic goes with it; as `lua/job/apply.lua` writes it.
+/// Parses `<version>`, followed by `t` if the job also has a place of its topic, as `lua/job/apply.lua` writes it.
 fn read_slot(raw: &[u8]) -> (Option<u32>, bool) {
     let text = std::str::from_utf8(raw).unwrap_or_default();
     let version = text.strip_suffix('t').unwrap_or(text);

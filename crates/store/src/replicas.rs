@@ -1,9 +1,9 @@
-//! Who runs: each replica announces itself, its loops and the jobs that it is deciding about.
+//! The live replicas: each replica announces itself, its loops and the jobs that it is deciding about.
 //!
-//! Knows: a string per replica with a time to live, and an index of their names, so that nothing
-//! has to be scanned for. Promises: a replica that died is gone after [`REPLICA_TTL`], one that
-//! stopped at once. Leaves to others: what a replica tells of its loops and settings (any JSON); nothing in
-//! here is ever decided by.
+//! There is one string per replica with a time to live, and an index of the replicas' names, so that no reader has to
+//! scan for keys. A replica that died disappears after [`REPLICA_TTL`], one that stopped disappears at once. The
+//! replica itself chooses what it announces about its loops and settings (any JSON). No decision depends on
+//! announcements.
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
@@ -20,48 +20,48 @@ use crate::{
     script::{bytes, list},
 };
 
-/// A replica that has not announced itself for so long is gone.
+/// A replica that has not announced itself for this long counts as gone.
 pub const REPLICA_TTL: Duration = Duration::from_secs(15);
 /// How often a replica announces itself when nothing changes.
 const ANNOUNCE: Duration = Duration::from_secs(5);
-/// How often it looks whether a loop or a job's lock was won or lost.
+/// How often a replica checks whether it won or lost a loop or a job's lock.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the last word may take.
+/// How long the removal of the announcement at the stop may take.
 const LAST_WORD: Duration = Duration::from_millis(500);
-/// Names stay in the index this long after their last word.
+/// How long a name stays in the index after the replica's last announcement.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// A replica as it describes itself.
+/// The announcement of a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Replica {
-    /// `muster-gateway` and so on.
+    /// The name of the service, such as `muster-gateway`.
     pub service: String,
-    /// Its name.
+    /// The name of the replica.
     pub instance: String,
-    /// Of the software.
+    /// The version of the software.
     pub version: String,
-    /// Where its admin port is.
+    /// The address of the admin port.
     pub admin: String,
-    /// Since when it runs.
+    /// When the replica started.
     #[serde(with = "as_micros")]
     pub started_at: Time,
-    /// When it said this.
+    /// When the replica wrote this announcement.
     #[serde(with = "as_micros")]
     pub seen_at: Time,
-    /// Its loops, as its admin port shows them; times in it are ages at `seen_at`.
+    /// The loops, as the admin port shows them; times in them are ages at `seen_at`.
     pub loops: Vec<Value>,
-    /// The jobs whose locks it holds. Absent in what an older version says.
+    /// The jobs whose locks the replica holds. Absent in announcements of older versions.
     #[serde(default)]
     pub deciding: Vec<String>,
-    /// Its settings, secrets masked, and where each comes from; none of a version that did not tell.
+    /// The settings with masked secrets, and the source of each; empty in announcements of older versions.
     #[serde(default)]
     pub settings: Vec<Value>,
 }
 
 impl Store {
-    /// Announces a replica until `stop`, every few seconds and soon after its address changed or a loop or
-    /// the lock of a job was won or lost; then takes the announcement back. `now` writes down what may have changed. Ends
-    /// only by `stop`.
+    /// Announces a replica every few seconds, and soon after its address changes or it wins or loses a loop or a job's
+    /// lock. `now` updates the announcement before each check. Ends only by `stop`, and then removes the announcement.
+    /// A failed announcement is tried again at the next check.
     pub async fn announce(&self, mut about: Replica, now: impl Fn(&mut Replica), stop: impl Future<Output = ()>) {
         let keep = async {
             let (mut told, mut next) = ((Vec::new(), Vec::new(), String::new()), Instant::now());
@@ -84,11 +84,11 @@ impl Store {
             () = stop => {}
             () = keep => {}
         }
-        // If it cannot be taken back it runs out by itself.
+        // If this fails, the announcement expires by itself.
         let _ = timeout(LAST_WORD, self.drop_replica(&about.service, &about.instance)).await;
     }
 
-    /// Announces a replica once.
+    /// Announces a replica once, for [`REPLICA_TTL`]. Repeating is harmless.
     pub async fn put_replica(&self, replica: &Replica) -> Result<(), StoreError> {
         let text = serde_json::to_vec(replica).map_err(|fault| StoreError::Decode(fault.to_string()))?;
         let place = keys::replica(&replica.service, &replica.instance);
@@ -103,7 +103,7 @@ impl Store {
         self.router().many(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Takes a replica's announcement back.
+    /// Removes a replica's announcement. Repeating is harmless.
     pub async fn drop_replica(&self, service: &str, instance: &str) -> Result<(), StoreError> {
         let (place, index) = (keys::replica(service, instance), keys::replicas());
         let mut del = redis::cmd("DEL");
@@ -114,7 +114,7 @@ impl Store {
         self.router().many(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))
     }
 
-    /// Every replica that lives, by service and name.
+    /// All live replicas, by service and name.
     pub async fn replicas(&self) -> Result<Vec<Replica>, StoreError> {
         let index = keys::replicas();
         let mut range = redis::cmd("ZRANGE");
@@ -130,7 +130,7 @@ impl Store {
         };
         let mut found = Vec::with_capacity(places.len());
         for reply in self.router().many(places.iter().map(get).collect()).await {
-            // One of another version that says it differently is not worth an error.
+            // Skip an announcement that another version wrote in a form that this one cannot parse.
             found.extend(match reply? {
                 redis::Value::Nil => None,
                 value => serde_json::from_slice::<Replica>(&bytes(value)?).ok(),
@@ -159,12 +159,12 @@ impl Store {
     }
 }
 
-/// A replica in the index; a service's name has no space.
+/// The member of the index for a replica; a service's name contains no space.
 fn member(service: &str, instance: &str) -> String {
     format!("{service} {instance}")
 }
 
-/// Which loop stands how: what is worth telling at once.
+/// The name and state of each loop. A change in these is announced at once.
 fn states(loops: &[Value]) -> Vec<(String, String)> {
     let word = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
     loops.iter().map(|entry| (word(entry, "name"), word(entry, "state"))).collect()

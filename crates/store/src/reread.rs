@@ -1,10 +1,10 @@
-//! What a reader of the bus needs, who makes again what Redis has forgotten.
+//! Detects which primaries may have lost writes, and creates lost jobs again.
 //!
-//! Knows: which life of each primary it is, and which was met when all was last seen whole. A failover, a
-//! restart and a replica that was promoted each begin another life, and may have lost the last writes of
-//! the one before. Promises: a job that is made again is as old as it was, under its own id, with its home
-//! and its place before its record; one whose record is there, or whose stub says that it was deleted, is
-//! left alone. Leaves to others: what the bus kept (`bus`), and when to look (`loops/reread`).
+//! Each primary has a *life*: a restart, a failover or a promotion begins another life, which may lack the last writes
+//! of the one before. A mark in Redis holds the lives that the last complete reread saw. A job that is created again
+//! keeps its id and its time of acceptance, and gets its home and its place in the listing before its record. A job
+//! whose record or stub exists is left alone. `bus` reads the messages that NATS kept; `loops/reread` decides when to
+//! look.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,39 +23,39 @@ use crate::{
     scripts,
 };
 
-/// The primaries as they answer now.
+/// The primaries, as they answer now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lives {
-    /// Which life each is in.
+    /// The current life of each primary.
     lives: BTreeMap<String, String>,
-    /// Those that should be there and do not answer as primaries.
+    /// Primaries that do not answer, or answer as replicas.
     silent: Vec<String>,
 }
 
-/// What was known when all was last seen whole.
+/// The state of the last complete reread: until then nothing was missing, or everything missing was restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RereadMark {
     lives: BTreeMap<String, String>,
-    /// The stream's time of its last message then, in microseconds; 0 = never.
+    /// The time of the stream's last message then, on the stream's clock, in microseconds; 0 = never.
     whole_at: u64,
 }
 
-/// The same as Redis has it, to be compared.
+/// The mark together with its stored bytes, for compare-and-set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownMark {
-    /// What it says.
+    /// The mark.
     pub mark: RereadMark,
     raw: Vec<u8>,
 }
 
 impl RereadMark {
-    /// The moment on the stream's clock after which something may have been forgotten; none = any.
+    /// The time on the stream's clock after which Redis may have lost something; none if no reread was completed.
     pub fn whole_at(&self) -> Option<Time> {
         Time(self.whole_at).some()
     }
 
-    /// What is known after a look that met these lives, when the stream ended at `end`, and that made good
-    /// whatever was forgotten. As long as somebody is silent nothing later than before counts as whole.
+    /// The mark after a reread that saw these lives, ended with the stream's message at `end`, and restored everything
+    /// that was missing. While a primary is silent, `whole_at` does not advance.
     #[must_use]
     pub fn after(&self, met: &Lives, end: Time) -> RereadMark {
         let mut lives = met.lives.clone();
@@ -66,7 +66,7 @@ impl RereadMark {
 }
 
 impl Lives {
-    /// Whether somebody is in another life than was known, and may have lost something between the two.
+    /// Whether a primary is in another life than the mark says, and may have lost writes between the two.
     pub fn may_have_forgotten(&self, known: &RereadMark) -> bool {
         self.lives.iter().any(|(node, life)| known.lives.get(node) != Some(life))
     }
@@ -83,23 +83,24 @@ impl Lives {
     }
 }
 
-/// What a node says of itself, as one word; none if it is no primary. One that tells nothing has one life.
+/// A node's life as one word; none if the node is not a primary. A node that discloses nothing always has the same
+/// life.
 fn life(info: &str) -> Option<String> {
     let said = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default();
-    // A restart changes the first, a promotion the second.
+    // A restart changes the first, a promotion changes the second.
     (said("role:") != "slave").then(|| format!("{}/{}", said("run_id:"), said("master_replid:")))
 }
 
 impl Store {
-    /// Notes for a day that Redis lacked what the streams remembered, for whoever asks how it is. The last
-    /// note stands.
+    /// Notes for a day that Redis lacked jobs that the streams remembered, for the doctor. A later note replaces an
+    /// earlier one.
     pub async fn note_emptied(&self, found: &str) -> Result<(), StoreError> {
         let mut set = redis::cmd("SET");
         set.arg(keys::emptied().as_bytes()).arg(format!("{} {found}", self.now().rfc3339())).arg("EX").arg(24 * 3600);
         self.router().call(Command::plain(set)).await.map(|_| ())
     }
 
-    /// That note: when it was, and what was found.
+    /// The note of [`Store::note_emptied`]: the time, and what was found.
     pub async fn emptied_note(&self) -> Result<Option<String>, StoreError> {
         let mut get = redis::cmd("GET");
         get.arg(keys::emptied().as_bytes());
@@ -109,7 +110,7 @@ impl Store {
         }
     }
 
-    /// How many of these jobs are there, deleted ones that are remembered included. One pipeline.
+    /// How many of these jobs have a record or a stub. One pipeline.
     pub async fn exist(&self, ids: &[JobId]) -> Result<u64, StoreError> {
         let command = |id: &JobId| {
             let mut cmd = redis::cmd("EXISTS");
@@ -120,7 +121,7 @@ impl Store {
         replies.into_iter().try_fold(0, |sum, reply| Ok(sum + number::<u64>(&reply?)?))
     }
 
-    /// Which life of each primary it is. Fails only if it is not known who they are.
+    /// The current life of each primary. Fails only if no primary is known. Only reads.
     pub async fn lives(&self) -> Result<Lives, StoreError> {
         let mut info = redis::cmd("INFO");
         info.arg("server").arg("replication");
@@ -129,7 +130,7 @@ impl Store {
             let said = match self.router().call_node(&node, info).await {
                 Ok(reply) => bytes(reply).ok().map(|text| String::from_utf8_lossy(&text).into_owned()),
                 Err(fault) if fault.is_retryable() => None,
-                // It is there, and will not say.
+                // The node answers, but refuses to disclose it.
                 Err(_) => Some(String::new()),
             };
             (node, said)
@@ -137,7 +138,7 @@ impl Store {
         Ok(Lives::of(join_all(self.router().primaries().await?.into_iter().map(ask)).await))
     }
 
-    /// What was known when all was last seen whole: nothing, if nobody has looked yet, or Redis forgot that too.
+    /// The mark of the last complete reread; an empty one if there is none, or if Redis lost it.
     pub async fn reread_mark(&self) -> Result<KnownMark, StoreError> {
         let key = keys::reread_mark();
         let mut cmd = redis::cmd("GET");
@@ -146,14 +147,15 @@ impl Store {
             Value::Nil => Vec::new(),
             value => bytes(value)?,
         };
-        // One that cannot be read is as good as none.
+        // An unreadable mark counts as none.
         Ok(KnownMark { mark: serde_json::from_slice(&raw).unwrap_or_default(), raw })
     }
 
-    /// Leaves word for the next look, by whoever leads then. False, and nothing is left, if the mark is no longer
-    /// the one that was read: then somebody else has looked, or wants all to be read again.
+    /// Replaces the mark in one step if it is still the one that was read. Returns false and writes nothing if it is
+    /// not: then another replica did a reread, or a restore from a backup removed the mark so that everything is read
+    /// again. If the answer to a successful call is lost, its repetition returns false.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{KnownMark, Lease, RereadMark, Store};
     /// async fn tick(store: &Store, lease: &Lease, known: &KnownMark, mark: &RereadMark) {
@@ -179,7 +181,7 @@ impl Store {
         Ok(self.run(call).await?.moved == 1)
     }
 
-    /// Whether there is nothing of these jobs, not even a stub.
+    /// Whether each of these jobs has neither a record nor a stub. One answer per job.
     pub async fn are_gone(&self, ids: &[JobId]) -> Vec<Result<bool, StoreError>> {
         let ask = |id: &JobId| {
             let key = keys::job(*id);
@@ -191,8 +193,9 @@ impl Store {
         replies.into_iter().map(|reply| Ok(number::<u64>(&reply?)? == 0)).collect()
     }
 
-    /// Makes jobs again, each accepted at its time: homes, due after `look`, and places first, then the
-    /// records. Each for itself; one that is there is only told. Repeating is harmless.
+    /// Creates lost jobs again, each with its time of acceptance: first their homes, due after `look`, and their places
+    /// in the listings, then the records. Each job has its own answer; an existing job is not changed. Repeating is
+    /// harmless.
     pub async fn recreate(&self, jobs: &mut [(NewJob, Time)], look: Duration) -> Vec<Result<Submitted, StoreError>> {
         let ids: Vec<JobId> = jobs.iter().map(|(job, _)| job.id).collect();
         let (homes, placed) = tokio::join!(self.set_each_home(&ids, look), self.place_again(jobs));
@@ -212,7 +215,7 @@ impl Store {
         ids.iter().map(|id| refused.remove(id).map_or_else(|| made.next().unwrap_or_else(lost), Err)).collect()
     }
 
-    /// Lists jobs among those of their own time, each tenant for itself.
+    /// Puts jobs into the listings of the time when they were accepted. A failure affects only its own tenant.
     async fn place_again(&self, jobs: &[(NewJob, Time)]) -> Vec<Result<crate::Place, StoreError>> {
         let mut tenants: BTreeMap<&Tenant, Vec<usize>> = BTreeMap::new();
         for (n, (job, _)) in jobs.iter().enumerate() {

@@ -1,12 +1,11 @@
-//! Retention: ended jobs leave after a while, and with them their listings and dead letters.
+//! Retention: removes ended jobs after a while, and with them their listings and dead letters.
 //!
-//! Knows: the listings, oldest first, and when each is worth a look again. Promises: only the record
-//! of a job that ended long enough ago, by its own node's clock, is deleted, and only once the
-//! effects of its end are done; a listing is dropped when everybody on it is gone and nobody was
-//! added meanwhile; each step is bounded and may be repeated, by a second leader too. What it costs
-//! grows with what there is to delete: a listing that somebody stays on is not read again before
-//! that somebody can be due. All jobs of a listing are looked at together, so a record may leave late,
-//! by a twenty-fourth of the shortest time. Leaves to others: how long, and how often.
+//! This module reads the listings, oldest first, and notes when each is worth the next check. It deletes a record only
+//! if its job ended long enough ago, by the clock of the record's node, and the effects of the end are done. It drops a
+//! listing when no job on it is left and none was added in the meantime. Each step is bounded and may be repeated, also
+//! by a second leader. The cost grows with the number of jobs to delete: a listing whose jobs stay is not read again
+//! before one of them can be due. All jobs of a listing are checked together, so a record may be deleted late, by up to
+//! a twenty-fourth of the shortest retention. The callers decide how long to keep jobs, and how often to run.
 
 mod visit;
 
@@ -27,22 +26,22 @@ use crate::{
     script::{list, number},
 };
 
-/// Dead letters removed in one call.
+/// The most dead letters that one call removes.
 const LETTERS: usize = 500;
 
 /// How long ended jobs are kept, from their end on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Those that succeeded or were cancelled.
+    /// Jobs that succeeded or were cancelled.
     pub succeeded: Duration,
-    /// Those that ended badly, and their dead letters.
+    /// Jobs that ended badly, and their dead letters.
     pub failed: Duration,
-    /// Otherwise for the jobs of these topics. Their dead letters are listed as long as others.
+    /// Other times for the records of these topics. Their dead letters are listed as long as all others.
     pub topics: BTreeMap<(Tenant, Topic), TopicRetention>,
 }
 
 impl Retention {
-    /// The same for all topics.
+    /// The same times for all topics.
     pub const fn of_all(succeeded: Duration, failed: Duration) -> Retention {
         Retention { succeeded, failed, topics: BTreeMap::new() }
     }
@@ -59,42 +58,42 @@ impl Retention {
         own.map_or(usual, Duration::from_millis)
     }
 
-    /// Nobody leaves sooner than this after their submit.
+    /// The shortest time of all: no job is deleted sooner than this after its submit.
     fn least(&self) -> Duration {
         let told = self.topics.values().flat_map(|told| [told.succeeded_ms, told.failed_ms]).flatten();
         let usual = self.succeeded.min(self.failed);
         told.map(Duration::from_millis).fold(usual, Duration::min)
     }
 
-    /// How much later than due a record may leave, so that many leave together.
+    /// How much later than due a record may be deleted, so that many are deleted together.
     fn grain(&self) -> Duration {
         self.least() / 24
     }
 
-    /// The newest ten minutes whose listings may hold somebody who is due.
+    /// The newest ten minutes whose listings may hold a job that is due.
     fn newest_due(&self, now: Time) -> Option<u64> {
         now.0.checked_sub(self.first_look(Bucket::first(0)).0).map(|age| age / BUCKET)
     }
 
-    /// When a listing is looked at first: most of its jobs can leave then.
+    /// When a listing is checked for the first time: most of its jobs can be deleted then.
     fn first_look(&self, bucket: Bucket) -> Time {
         bucket.begins() + self.least() + self.grain()
     }
 }
 
-/// How far a round over all tenants has come. Losing it costs a second look at what was seen.
+/// The progress of a round over all tenants. If it is lost, only checks are repeated.
 #[derive(Debug, Default)]
 pub struct RetentionWalk {
-    /// Those still to come; none between two rounds.
+    /// The tenants that are left in this round; none between two rounds.
     tenants: Option<VecDeque<Tenant>>,
-    /// The first tenant's listings that are due; none before they were asked for.
+    /// The listings of the first tenant that are due; none before they were read.
     buckets: Option<VecDeque<Bucket>>,
     visit: Option<Visit>,
     next: Option<Time>,
 }
 
 impl RetentionWalk {
-    /// A walk that has yet to begin.
+    /// A walk that has not begun yet.
     pub fn new() -> RetentionWalk {
         RetentionWalk::default()
     }
@@ -103,7 +102,7 @@ impl RetentionWalk {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// On to the next tenant.
+    /// Continues with the next tenant.
     fn leave_tenant(&mut self) {
         if let Some(tenants) = &mut self.tenants {
             tenants.pop_front();
@@ -112,7 +111,7 @@ impl RetentionWalk {
     }
 }
 
-/// What left of one tenant.
+/// What was removed of one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Records.
@@ -131,10 +130,10 @@ impl AddAssign for Removed {
     }
 }
 
-/// What one step of a round did.
+/// The result of one step of a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
-    /// Entries of listings that were looked at.
+    /// Entries of listings that were checked.
     pub looked: u64,
     /// Records that were deleted.
     pub records: u64,
@@ -142,13 +141,13 @@ pub struct Retained {
     pub listings: u64,
     /// Dead letters that were removed.
     pub dead_letters: u64,
-    /// The same three for each tenant of whom something was.
+    /// The same three by tenant, for tenants of which something was removed.
     pub by_tenant: BTreeMap<Tenant, Removed>,
-    /// Tenants, listings or records that could not be read, and were left as they are.
+    /// Tenants, listings or records that could not be read; they stay unchanged.
     pub unreadable: u64,
     /// The round is over; the next step begins another.
     pub passed: bool,
-    /// When something is due again; told at the end of a round.
+    /// When something is due again; set at the end of a round.
     pub next: Option<Duration>,
 }
 
@@ -157,7 +156,7 @@ impl Retained {
         Removed { records: self.records, listings: self.listings, dead_letters: self.dead_letters }
     }
 
-    /// What was removed since `before` was this tenant's.
+    /// Adds what was removed since `before` to this tenant's numbers.
     fn note(&mut self, tenant: &Tenant, before: Removed) {
         let removed = Removed {
             records: self.records - before.records,
@@ -171,11 +170,10 @@ impl Retained {
 }
 
 impl Store {
-    /// One step of a round: looks at about `limit` entries of listings that are due, and deletes what is
-    /// old enough. Repeating is harmless. On an error, which a lost lease is too, the next step goes on where
-    /// this one stopped.
+    /// One step of a round: checks about `limit` entries of listings that are due, and deletes what is old enough.
+    /// Repeating is harmless. After an error, including a lost lease, the next step continues where this one stopped.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{Lease, Retention, RetentionWalk, Store};
     /// async fn tick(store: &Store, lease: &Lease, walk: &mut RetentionWalk, keep: &Retention) {
@@ -201,7 +199,7 @@ impl Store {
             walk.next = None;
             walk.tenants = Some(self.listed_tenants().await?);
         }
-        // A tenant costs a few calls even if nothing of it is due.
+        // A tenant costs a few calls even if nothing is due.
         let mut calls = 0;
         while done.looked < limit as u64 && done.dead_letters < limit as u64 && calls < limit {
             calls += 1;
@@ -218,7 +216,7 @@ impl Store {
             match retained {
                 Ok(()) => {}
                 Err(fault) if fault.is_retryable() => return Err(fault),
-                // Nothing that waiting mends: the others need not wait for it.
+                // Waiting does not repair this, so continue with the other tenants.
                 Err(_) => {
                     done.unreadable += 1;
                     walk.leave_tenant();
@@ -228,7 +226,7 @@ impl Store {
         Ok(done)
     }
 
-    /// One call's worth of work for the tenant whose turn it is.
+    /// Does the work of about one call for the tenant.
     async fn retain_tenant(
         &self,
         tenant: &Tenant,
@@ -272,7 +270,7 @@ impl Store {
         Ok(())
     }
 
-    /// Everybody who has, or lately had, jobs.
+    /// All tenants that have jobs, or had some lately.
     pub(crate) async fn listed_tenants(&self) -> Result<VecDeque<Tenant>, StoreError> {
         let key = keys::listed_tenants();
         let mut cmd = redis::cmd("SMEMBERS");
@@ -281,7 +279,7 @@ impl Store {
         Ok(names.iter().filter_map(|name| Tenant::parse(std::str::from_utf8(name).ok()?).ok()).collect())
     }
 
-    /// A tenant's listings that should be looked at now, oldest first, and when the next should be.
+    /// A tenant's listings that are due for a check, oldest first, and when the next one is due.
     async fn due_buckets(
         &self,
         tenant: &Tenant,
@@ -304,7 +302,7 @@ impl Store {
             .collect();
         let (mut due, mut next) = (VecDeque::new(), None::<Time>);
         let mut later = |at: Time| next = Some(next.map_or(at, |next| next.min(at)));
-        // One that is no longer noted, but was kept, is looked at too: or it would be kept for ever.
+        // Include listings that are kept but no longer noted; otherwise their entries would stay for ever.
         let noted: BTreeSet<Bucket> = list(old)?.iter().filter_map(parse).chain(looks.keys().copied()).collect();
         for bucket in noted {
             match looks.get(&bucket) {
@@ -316,7 +314,7 @@ impl Store {
         Ok((due, next))
     }
 
-    /// Removes a tenant's oldest dead letters, if they are old enough; how many.
+    /// Removes a tenant's oldest dead letters, if they are old enough. Returns how many.
     async fn drop_dead_letters(&self, tenant: &Tenant, keep: &Retention) -> Result<u64, StoreError> {
         let key = keys::dead_letters(tenant);
         let mut old = redis::cmd("ZRANGEBYSCORE");
@@ -332,8 +330,8 @@ impl Store {
         Ok(letters.len() as u64)
     }
 
-    /// When the next dead letter of a tenant is due. One of whom nothing is left is forgotten; its next
-    /// job has it noted again.
+    /// When the next dead letter of a tenant is due. A tenant without listings and dead letters is removed from the set
+    /// of tenants; its next job notes it again.
     async fn rest_of(&self, tenant: &Tenant, keep: &Retention) -> Result<Option<Time>, StoreError> {
         let (buckets, letters, kept) = (keys::buckets(tenant), keys::dead_letters(tenant), keys::kept_buckets(tenant));
         let mut count = redis::cmd("ZCARD");
@@ -360,7 +358,7 @@ impl Store {
     }
 }
 
-/// A score of whole microseconds.
+/// Parses a score of whole microseconds.
 fn score(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse::<f64>().ok().map(|score| score as u64)
 }

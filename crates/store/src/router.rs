@@ -1,10 +1,10 @@
-//! The way to Redis: one type for a standalone server and for a cluster, over one multiplexed
-//! connection per node. Knows slots, redirects, failovers, time budgets and scripts by hash; leaves
-//! keys, scripts and the meaning of replies to the rest of this crate.
+//! The router to Redis: one type for a standalone server and for a cluster, with one multiplexed connection per node.
+//! It knows hash slots, redirects, failovers, time budgets and scripts by hash. Keys, scripts and the meaning of
+//! replies belong to the rest of this crate.
 //!
-//! Promises: every call ends by its time budget; one node that is down or silent does not delay
-//! calls to the others; what can be repaired by waiting or asking elsewhere is. The price: each
-//! command may be carried out more than once, so every script must bear being repeated.
+//! Every call ends within its time budget. A node that is down or silent does not delay calls to the other nodes. The
+//! router repeats a command on faults that may pass by waiting, or by asking another node. So each command may be
+//! carried out more than once, and every script must tolerate that.
 
 mod address;
 mod clock;
@@ -47,21 +47,21 @@ use self::{
 };
 use crate::error::StoreError;
 
-/// How to reach Redis, and how patiently.
+/// How to reach Redis, and how long to wait for it.
 #[derive(Clone)]
 pub struct RedisSettings {
     /// `redis://`, `rediss://` (TLS), several separated by commas or `redis+cluster://` (cluster).
     pub url: String,
-    /// Ceiling of connections over all nodes. Each primary has one that all calls share; the others
+    /// The most connections to all nodes together. Each primary has one connection that all calls share; the others
     /// serve durable writes.
     pub pool_size: usize,
-    /// Connections that are opened ahead and kept.
+    /// The number of connections that are opened in advance and kept.
     pub min_idle: usize,
-    /// Limit for opening a connection.
+    /// The time limit for opening a connection.
     pub connect_timeout: Duration,
-    /// Limit for one round trip, after which it is tried again.
+    /// The time limit for one round trip; after that the router tries again.
     pub response_timeout: Duration,
-    /// Limit for a whole call with all its tries.
+    /// The time limit for a whole call with all its tries.
     pub budget: Duration,
 }
 
@@ -92,25 +92,25 @@ impl fmt::Debug for RedisSettings {
     }
 }
 
-/// How many connections are open.
+/// The number of open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connections {
-    /// Those that all calls to a node share.
+    /// Connections that all calls to a node share.
     pub shared: usize,
-    /// Those that a durable write has to itself now.
+    /// Connections that a durable write uses now.
     pub busy: usize,
-    /// Those that wait for the next durable write.
+    /// Connections that are free for the next durable write.
     pub idle: usize,
 }
 
 impl Connections {
-    /// All of them.
+    /// All open connections.
     pub fn total(self) -> usize {
         self.shared + self.busy + self.idle
     }
 }
 
-/// A handle to Redis; clones share everything. Lives on the runtime that it was made on.
+/// A handle to Redis. Clones share everything. It must be used on the runtime on which it was made.
 #[derive(Clone)]
 pub struct Router(Arc<Inner>);
 
@@ -135,10 +135,10 @@ fn observe_command(took: Duration) {
 }
 
 impl Router {
-    /// Makes a router. Fails on settings that cannot work and when Redis does not let us in. If
-    /// Redis is merely away that is no failure: calls fail until it is back.
+    /// Makes a router. Fails if the settings cannot work or if Redis rejects the credentials. An unreachable Redis is
+    /// not a failure here: calls fail until it is back.
     pub async fn connect(settings: RedisSettings) -> Result<Router, StoreError> {
-        // Whoever installs a provider first wins; any will do.
+        // The first installed provider stays; any provider will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Seeds { cluster, nodes } = Seeds::parse(&settings.url)?;
         let Some((_, template)) = nodes.first().cloned() else {
@@ -179,33 +179,33 @@ impl Router {
         Ok(Router(inner))
     }
 
-    /// Sends one command within the default budget.
+    /// Sends one command within the default budget. Redis may carry it out more than once, also if the call fails.
     pub async fn call(&self, command: Command) -> Result<Value, StoreError> {
         self.call_within(command, self.0.settings.budget).await
     }
 
-    /// Sends one command within a budget of its own.
+    /// Sends one command within the given budget.
     pub async fn call_within(&self, command: Command, budget: Duration) -> Result<Value, StoreError> {
         let mut outcomes = self.many_within(vec![command], budget).await;
         outcomes.pop().unwrap_or_else(|| Err(StoreError::unavailable("the command was lost")))
     }
 
-    /// Sends many commands, one pipeline per node, within the default budget. Each has its own
-    /// outcome, in the order given. There is no order of execution among them.
+    /// Sends many commands, one pipeline per node, within the default budget. Each command has its own outcome, in the
+    /// given order. The order of execution is not defined.
     pub async fn many(&self, commands: Vec<Command>) -> Vec<Result<Value, StoreError>> {
         self.many_within(commands, self.0.settings.budget).await
     }
 
-    /// The same within a budget of its own.
+    /// The same within the given budget.
     pub async fn many_within(&self, commands: Vec<Command>, budget: Duration) -> Vec<Result<Value, StoreError>> {
         let call = Call { deadline: Instant::now() + budget, durable: None };
         let outcomes = self.send(commands, call).await;
         outcomes.into_iter().map(|outcome| outcome.map(|(value, _)| value)).collect()
     }
 
-    /// Sends many commands and waits at most `wait` until they are kept as asked, on connections of
-    /// their own. Each outcome says how many had it, replicas or disks; fewer than asked for is no
-    /// error. What it says also holds for a script that finds its work done by an earlier call.
+    /// Sends many commands on dedicated connections, and waits at most `wait` until the writes are stored as asked.
+    /// Each outcome has the number of replicas or disks that store the write; a smaller number than asked for is not an
+    /// error. The number is also valid for a script that finds its work done by an earlier call.
     pub async fn durable(
         &self,
         commands: Vec<Command>,
@@ -234,7 +234,7 @@ impl Router {
         self.0.cluster
     }
 
-    /// Whether one node serves both keys now, as far as is known.
+    /// Whether one node serves both keys now, as far as the slots are known; true if it is not known.
     pub fn share_a_node(&self, one: &[u8], other: &[u8]) -> bool {
         let map = self.0.map.load();
         match (map.owner(slot_of(one)), map.owner(slot_of(other))) {
@@ -243,22 +243,23 @@ impl Router {
         }
     }
 
-    /// The node that serves this key, as far as that is known.
+    /// The node that serves this key, as far as the slots are known.
     pub fn owner(&self, key: &[u8]) -> Option<NodeAddr> {
         self.0.map.load().owner(slot_of(key)).map(|node| node.addr.clone())
     }
 
-    /// Whether any node that serves slots could not be reached last time.
+    /// Whether any node that serves slots could not be reached lately.
     pub fn some_are_away(&self) -> bool {
         self.0.map.load().primaries().iter().any(|node| node.is_away())
     }
 
-    /// Whether the node that serves this key could not be reached last time.
+    /// Whether the node that serves this key could not be reached lately.
     pub fn is_away(&self, key: &[u8]) -> bool {
         self.0.map.load().owner(slot_of(key)).is_some_and(|node| node.is_away())
     }
 
-    /// The nodes that serve slots now (one, if standalone). Fails if the cluster's map is not known.
+    /// The nodes that serve slots now (one if standalone). Fails if the cluster's slots are not known within the
+    /// budget.
     pub async fn primaries(&self) -> Result<Vec<NodeAddr>, StoreError> {
         let deadline = Instant::now() + self.0.settings.budget;
         let mut changes = self.0.topology.subscribe();
@@ -274,13 +275,13 @@ impl Router {
         }
     }
 
-    /// A number that grows whenever slots have changed hands: a failover, a reshard.
+    /// A number that grows whenever slots move to another node: a failover, a reshard.
     pub fn topology(&self) -> watch::Receiver<u64> {
         self.0.topology.subscribe()
     }
 
-    /// Sends a command to one node, whatever it serves: for SCAN, TIME and probes. Repeated on
-    /// transport errors within the default budget; redirects are not followed.
+    /// Sends a command to one node, whatever it serves: for SCAN, TIME and probes. Tries again on transport errors
+    /// within the default budget; does not follow redirects.
     pub async fn call_node(&self, node: &NodeAddr, cmd: &Cmd) -> Result<Value, StoreError> {
         let deadline = Instant::now() + self.0.settings.budget;
         let node = self.0.node(node);
@@ -298,18 +299,18 @@ impl Router {
         }
     }
 
-    /// Open connections by use.
+    /// The number of open connections by use.
     pub fn connections(&self) -> Connections {
         let (open, idle) = self.0.dedicated.count();
         Connections { shared: self.0.around.shared.count(), busy: open.saturating_sub(idle), idle }
     }
 
-    /// Takes note of a time in microseconds that a script has just answered.
+    /// Notes a Redis time, in microseconds, that a script has just returned.
     pub fn note_time(&self, redis_micros: u64) {
         self.0.clock.note(redis_micros);
     }
 
-    /// About what Redis time is now, in microseconds; this machine's time before the first note.
+    /// An estimate of Redis time, in microseconds; this machine's time before the first note.
     pub fn now_estimate(&self) -> u64 {
         self.0.clock.now()
     }
@@ -326,7 +327,7 @@ fn refresh_pause() -> Duration {
 }
 
 impl Inner {
-    /// Learns the map, or that a standalone server is there, and whether we are let in.
+    /// Reads the slot map, or checks that a standalone server answers and accepts the credentials.
     async fn first_contact(self: &Arc<Self>) -> Result<(), Fault> {
         let limit = self.settings.connect_timeout + self.settings.response_timeout;
         let contact = async {
@@ -387,7 +388,7 @@ impl Inner {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node of an address, known or new.
+    /// The node with this address; creates it if it is new.
     fn node(&self, addr: &NodeAddr) -> Arc<Node> {
         let mut nodes = self.nodes();
         if let Some(node) = nodes.get(addr) {
@@ -399,7 +400,7 @@ impl Inner {
         node
     }
 
-    /// Takes note of what MOVED replies said.
+    /// Applies MOVED replies to the slot map.
     fn moved(&self, moves: &[(u16, NodeAddr)]) {
         self.map.rcu(|map| map.with_moves(moves, |addr| self.node(addr)));
         self.topology.send_modify(|version| *version += 1);

@@ -1,4 +1,4 @@
-//! What the generated calls stand on: how a script's reply is taken apart.
+//! The base of the generated calls: parsing of script replies.
 
 use redis::Value;
 
@@ -6,11 +6,11 @@ use crate::{StoreError, router::Command};
 
 /// A typed call of one script. Implemented by generated code only.
 pub(crate) trait Script {
-    /// What it answers.
+    /// The parsed reply.
     type Reply;
     /// The call as the router sends it.
     fn into_command(self) -> Command;
-    /// Reads what came back.
+    /// Parses the reply.
     fn decode(reply: Value) -> Result<Self::Reply, StoreError>;
 }
 
@@ -18,7 +18,7 @@ pub(crate) trait Script {
 pub(crate) struct Replied(std::vec::IntoIter<Value>);
 
 impl Replied {
-    /// One value stands alone, several come as an array.
+    /// A single value comes alone, several come as an array.
     pub(crate) fn new(reply: Value, values: usize) -> Result<Replied, StoreError> {
         let list = match reply {
             single if values == 1 => vec![single],
@@ -45,7 +45,7 @@ impl Replied {
     }
 }
 
-/// An integer, as such or as text.
+/// Parses an integer or its text.
 pub(crate) fn number<N: std::str::FromStr + TryFrom<i64>>(value: &Value) -> Result<N, StoreError> {
     let wrong = || StoreError::Decode(format!("expected a number, got {value:?}"));
     match value {
@@ -55,7 +55,7 @@ pub(crate) fn number<N: std::str::FromStr + TryFrom<i64>>(value: &Value) -> Resu
     }
 }
 
-/// A string of bytes.
+/// Parses a string of bytes.
 pub(crate) fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
@@ -64,7 +64,7 @@ pub(crate) fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
     }
 }
 
-/// An array of strings.
+/// Parses an array of strings.
 pub(crate) fn list(value: Value) -> Result<Vec<Vec<u8>>, StoreError> {
     match value {
         Value::Array(items) | Value::Set(items) => items.into_iter().map(bytes).collect(),
@@ -73,7 +73,7 @@ pub(crate) fn list(value: Value) -> Result<Vec<Vec<u8>>, StoreError> {
     }
 }
 
-/// A hash's names and values, one after the other.
+/// Parses a hash into a list: name, value, name, value.
 pub(crate) fn flat(value: Value) -> Result<Vec<Vec<u8>>, StoreError> {
     match value {
         Value::Map(pairs) => pairs.into_iter().flat_map(|(name, value)| [name, value]).map(bytes).collect(),
@@ -81,7 +81,7 @@ pub(crate) fn flat(value: Value) -> Result<Vec<Vec<u8>>, StoreError> {
     }
 }
 
-/// The same as scripts take it.
+/// The same from pairs, as scripts take it.
 pub(crate) fn pairs<const N: usize>(fields: [(&str, Vec<u8>); N]) -> Vec<Vec<u8>> {
     fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value]).collect()
 }

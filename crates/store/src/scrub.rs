@@ -1,12 +1,12 @@
-//! Scrub: a walk over all job records that puts back what their indexes have lost.
+//! Scrub: a walk over all job records that restores what their indexes have lost.
 //!
-//! Knows: where every record should also be found: its home while it is alive or its end is not
-//! finished, its backlog while it is queued, its tenant's listing always. Promises: an entry that is there is never touched;
-//! what is put back is what the record said a moment ago. A job that moves meanwhile is left with
-//! an entry too many, which harms nobody: the look at an ended job's home removes it, whoever
-//! claims an outdated queue entry removes it, and a listing shows a job only where its record says
-//! it stands. A page of the walk counts as seen only once all of it was put back, so an outage is
-//! waited for and not skipped. Leaves to others: when to walk and how fast, and what the jobs need.
+//! This module knows where every record must also be found: in its home while the job is alive or its effects are not
+//! done, in its backlog while the job is queued, and always in its tenant's listing. The scrub never changes an entry
+//! that is correct. It restores what the record said a moment ago. If the job moves in the meantime, one entry too many
+//! is left, which is harmless: the check of an ended job removes its home, a scheduler that claims an outdated queue
+//! entry removes it, and a listing shows a job only at the place that its record names. A page of the walk counts as
+//! seen only after all of it was restored, so the walk waits for an outage instead of skipping records. The callers
+//! decide when to walk and how fast, and the reconciler what the jobs need.
 
 mod entries;
 mod listings;
@@ -25,39 +25,39 @@ use crate::{
     script::{bytes, list, number},
 };
 
-/// Entries looked at in one shard of homes at a time, for those that belong to another.
+/// The most due entries of one shard that a step checks for homes of other shards.
 const STRAYS: usize = 500;
 
-/// How far an endless walk over all records has come, node by node. Losing it costs a pass.
+/// The progress of an endless walk over all records, node by node. If it is lost, a pass is repeated.
 #[derive(Debug, Default)]
 pub struct ScrubWalk {
     nodes: Vec<Stand>,
-    /// The pass under way is one that nobody waits with.
+    /// The current pass should be finished at once.
     urgent: bool,
-    /// So is the next: something happened during this one.
+    /// So should the next one: something happened during the current pass.
     again: bool,
-    /// The next shard of homes to be looked through.
+    /// The next shard of homes to check for strays.
     shard: u8,
 }
 
-/// How far the walk has come on one node.
+/// The progress of the walk on one node.
 #[derive(Debug)]
 struct Stand {
     node: NodeAddr,
-    /// Which life of the node it is: a restart may have lost writes.
+    /// The node's run id. It changes with a restart, which may have lost writes.
     run: Option<String>,
     cursor: u64,
     seen: bool,
 }
 
 impl ScrubWalk {
-    /// A walk that has yet to begin; its first pass is urgent.
+    /// A walk that has not begun yet; its first pass is urgent.
     pub fn new() -> ScrubWalk {
         ScrubWalk { urgent: true, ..ScrubWalk::default() }
     }
 
-    /// All of it, at once: something may have been lost. An urgent pass that is under way is finished first,
-    /// so that one change after another, as while slots move, cannot keep it from ever ending.
+    /// Asks for a whole pass at once, because something may have been lost. If an urgent pass is under way, it is
+    /// finished first, so that a series of changes, as while slots move, cannot prevent its end.
     pub fn hurry(&mut self) {
         if self.urgent && self.nodes.iter().any(|stand| stand.seen || stand.cursor > 0) {
             self.again = true;
@@ -69,19 +69,19 @@ impl ScrubWalk {
         }
     }
 
-    /// Whether the pass under way should be finished at once.
+    /// Whether the current pass should be finished at once.
     pub fn is_urgent(&self) -> bool {
         self.urgent
     }
 
-    /// Takes note of who serves what now. A node that is new, or has started again, is a reason to hurry.
+    /// Updates the primaries. A new node, or one that has restarted, makes the walk urgent.
     fn meet(&mut self, primaries: Vec<(NodeAddr, Option<String>)>) {
         let mut met = Vec::with_capacity(primaries.len());
         let mut lost = false;
         for (node, run) in primaries {
             let known = self.nodes.iter().position(|stand| stand.node == node).map(|n| self.nodes.swap_remove(n));
             let stand = match known {
-                // One that does not tell is not called another.
+                // A node that does not disclose its run id counts as the same node.
                 Some(stand) if run.is_none() || stand.run.is_none() => Stand { run: run.or(stand.run), ..stand },
                 Some(stand) => {
                     lost |= stand.run != run;
@@ -100,7 +100,7 @@ impl ScrubWalk {
         }
     }
 
-    /// Whether a pass has just ended; the next then begins.
+    /// Whether a pass has just ended; if so, begins the next.
     fn passed(&mut self) -> bool {
         let passed = self.nodes.iter().all(|stand| stand.seen);
         if passed {
@@ -111,39 +111,40 @@ impl ScrubWalk {
     }
 }
 
-/// What one step of the walk saw and put back.
+/// The result of one step of the walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Records that were looked at.
+    /// Records that were checked.
     pub scanned: u64,
-    /// Homes that were put back.
+    /// Homes that were restored.
     pub homes: u64,
-    /// Of these, homes of jobs that ended badly and left no dead letter: their ends are to be finished.
+    /// How many of these belong to jobs that ended badly without a dead letter: the check then does the effects of the
+    /// end.
     pub unfinished: u64,
-    /// Homes that were due later than their records allow, brought nearer.
+    /// Homes that were due later than their records allow, and were forwarded.
     pub late: u64,
-    /// Queue entries of queued jobs.
+    /// Queue entries that were restored.
     pub queued: u64,
-    /// Places in listings, and listings that nobody had noted.
+    /// Places in listings that were restored, and listings that had not been noted.
     pub listings: u64,
-    /// Homes in a shard that is not theirs, removed.
+    /// Homes that were removed because they were in the shard of another job.
     pub strays: u64,
-    /// Records, or entries, that Redis has but not in a shape that can be read or written.
+    /// Records or entries whose data cannot be read or written.
     pub unreadable: u64,
-    /// Nodes that did not answer for all: the same is looked at again.
+    /// Errors that may pass: the same records are checked again.
     pub faults: u64,
-    /// When the first home that was put back is due.
+    /// When the first of the restored homes is due.
     pub soonest: Option<Duration>,
-    /// Where queue entries were put back.
+    /// The lines in which queue entries were restored.
     pub lines: BTreeSet<(Tenant, Line)>,
     /// The pass is over; the next step begins another.
     pub passed: bool,
 }
 
-/// What became of a part of a step.
+/// The result of a part of a step.
 enum Part {
     Done(u64),
-    /// Nothing that waiting mends.
+    /// Waiting does not repair it.
     Unreadable,
     Fault,
 }
@@ -159,7 +160,7 @@ impl From<Result<u64, StoreError>> for Part {
 }
 
 impl Scrubbed {
-    /// How many were done; notes what went wrong.
+    /// Returns the number of restored items; counts the failures.
     fn take(&mut self, part: impl Into<Part>) -> u64 {
         match part.into() {
             Part::Done(n) => return n,
@@ -171,11 +172,11 @@ impl Scrubbed {
 }
 
 impl Store {
-    /// One step of the walk: looks at about `limit` records, over all primaries together, and puts back
-    /// what is missing. Repeating is harmless. Fails only if it is not known who the primaries are, or if the
-    /// lease is lost: then what is left of the step is not done, and is looked at again.
+    /// One step of the walk: checks about `limit` records, over all primaries together, and restores what is missing.
+    /// Repeating is harmless. Fails only if no primary is known, or if the lease is lost: then the rest of the step is
+    /// not done, and is checked again.
     ///
-    /// A leader's alone:
+    /// Only a leader may call it:
     /// ```
     /// # use muster_store::{Lease, ScrubWalk, Store};
     /// async fn tick(store: &Store, lease: &Lease, walk: &mut ScrubWalk) {
@@ -218,7 +219,7 @@ impl Store {
         Ok(done)
     }
 
-    /// The primaries, and which life of each it is, if it tells.
+    /// The primaries and, if they disclose it, their run ids.
     async fn runs(&self) -> Result<Vec<(NodeAddr, Option<String>)>, StoreError> {
         let mut info = redis::cmd("INFO");
         info.arg("server");
@@ -232,7 +233,7 @@ impl Store {
         Ok(join_all(self.router().primaries().await?.into_iter().map(ask)).await)
     }
 
-    /// The next page of one node's records: where to go on, zero at the end, and whose they are.
+    /// The next page of one node's records: the cursor to continue with (zero at the end), and the jobs.
     async fn scan(&self, stand: &Stand, count: usize) -> Result<(u64, Vec<JobId>), StoreError> {
         let mut cmd = redis::cmd("SCAN");
         cmd.arg(stand.cursor).arg("MATCH").arg(keys::ALL_JOBS).arg("COUNT").arg(count);
@@ -244,7 +245,7 @@ impl Store {
         Ok((number(&cursor)?, ids.into_iter().collect()))
     }
 
-    /// Looks where these jobs should be found, and puts back what is missing.
+    /// Checks the indexes of these jobs, and restores what is missing.
     async fn put_back(&self, ids: &[JobId], done: &mut Scrubbed) {
         let records = self.readable(ids, done).await;
         done.scanned += records.len() as u64;
@@ -254,8 +255,8 @@ impl Store {
         }
     }
 
-    /// Removes homes that stand, due, in a shard that is not theirs: no reader could ever re-score
-    /// them. The job's own home is what counts, and is put back if it is missing.
+    /// Removes due homes that are in the shard of another job: the reconciler could never give them a new time. The
+    /// job's own home is the one that counts, and is restored if it is missing.
     async fn drop_strays(&self, shard: u8) -> Result<u64, StoreError> {
         let due = self.due_homes(shard, STRAYS).await?.entries;
         let strays: Vec<JobId> = due.into_iter().map(|entry| entry.0).filter(|id| id.shard() != shard).collect();
@@ -305,7 +306,7 @@ mod tests {
             walk.meet(nodes(change));
             assert!(walk.is_urgent() && walk.nodes.iter().all(|stand| stand.cursor == 0 && !stand.seen));
         }
-        // What happens during an urgent pass is looked for by another one.
+        // A change during an urgent pass asks for another one.
         let mut walk = ScrubWalk::new();
         walk.meet(nodes(&[("a", Some("1")), ("b", Some("1"))]));
         walk.nodes[0].cursor = 77;
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(walk.nodes[0].cursor, 77);
         assert!(ends_pass(&mut walk) && walk.is_urgent());
         assert!(ends_pass(&mut walk) && !walk.is_urgent());
-        // One that is gone, or does not tell, has lost nothing that the others would show.
+        // A node that is gone, or discloses no run id, has lost nothing that the other nodes would show.
         let mut walk = ScrubWalk::new();
         walk.meet(nodes(&[("a", Some("1")), ("b", Some("1"))]));
         ends_pass(&mut walk);

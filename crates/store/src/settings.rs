@@ -1,16 +1,15 @@
 //! Settings that change at run time: hashes with a version, written by compare-and-set.
 //!
-//! Knows: two kinds, a topic's (`muster:topic:<tenant>:<topic>`) and the cluster's
-//! (`muster:config:<scope>`); and which topics have any. Promises: of two writers that saw the same
-//! version one wins and the other is told; a call that is sent twice is one write; a version is
-//! never used twice. Leaves to others: telling the replicas (`flow`), and what the values mean.
+//! There are two kinds: those of a topic (`muster:topic:<tenant>:<topic>`) and those of the cluster
+//! (`muster:config:<scope>`), and an index of the topics that have settings. If two writers saw the same version, one
+//! succeeds and the other receives [`Put::Mismatch`]. A call that is sent twice is one write. A version is never used
+//! twice. `flow` informs the replicas; the callers know what the values mean.
 //!
-//! How a replica finds what changed, without walking the keys: one sorted set for the whole
-//! cluster names every topic that has settings, scored by when they last changed. A write enters
-//! its topic there *before* the settings, so a crash in between leaves a name without news, never
-//! news without a name. A poll asks for the names changed since its last one, and a while before,
-//! and reads those; and it reads a bounded slice of the others, so that even a write which a
-//! failover forgot on one of the two keys is seen after a few rounds.
+//! How a replica finds changes without scanning the keys: one sorted set for the whole cluster has every topic with
+//! settings, scored by the time of the last change. A write adds its topic there *before* it writes the settings, so a
+//! crash in between leaves a name without a change, never a change without a name. A poll reads the names that changed
+//! since shortly before the last poll, and their settings. It also reads a bounded slice of the other topics, so that a
+//! write that a failover lost on one of the two keys is found after a few polls.
 
 use std::collections::BTreeMap;
 
@@ -23,39 +22,39 @@ use crate::{
     scripts,
 };
 
-/// The scope of the settings that hold for every replica of every service.
+/// The scope of the settings that apply to every replica of every service.
 const CLUSTER: &str = "cluster";
 
-/// What a topic was told.
+/// The settings of a topic.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopicRecord {
     /// Changes with every write; never used twice.
     pub version: u64,
-    /// When it was last written.
+    /// When the settings were last written.
     pub updated_at: Time,
     /// Limits and defaults.
     pub settings: TopicSettings,
-    /// Its jobs wait.
+    /// Set while the topic is paused: its jobs wait.
     pub paused: Option<Paused>,
 }
 
-/// What the cluster was told: values by the name of their setting.
+/// The settings of the cluster: values by the name of their setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigRecord {
-    /// Changes with every write; 0 = nobody ever wrote.
+    /// Changes with every write; 0 = never written.
     pub version: u64,
-    /// When it was last written.
+    /// When the settings were last written.
     pub updated_at: Time,
-    /// As people write them.
+    /// The values as people write them.
     pub values: BTreeMap<String, String>,
 }
 
-/// Which version a writer has seen.
+/// The version that a writer has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeenVersion {
-    /// Whatever stands is replaced.
+    /// Replace any version.
     Any,
-    /// This one must stand; 0 = nobody may have written yet.
+    /// Write only if the stored version is this one; 0 = only if nothing was ever written.
     Exactly(u64),
 }
 
@@ -68,28 +67,29 @@ impl SeenVersion {
     }
 }
 
-/// What becomes of a topic.
+/// A change of a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopicChange {
-    /// Other settings; a pause stays.
+    /// New settings; a pause stays.
     Settings(TopicSettings),
-    /// Its jobs wait from now on.
+    /// Pauses the topic: its jobs wait from now on.
     Pause(Paused),
-    /// They no longer do.
+    /// Ends the pause.
     Resume,
 }
 
-/// What a write came to, and what stands now.
+/// The result of a write, with the settings that are stored now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Put<T> {
-    /// Written.
+    /// The change was written.
     Stored(T),
-    /// Somebody was faster: nothing was written.
+    /// The stored version was another one; nothing was written.
     Mismatch(T),
 }
 
 impl Store {
-    /// Changes a topic. Its name is entered first; repeating either write is harmless.
+    /// Changes the settings of a topic by compare-and-set. Adds the name of the topic to the index first. A call that
+    /// is sent twice is one write; after an error the change may or may not be stored.
     pub async fn put_topic(
         &self,
         tenant: &Tenant,
@@ -112,8 +112,8 @@ impl Store {
         Ok(if stored { Put::Stored(record) } else { Put::Mismatch(record) })
     }
 
-    /// Reads topics, in the order of their names; none for those that were told nothing. Each is
-    /// answered for itself: one that cannot be read harms nobody else.
+    /// Reads the settings of topics, in the given order; none for a topic without settings. Each topic has its own
+    /// answer: unreadable settings affect no other topic.
     pub async fn read_topics(&self, names: &[(Tenant, Topic)]) -> Vec<Result<Option<TopicRecord>, StoreError>> {
         let command = |(tenant, topic): &(Tenant, Topic)| {
             let key = keys::topic(tenant, topic);
@@ -125,7 +125,7 @@ impl Store {
         replies.into_iter().map(|reply| read_topic(&flat(reply?)?)).collect()
     }
 
-    /// Names of the topics that were told something since then.
+    /// The names of the topics that changed at or after this time.
     pub async fn topics_changed(&self, since: Time) -> Result<Vec<(Tenant, Topic)>, StoreError> {
         let key = keys::topics();
         let mut cmd = redis::cmd("ZRANGEBYSCORE");
@@ -133,7 +133,7 @@ impl Store {
         self.topic_names(cmd).await
     }
 
-    /// Names of so many topics from a place on, in the order of their last change.
+    /// The names of `n` topics from index `place` on, in the order of their last change.
     pub async fn topics_from(&self, place: usize, n: usize) -> Result<Vec<(Tenant, Topic)>, StoreError> {
         let key = keys::topics();
         let mut cmd = redis::cmd("ZRANGE");
@@ -150,7 +150,8 @@ impl Store {
         Ok(names.iter().filter_map(read).collect())
     }
 
-    /// Replaces the cluster's settings: names that are not given are no longer set.
+    /// Replaces the settings of the cluster by compare-and-set: names that are not given are no longer set. A call that
+    /// is sent twice is one write; after an error the change may or may not be stored.
     pub async fn put_config(
         &self,
         seen: SeenVersion,
@@ -162,7 +163,7 @@ impl Store {
         Ok(if stored { Put::Stored(record) } else { Put::Mismatch(record) })
     }
 
-    /// The cluster's settings; empty if nobody ever wrote any.
+    /// The settings of the cluster; empty if they were never written.
     pub async fn read_config(&self) -> Result<ConfigRecord, StoreError> {
         let key = keys::config(CLUSTER);
         let mut cmd = redis::cmd("HGETALL");
@@ -182,7 +183,7 @@ impl Store {
     }
 }
 
-/// A hash's fields, by name.
+/// The fields of a hash by name.
 struct Fields<'a>(BTreeMap<&'a [u8], &'a [u8]>);
 
 impl<'a> Fields<'a> {

@@ -1,9 +1,9 @@
-//! Concurrency slots: one sorted set per limit, with who holds a slot and who waits for one.
+//! Concurrency slots and places: one sorted set per limit, with the jobs that hold a slot and the jobs that wait for
+//! one.
 //!
-//! Promises: no more than `max` members hold a slot of a set; each call is one script on one key and
-//! may be repeated. Time frees nothing: a member's score says when somebody should look at its job's
-//! record, and removal compares that score. Leaves to others: judging (`domain::slot`) and admitting
-//! (the scheduler).
+//! No more than `max` members hold a slot of a set. Each call is one script on one key and may be repeated. Time alone
+//! never frees a slot: a member's score is the time when a scheduler should check its job's record, and a removal after
+//! such a check compares that score. `domain::slot` judges slots, and the scheduler admits jobs.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ use crate::{
     scripts,
 };
 
-/// A slot, held or waited for.
+/// A slot that a job holds or waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotRef {
-    /// Whose.
+    /// The tenant that owns the job.
     pub tenant: Tenant,
-    /// Of which limit.
+    /// The limit that the slot belongs to.
     pub limit: Limit,
-    /// Which job.
+    /// The id of the job.
     pub job: JobId,
-    /// The version under which it was, or will be, admitted.
+    /// The version under which the job was, or will be, admitted.
     pub version: u32,
 }
 
@@ -41,7 +41,7 @@ impl SlotRef {
         carried.map_or_else(Vec::new, |slot| SlotRef::carried(&record.spec.tenant, &record.spec.topic, record.id, slot))
     }
 
-    /// The slots that an offer carried to a worker and its result brings back.
+    /// The slots that an offer carried to a worker and that the worker's result returns.
     pub fn carried(tenant: &Tenant, topic: &Topic, job: JobId, slot: v1::Slot) -> Vec<SlotRef> {
         let v1::Slot { key, version, place } = slot;
         let limits = [(!key.is_empty()).then_some(Limit::Key(key)), place.then(|| Limit::Topic(topic.clone()))];
@@ -61,7 +61,7 @@ impl SlotRef {
 }
 
 impl Record {
-    /// What its offer carries of the slots that it was admitted to, if it was.
+    /// The slots that the job was admitted to, in the form that its offer carries; none if there are none.
     pub fn carried_slot(&self) -> Option<v1::Slot> {
         let (key, place) = (self.spec.concurrency_key.clone(), self.placed);
         let version = self.slot.filter(|_| place || !key.is_empty())?;
@@ -69,43 +69,45 @@ impl Record {
     }
 }
 
-/// A slot to be taken.
+/// A request for a slot.
 #[derive(Clone, Debug)]
 pub struct SlotAsk {
-    /// Which.
+    /// The slot.
     pub slot: SlotRef,
-    /// How many there are.
+    /// How many slots the limit has.
     pub max: u32,
-    /// Who goes first among those that wait for a key's slot,
+    /// The order of the jobs that wait for a slot of a key: by priority,
     pub priority: Priority,
-    /// then who waits longest. For a topic's place nobody waits in line here: its backlog is the line.
+    /// then by age. Jobs do not wait here for a place of a topic: the topic's backlog holds them.
     pub since: Time,
 }
 
-/// What became of it.
+/// The result of a request for a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotTaken {
-    /// It is the job's.
+    /// The job now holds the slot.
     Admitted,
-    /// It was before, as read at this moment: somebody is about to dispatch the job, or died on the way.
+    /// The job held the slot before, as read at this time: a scheduler is about to dispatch the job, or died before
+    /// that.
     Before(Vec<SlotHeld>, Time),
-    /// All are taken, by these (64 at most), as read at this moment; a key's job waits in line.
+    /// All slots are held, as read at this time, by these jobs (at most 64). A job that needs a slot of a key now waits
+    /// for it.
     Full(Vec<SlotHeld>, Time),
 }
 
 /// A slot that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotHeld {
-    /// Which.
+    /// The slot.
     pub slot: SlotRef,
-    /// When somebody should look whether it still is.
+    /// When a scheduler should check whether the slot is still in use.
     pub look: Time,
 }
 
-/// Between the turns of two priorities: more than any moment.
+/// The distance between the turns of two priorities: larger than any time.
 const PRIORITY: i64 = 2_000_000_000_000_000;
 
-/// Negative, and lower for who goes first.
+/// The score of a waiting job: negative, and lowest for the job that goes first.
 fn turn(priority: Priority, since: Time) -> i64 {
     let rank = Priority::ALL.iter().position(|known| *known == priority).unwrap_or(0) as i64;
     let since = i64::try_from(since.0).unwrap_or(PRIORITY).min(PRIORITY - 1);
@@ -113,7 +115,8 @@ fn turn(priority: Priority, since: Time) -> i64 {
 }
 
 impl Store {
-    /// Takes slots, each for itself; who gets none of a key waits in line.
+    /// Requests slots, each in one script with its own answer. A job that gets no slot of a key waits for one. A
+    /// repetition after a grant returns [`SlotTaken::Before`].
     pub async fn take_slots(&self, asks: &[SlotAsk]) -> Vec<Result<SlotTaken, StoreError>> {
         let call = |ask: &SlotAsk| scripts::slot::Take {
             key: keys::slots(&ask.slot.tenant, &ask.slot.limit),
@@ -137,14 +140,14 @@ impl Store {
         asks.iter().zip(replies).map(read).collect()
     }
 
-    /// Gives a slot back, or a place in line; only if its look is still the one that was `seen`, where
-    /// one is given. Returns who is next in line.
+    /// Frees a slot, or removes a waiting job; with `seen` only if the slot's time for the next check is still that
+    /// one. Returns the first waiting job. Repeating is harmless.
     pub async fn free_slot(&self, slot: &SlotRef, seen: Option<Time>) -> Result<Option<SlotRef>, StoreError> {
         let reply = self.run(free(slot, seen)).await?;
         Ok(SlotRef::named(&slot.tenant, &slot.limit, &reply.next))
     }
 
-    /// The same for many, whatever their looks are, in one pipeline.
+    /// The same for many slots without a comparison, in one pipeline; each slot has its own answer.
     pub async fn free_slots(&self, slots: &[SlotRef]) -> Vec<Result<Option<SlotRef>, StoreError>> {
         let replies = self.run_many(slots.iter().map(|slot| free(slot, None)).collect()).await;
         let named = |(slot, reply): (&SlotRef, Result<scripts::slot::FreeReply, StoreError>)| {
@@ -153,14 +156,16 @@ impl Store {
         slots.iter().zip(replies).map(named).collect()
     }
 
-    /// A slot is still held: look again so long from now, if the look is still the one that was seen.
+    /// Sets the next check of a slot that is still in use to `look` from now, in one step, if its time is still the one
+    /// that was seen. Otherwise changes nothing.
     pub async fn keep_slot(&self, held: &SlotHeld, look: Duration) -> Result<(), StoreError> {
         let SlotHeld { slot, look: seen } = held;
         let (key, seen) = (keys::slots(&slot.tenant, &slot.limit), seen.0.to_string().into_bytes());
         self.run(scripts::slot::Keep { key, member: slot.member(), seen, look: micros(look) }).await.map(|_| ())
     }
 
-    /// Who holds slots of a limit (64 at most, by when they are looked at), and how many hold and wait in all.
+    /// The jobs that hold slots of a limit (at most 64, by the time of their next check), how many hold one, and how
+    /// many wait.
     pub async fn read_slots(&self, tenant: &Tenant, limit: &Limit) -> Result<(Vec<SlotHeld>, u64, u64), StoreError> {
         let name = keys::slots(tenant, limit);
         let ask = |verb: &str, args: &[&str]| {
@@ -186,7 +191,7 @@ fn free(slot: &SlotRef, seen: Option<Time>) -> scripts::slot::Free {
     scripts::slot::Free { key: keys::slots(&slot.tenant, &slot.limit), member: slot.member(), seen }
 }
 
-/// Members and scores in turn.
+/// Parses members and scores in turn.
 fn held(tenant: &Tenant, limit: &Limit, pairs: &[Vec<u8>]) -> Vec<SlotHeld> {
     let read = |pair: &[Vec<u8>]| {
         let score: f64 = std::str::from_utf8(pair.get(1)?).ok()?.parse().ok()?;

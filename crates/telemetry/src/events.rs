@@ -182,7 +182,7 @@ impl Emit for Replayed {
     }
 }
 
-/// The policy hook gave no answer for a job, or an answer that makes no sense. The scheduler asks again.
+/// The decider gave no answer for a job, or an answer that makes no sense. The scheduler asks again.
 pub struct Unanswered<'a> {
     /// The id of the job; for the log only.
     pub job: &'a dyn std::fmt::Display,

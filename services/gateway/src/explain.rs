@@ -26,7 +26,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) offers: Option<u64>,
     /// The workers that could run the job; `None` if there is no recent snapshot of the workers.
     pub(crate) workers: Option<Serving>,
-    /// The scheduler that is asking the policy hook about the job.
+    /// The scheduler that is asking the decider about the job.
     pub(crate) deciding: Option<&'a str>,
     /// The scheduler that leads the reconciler, if one does.
     pub(crate) leader: Option<&'a str>,
@@ -200,7 +200,7 @@ pub(crate) struct Explanation {
     pub(crate) deadline: Option<Time>,
     pub(crate) attempts: Attempts,
     pub(crate) holder: Option<Holder>,
-    /// The scheduler that is asking the policy hook about the job.
+    /// The scheduler that is asking the decider about the job.
     pub(crate) asked_by: Option<String>,
     pub(crate) slots: Option<SlotsSeen>,
     pub(crate) places: Option<PlacesSeen>,
@@ -213,9 +213,9 @@ pub(crate) struct Explanation {
     pub(crate) last_error: Option<JobError>,
     /// The event that held, denied or cancelled the job, and the reason that was given with it.
     pub(crate) refused_by: Option<(Event, String)>,
-    /// When a scheduler looks at the job at the latest.
+    /// When a scheduler checks the job at the latest.
     pub(crate) looked_at: Option<Time>,
-    /// The scheduler that looks at it, as long as it leads the reconciler.
+    /// The scheduler that checks it, as long as it leads the reconciler.
     pub(crate) looked_at_by: Option<String>,
     pub(crate) retried_as: Option<JobId>,
 }

@@ -133,7 +133,7 @@ pub(crate) struct Backoff {
 pub(crate) struct Job {
     /// UUIDv7, or derived from an idempotency key and then not time-ordered.
     id: String,
-    /// Whose.
+    /// The tenant that owns the job.
     tenant: String,
     /// What kind of work.
     topic: String,
@@ -231,7 +231,7 @@ pub(crate) struct JobPage {
 /// A job's story.
 #[derive(ToSchema)]
 pub(crate) struct History {
-    /// Whose.
+    /// The id of the job.
     job_id: String,
     /// Every transition that is kept: the first, and the last 63.
     transitions: Vec<HistoryLine>,
@@ -246,7 +246,7 @@ pub(crate) struct HistoryLine {
     event: String,
     /// Where it led.
     state: String,
-    /// When.
+    /// When it happened.
     at: String,
     /// In which attempt.
     attempt: u16,
@@ -257,7 +257,7 @@ pub(crate) struct HistoryLine {
 /// One attempt.
 #[derive(ToSchema)]
 pub(crate) struct Attempt {
-    /// Which.
+    /// The number of the attempt.
     attempt: u16,
     /// Who ran it.
     worker: String,

@@ -1,9 +1,9 @@
 //! Connections take turns with the rest of the process.
 //!
-//! A flood makes thousands of connections ready at once. If each were a task of the runtime, all of them would be polled
-//! before a commit that waits for Redis is polled once, and a commit needs several polls: the gateway would refuse nearly
-//! everything and take its stores for dead. Here one task polls all connections of a port, at most [`PER_TURN`] of them.
-//! Then it lets the runtime read the sockets and queues up behind the other tasks.
+//! A flood makes thousands of connections ready at once. If each were a task of the runtime, all of them would be
+//! polled before a commit that waits for Redis is polled once, and a commit needs several polls: the gateway would
+//! refuse nearly everything and take its stores for dead. Here one task polls all connections of a port, at most
+//! [`PER_TURN`] of them. Then it lets the runtime read the sockets and queues up behind the other tasks.
 
 use std::{
     future::{Future, poll_fn},
@@ -30,12 +30,12 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The most connections that are polled before the other tasks of the process are.
 const PER_TURN: usize = 32;
 
-/// Where the connections of one port go. Copies are the same. The tasks end when the last copy is dropped and every
-/// connection has ended.
+/// Takes the connections of one port. Clones share the same tasks. The tasks end when the last clone is dropped and
+/// every connection has ended.
 #[derive(Clone)]
 pub(super) struct Turns {
     name: &'static str,
-    /// One for each thread of the runtime.
+    /// One set of connections for each thread of the runtime.
     sets: Arc<[mpsc::UnboundedSender<Work>]>,
     next: Arc<AtomicUsize>,
 }
@@ -65,7 +65,7 @@ async fn poll(mut came: mpsc::UnboundedReceiver<Work>) {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(bell.clone());
     while more || !open.is_empty() {
-        // Without the runtime's budget for one task: the first few connections would use it up for all.
+        // Turn off the runtime's budget per task: the first few connections would use it up for all.
         let turn = unconstrained(poll_fn(|cx| {
             bell.begin_turn(cx.waker());
             let polled = open.poll_next_unpin(&mut Context::from_waker(&waker));

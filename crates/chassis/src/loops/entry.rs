@@ -1,4 +1,4 @@
-//! What is known of one loop: its constants, its holder, its last tick. `/loops` shows it.
+//! The state of one loop: its constants, its holder, its last tick. `/loops` shows it.
 
 use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
@@ -10,19 +10,19 @@ use tokio::time::Instant;
 
 use super::{Counts, Holder, Safety, Waker};
 
-/// What is known of one loop.
+/// A registered loop and its state.
 pub(super) struct Entry {
     pub(super) name: &'static str,
     pub(super) safe: Safety,
     pub(super) interval: Duration,
     pub(super) budget: Duration,
     pub(super) waker: Waker,
-    /// Who holds the lease; asked once the loop has started.
+    /// Returns the holder of the lease; set when the loop starts.
     pub(super) holder: OnceLock<Box<dyn Fn() -> Option<Holder> + Send + Sync>>,
     pub(super) status: Mutex<Status>,
 }
 
-/// What a loop does now and did last.
+/// The current activity of a loop, and its last tick.
 #[derive(Default)]
 pub(super) struct Status {
     pub(super) started: bool,
@@ -46,7 +46,7 @@ impl Entry {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether this replica holds the loop; tells if that changed.
+    /// Notes whether this replica holds the loop; returns whether that changed.
     pub(super) fn holds(&self, holds: bool) -> bool {
         let mut status = self.status();
         let changed = status.holds_since.is_some() != holds;

@@ -52,7 +52,7 @@ coded! {
         TimedOut = 10 "timed_out",
         /// Cancelled.
         Cancelled = 11 "cancelled",
-        /// Denied by the policy hook or a person.
+        /// Denied by the decider or a person.
         Denied = 12 "denied",
         /// The deadline, start-by or approval ran out before the job ever started.
         Expired = 13 "expired",
@@ -84,7 +84,7 @@ coded! {
         TimedOut = 10 "timed_out",
         /// Cancelled.
         Cancelled = 11 "cancelled",
-        /// Denied by the policy hook or a person.
+        /// Denied by the decider or a person.
         Denied = 12 "denied",
         /// The deadline, start-by or approval ran out before the job ever started.
         Expired = 13 "expired",
@@ -131,11 +131,11 @@ coded! {
         Reoffer = 5 "reoffer",
         /// The job's offer is taken back, and the job is decided again.
         Recall = 6 "recall",
-        /// The policy hook asks for a person's approval.
+        /// The decider asks for a person's approval.
         AskApproval = 7 "ask_approval",
         /// A person approved the job.
         Approve = 8 "approve",
-        /// The policy hook or a person denied the job.
+        /// The decider or a person denied the job.
         Deny = 9 "deny",
         /// A worker starts the job: counts the attempt, mints the fence.
         Start = 10 "start",

@@ -15,7 +15,8 @@ const GROUP: &str = "export";
 const CONSUMER: &str = "relay";
 
 impl Store {
-    /// Entries to export: those that were not confirmed within `patience`, then new ones.
+    /// Entries to export: those that were not confirmed within `patience`, then new ones. They count as handed out from
+    /// now on. If the answer is lost, they are handed out again after `patience`.
     pub async fn audit_to_export(&self, limit: usize, patience: Duration) -> Result<Vec<AuditEntry>, StoreError> {
         let key = keys::audit();
         let mut again = redis::cmd("XAUTOCLAIM");

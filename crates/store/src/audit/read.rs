@@ -125,8 +125,7 @@ impl Store {
         Ok(newest)
     }
 
-    /// Entries that match the filter, newest first, and the cursor of the next page. A page may be
-    /// short.
+    /// Entries that match the filter, newest first, and the cursor of the next page. A page may be short.
     pub async fn list_audit(
         &self,
         filter: &AuditFilter,

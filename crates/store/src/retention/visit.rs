@@ -1,4 +1,4 @@
-//! One listing that is due: walked in slices, then dropped, or kept until somebody on it can be due.
+//! One listing that is due: read in slices, then dropped, or kept until one of its jobs can be due.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use crate::{
     scripts,
 };
 
-/// Most entries that one call reads.
+/// The most entries that one call reads.
 const SLICE: usize = 500;
-/// After its ten minutes a listing may still be written to by those who were late.
+/// How long after its ten minutes a late gateway may still add jobs to a listing.
 const LATE: Duration = Duration::from_micros(BUCKET);
 
-/// How far one listing was read, and who stays.
+/// The progress of reading one listing, and which jobs stay.
 #[derive(Debug)]
 pub(super) struct Visit {
     bucket: Bucket,
-    /// As first read.
+    /// The length at the first read.
     length: u64,
     position: u64,
-    /// Somebody is alive, or stays for a reason that has no end yet.
+    /// A job has not ended, or stays for a reason without a known end.
     living: bool,
-    /// When the first of those who ended is due.
+    /// When the first of the ended jobs is due.
     due: Option<Time>,
-    /// It could not be read.
+    /// The listing could not be read.
     unreadable: bool,
 }
 
@@ -53,13 +53,13 @@ impl Visit {
         !self.living && !self.unreadable && self.due.is_none()
     }
 
-    /// Nobody writes to it any more.
+    /// Whether no gateway adds jobs to the listing any more.
     fn is_closed(&self, now: Time) -> bool {
         (self.bucket.ends() + LATE).reached(now)
     }
 
-    /// When to look again at a listing that stays. Who has not ended yet cannot be due before a whole
-    /// time of keeping has passed; and no later than that, in case somebody shortens it.
+    /// When to check a kept listing again. A job that has not ended cannot be due before a whole retention has passed.
+    /// The next check is no later than that, because the retention may be shortened.
     fn next(&self, keep: &Retention, now: Time) -> Time {
         let latest = now + keep.least();
         let due = self.due.filter(|_| !self.is_empty()).unwrap_or(latest).min(latest);
@@ -69,7 +69,7 @@ impl Visit {
 }
 
 impl Store {
-    /// Looks at the next slice of a listing, and deletes who is due.
+    /// Checks the next slice of a listing, and deletes the jobs that are due.
     pub(super) async fn visit(
         &self,
         tenant: &Tenant,
@@ -91,7 +91,7 @@ impl Store {
             ids => ids?,
         };
         let records = self.read(&ids, Fields::NONE).await;
-        // All or nothing, so that a slice which could not be read is read again.
+        // If one record could not be read now, read the whole slice again later.
         if let Some(Err(fault)) = records.iter().find(|r| r.as_ref().is_err_and(StoreError::is_retryable)) {
             return Err(fault.clone());
         }
@@ -100,7 +100,7 @@ impl Store {
         for (position, record) in (visit.position..).zip(records) {
             let here = Place::new(visit.bucket, position);
             match record {
-                // Somebody must look into it; until then nothing is thrown away.
+                // An operator must repair it; until then nothing is deleted.
                 Err(_) => {
                     done.unreadable += 1;
                     visit.living = true;
@@ -121,7 +121,7 @@ impl Store {
         let delete = |(id, kept): &(JobId, _)| scripts::job::Delete {
             key: keys::job(*id),
             keep_key: micros(KEEP_KEY),
-            // No end is kept for less than the bus keeps its submit: nobody makes it again.
+            // No ended job is kept for a shorter time than the bus keeps its submit, so no reread can create it again.
             keep_stub: 0,
             kept: micros(*kept),
         };
@@ -149,7 +149,7 @@ impl Store {
         Ok(())
     }
 
-    /// Those whose ends are finished: who still has a home has effects to come.
+    /// The jobs whose effects are done: a job that still has a home has effects to come.
     async fn without_home<S>(&self, ended: Vec<(JobId, S)>, visit: &mut Visit) -> Result<Vec<(JobId, S)>, StoreError> {
         let ask = |(id, _): &(JobId, S)| {
             let key = keys::homes(HomeKind::Job, id.shard());
@@ -168,7 +168,8 @@ impl Store {
         Ok(finished)
     }
 
-    /// The listing was read to its end: dropped if nobody is left, otherwise kept; until when.
+    /// Ends the visit of a listing that was read to its end. Drops the listing if no job is left, otherwise notes and
+    /// returns when to check it again.
     pub(super) async fn close(
         &self,
         tenant: &Tenant,
@@ -188,7 +189,7 @@ impl Store {
                     Command::plain(cmd)
                 };
                 failpoint!("retention.after_drop");
-                // Who stops in between is found by the next look: an empty list, to be forgotten.
+                // If the process dies here, the next check finds an empty list and removes its note.
                 for reply in self.router().many(vec![forget(&buckets), forget(&kept)]).await {
                     reply?;
                 }
@@ -204,7 +205,7 @@ impl Store {
     }
 }
 
-/// Whether this entry is the one that counts for its record.
+/// Whether this entry is the one that the record refers to.
 fn stands(record: &Record, tenant: &Tenant, here: Place) -> bool {
     !record.deleted && record.spec.tenant == *tenant && record.place.is_none_or(|place| place == here)
 }

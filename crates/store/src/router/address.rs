@@ -1,5 +1,4 @@
-//! Where Redis is: reads `REDIS_URL` in all its forms, and names nodes. Never puts a URL into an
-//! error, because it may hold a password.
+//! Parses `REDIS_URL` in all its forms, and names nodes. Errors never contain a URL, because it may hold a password.
 
 use std::{fmt, sync::Arc};
 
@@ -15,12 +14,12 @@ pub struct NodeAddr {
 }
 
 impl NodeAddr {
-    /// Names a node.
+    /// The address with this host and port.
     pub fn new(host: &str, port: u16) -> NodeAddr {
         NodeAddr { host: host.into(), port }
     }
 
-    /// Reads `host:port` as redirects carry it; an empty host means the host that answered.
+    /// Parses `host:port` as redirects contain it; an empty host means the host that answered.
     pub(super) fn parse(text: &str, answered_by: &NodeAddr) -> Option<NodeAddr> {
         let (host, port) = text.rsplit_once(':')?;
         let host = if host.is_empty() { &*answered_by.host } else { host };
@@ -57,15 +56,15 @@ impl fmt::Debug for NodeAddr {
     }
 }
 
-/// What `REDIS_URL` says.
+/// The content of `REDIS_URL`.
 pub(super) struct Seeds {
     pub(super) cluster: bool,
     pub(super) nodes: Vec<(NodeAddr, ConnectionInfo)>,
 }
 
 impl Seeds {
-    /// Reads one URL (standalone), several separated by commas, or `redis+cluster://` (cluster).
-    /// In a list, what lacks a scheme takes scheme and credentials of the first.
+    /// Parses one URL (standalone), several separated by commas, or `redis+cluster://` (cluster). In a list, a part
+    /// without a scheme gets the scheme and the credentials of the first.
     pub(super) fn parse(url: &str) -> Result<Seeds, StoreError> {
         let config = |why: &str| StoreError::Config(format!("REDIS_URL {why}"));
         let named_cluster = url.contains("+cluster://");
@@ -91,7 +90,7 @@ impl Seeds {
         if nodes.is_empty() { Err(config("is empty")) } else { Ok(Seeds { cluster, nodes }) }
     }
 
-    /// How to reach a node that the cluster named: as the first seed, but there.
+    /// How to reach a node that the cluster named: with the settings of the first seed, at the node's address.
     pub(super) fn reach(template: &ConnectionInfo, node: &NodeAddr) -> ConnectionInfo {
         let (host, port) = (node.host().to_owned(), node.port());
         let addr = match template.addr() {

@@ -1,5 +1,5 @@
-//! An estimate of Redis time between replies, for log lines and for sleeping until something is due.
-//! No decision about a job rests on it: scripts read the time themselves. It only tells how long ago one did.
+//! An estimate of Redis time between replies, for log lines and for sleeping until something is due. No decision about
+//! a job depends on it: scripts read the time themselves, and the estimate only tells how long ago one did.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -9,8 +9,8 @@ use std::{
 use muster_domain::time::{micros, wall_clock};
 
 const UNSET: i64 = i64::MIN;
-/// A later estimate that lies behind moves this part of the way: a reply may have lain about for a
-/// while, but a server's clock may also have been set back.
+/// If a new estimate is earlier, the clock moves back only by the difference divided by this: the reply may have been
+/// delayed, but the server's clock may also have been set back.
 const BACKWARD: i64 = 8;
 
 pub(super) struct Clock {
@@ -24,7 +24,7 @@ impl Clock {
         Clock { base: Instant::now(), offset: AtomicI64::new(UNSET) }
     }
 
-    /// Takes note of a time that a node has just said.
+    /// Notes a time that a node has just returned.
     pub(super) fn note(&self, redis_micros: u64) {
         let Some(heard) = i64::try_from(redis_micros).ok().map(|time| time - self.elapsed()) else { return };
         let _ = self.offset.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| {

@@ -1,14 +1,13 @@
-//! What the router is asked to send: a plain command or a script, each with the one key that
-//! decides where it goes.
+//! What the router sends: a plain command or a script, each with the one key that selects the node.
 
 use std::sync::OnceLock;
 
 use redis::{Arg, Cmd, ToRedisArgs};
 
-/// A Lua script: its name for people, its body for Redis.
+/// A Lua script, with its name for people.
 #[derive(Debug)]
 pub struct ScriptSource {
-    /// `<noun>/<verb>`, as the file is called.
+    /// `<noun>/<verb>`, the name of its file.
     pub name: &'static str,
     /// The whole text.
     pub body: &'static str,
@@ -16,18 +15,18 @@ pub struct ScriptSource {
 }
 
 impl ScriptSource {
-    /// A script for a `static`.
+    /// A script, for a `static`.
     pub const fn new(name: &'static str, body: &'static str) -> ScriptSource {
         ScriptSource { name, body, sha: OnceLock::new() }
     }
 
-    /// The SHA-1 by which Redis knows it; computed once.
+    /// The SHA-1 of the body, by which Redis calls the script; computed once.
     pub fn sha(&self) -> &str {
         self.sha.get_or_init(|| redis::Script::new(self.body).get_hash().to_owned())
     }
 }
 
-/// One command for one key.
+/// One command on one key.
 #[derive(Debug, Clone)]
 pub struct Command {
     pub(super) cmd: Cmd,
@@ -41,17 +40,17 @@ impl Command {
         Command { cmd, key_at: 1, script: None }
     }
 
-    /// A plain command whose key is the argument of that number; the command's name is number 0.
+    /// A plain command whose key is the argument with this number; the command's name has number 0.
     pub fn plain_at(cmd: Cmd, key_at: usize) -> Command {
         Command { cmd, key_at, script: None }
     }
 
-    /// A script on its one key; arguments follow by [`Command::arg`].
+    /// A script on its one key; [`Command::arg`] appends the arguments.
     pub fn script(source: &'static ScriptSource, key: &[u8]) -> Command {
         Self::script_with_capacity(source, key, 8, 256)
     }
 
-    /// The same, for callers that know how many arguments and bytes will follow: no buffer grows.
+    /// The same with a size hint of arguments and bytes, so that no buffer grows.
     pub fn script_with_capacity(source: &'static ScriptSource, key: &[u8], args: usize, bytes: usize) -> Command {
         let mut cmd = Cmd::with_capacity(args + 4, bytes + key.len() + 48);
         cmd.arg("EVALSHA").arg(source.sha()).arg("1").arg(key);
@@ -65,7 +64,7 @@ impl Command {
         self
     }
 
-    /// Appends these, up to the last that is not empty: every argument costs Redis time.
+    /// Appends the arguments up to the last one that is not empty: every argument costs Redis time.
     #[must_use]
     pub fn optional<const N: usize>(mut self, args: &[Vec<u8>; N]) -> Command {
         let given = args.iter().rposition(|arg| !arg.is_empty()).map_or(0, |last| last + 1);
@@ -75,7 +74,7 @@ impl Command {
         self
     }
 
-    /// The key that decides where this goes; empty if the command has none.
+    /// The key that selects the node; empty if the command has none.
     pub fn key(&self) -> &[u8] {
         match self.cmd.args_iter().nth(self.key_at) {
             Some(Arg::Simple(key)) => key,
@@ -83,7 +82,7 @@ impl Command {
         }
     }
 
-    /// The same call with the script's text instead of its hash, after which the node knows it.
+    /// The same call with the script's text instead of its hash; afterwards the node has the script.
     pub(super) fn as_eval(&self, source: &'static ScriptSource) -> Cmd {
         let mut cmd = Cmd::new();
         cmd.arg("EVAL").arg(source.body);

@@ -1,7 +1,8 @@
-//! Connections for writes that wait for replicas or for the disk. WAIT and WAITAOF block their connection
-//! and speak only of what was written on it, so such a write has one to itself, write and wait in one
-//! pipeline. They are
-//! opened when needed, kept for the next, and bounded together with the shared ones.
+//! Connections for writes that wait for replicas or for the disk.
+//!
+//! WAIT and WAITAOF block their connection and count only what was written on it. So such a write has a connection of
+//! its own, with write and wait in one pipeline. These connections are opened on demand and kept for the next write;
+//! the limit counts them together with the shared ones.
 
 use std::{
     collections::HashMap,
@@ -18,27 +19,27 @@ use super::{
     slots::slot_of,
 };
 
-/// An unused connection is closed after this, unless it is one of those kept warm.
+/// An unused connection is closed after this time, unless it is one of those kept open in advance.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// What a durable write waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// So many replicas have it.
+    /// This many replicas have the write.
     ByReplicas(usize),
-    /// It is on the node's own disk. Servers before 7.2 cannot tell, so there it never is.
+    /// The write is on the node's own disk. Servers before 7.2 cannot confirm that, so there the count is always 0.
     OnDisk,
 }
 
-/// How a durable call waits.
+/// What a durable call waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Durability {
     pub(super) kept: Kept,
-    /// How long to wait for it.
+    /// The longest wait.
     pub(super) wait: Duration,
 }
 
-/// A connection that one durable call has to itself.
+/// A connection that one durable call uses alone.
 pub(super) struct Own {
     pub(super) conn: MultiplexedConnection,
     addr: NodeAddr,
@@ -46,7 +47,7 @@ pub(super) struct Own {
     _counted: Counted,
 }
 
-/// The idle ones, and the bound on all.
+/// The idle connections, and the limit on all connections.
 pub(super) struct Dedicated {
     idle: Mutex<Vec<Own>>,
     open: Arc<Gauge>,
@@ -61,7 +62,7 @@ impl Dedicated {
         Dedicated { idle: Mutex::default(), open: Arc::default(), shared, ceiling, warm, tags: Mutex::default() }
     }
 
-    /// Open connections, and how many of them are idle.
+    /// The number of open connections, and how many of them are idle.
     pub(super) fn count(&self) -> (usize, usize) {
         (self.open.count(), self.idle().len())
     }
@@ -70,7 +71,7 @@ impl Dedicated {
     pub(super) async fn take(&self, node: &Arc<Node>, until: Instant) -> Result<Own, Fault> {
         loop {
             let mut freed = pin!(self.open.closed.notified());
-            // Registered before looking, so that a connection given back meanwhile is not missed.
+            // Register before checking, so that a connection that is returned in the meantime is not missed.
             freed.as_mut().enable();
             match self.grant(&node.addr) {
                 Grant::Idle(own) => return Ok(own),
@@ -86,7 +87,7 @@ impl Dedicated {
         }
     }
 
-    /// Gives one back that works.
+    /// Returns a connection that works.
     pub(super) fn give_back(&self, mut own: Own) {
         own.used = Instant::now();
         let mut idle = self.idle();
@@ -101,15 +102,15 @@ impl Dedicated {
         self.open.closed.notify_one();
     }
 
-    /// Drops the idle ones to a node on which one has failed: they are as broken.
+    /// Drops the idle connections to a node on which one has failed: the others are broken as well.
     pub(super) fn forget(&self, addr: &NodeAddr) {
         self.idle().retain(|own| own.addr != *addr);
     }
 
-    /// The marker that is written after commands of which `key` is the first. A script that finds
-    /// its work done already writes nothing, and WAIT would then say nothing of the earlier write;
-    /// but replicas that have a later write have that one too. It lies in the key's slot, hence on
-    /// the same node, and shares the key's first segment: `<segment>:sync:{<number>}`.
+    /// The key of the marker that is written after a group of commands; `key` is the key of the first. A script that
+    /// finds its work done writes nothing, so WAIT would not count the earlier write; but a replica that has the later
+    /// marker has the earlier write too. The marker is in the key's hash slot, so it is on the same node, and begins
+    /// with the key's first segment: `<segment>:sync:{<number>}`.
     pub(super) fn marker(&self, key: &[u8]) -> Vec<u8> {
         let slot = slot_of(key);
         let mut tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +128,7 @@ impl Dedicated {
         if let Some(at) = idle.iter().rposition(|own| own.addr == *addr) {
             return Grant::Idle(idle.remove(at));
         }
-        // However low the ceiling, one durable call at a time is possible.
+        // Even with a low limit, one durable call at a time is possible.
         let room = self.ceiling.saturating_sub(self.shared.count()).max(1);
         if self.open.count() >= room && !idle.is_empty() {
             idle.remove(0);

@@ -1,6 +1,5 @@
-//! One Redis node and the connection that all calls to it share. Connecting is single flight and
-//! runs as a task of its own: whoever needs the node waits a little and otherwise goes on, so a node
-//! that is down costs nobody else anything.
+//! One Redis node, and the connection that all calls to it share. Only one connection attempt runs at a time, in its
+//! own task. A caller waits for it for a short time only, so a node that is down does not delay calls to other nodes.
 
 use std::{
     sync::{
@@ -23,21 +22,23 @@ use tracing::{debug, info, warn};
 use super::{RedisSettings, address::NodeAddr};
 use crate::error::StoreError;
 
-/// How long a node is left alone after it could not be connected to.
+/// How long the router waits before it connects again after a failed attempt.
 const REST: Duration = Duration::from_millis(100);
-/// How long a node that could not be reached is avoided by whoever has a choice. After that somebody finds out.
+/// How long callers that can choose another node avoid one that could not be reached. After that, a call tries it
+/// again.
 const AVOIDED: Duration = Duration::from_secs(2);
-/// A connection that takes longer is none yet.
+/// A node counts as away if connecting takes longer than this.
 const SLOW: Duration = Duration::from_millis(50);
-/// Commands that may wait on one connection before senders have to; the crate's own 50 is too few.
+/// How many commands may wait on one connection before senders must wait; the client library's default of 50 is too
+/// small.
 const BUFFER: usize = 1024;
 
 /// Why a node did not answer.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// It is away or not ready; worth trying again.
+    /// The node is away or not ready; worth trying again.
     Away(String),
-    /// It does not let us in.
+    /// The node rejects the credentials.
     Refused { code: String, message: String },
 }
 
@@ -61,12 +62,12 @@ impl From<Fault> for StoreError {
     }
 }
 
-/// An error in words; the crate's errors hold neither URL nor password.
+/// The error as text; errors of the client library contain neither URL nor password.
 pub(super) fn describe(error: &RedisError) -> String {
     if error.is_timeout() { "no answer in time".to_owned() } else { error.to_string() }
 }
 
-/// Counts open connections, and wakes whoever waits for room when one closes.
+/// Counts open connections, and wakes callers that wait for room when one closes.
 #[derive(Default)]
 pub(super) struct Gauge {
     count: AtomicUsize,
@@ -101,7 +102,7 @@ pub(super) struct Surroundings {
     pub(super) config: AsyncConnectionConfig,
     pub(super) connect_timeout: Duration,
     pub(super) shared: Arc<Gauge>,
-    /// Connecting and refreshing run here; dropped with the router, which ends them.
+    /// Connecting and refreshing run here; dropping the router drops this set and ends them.
     pub(super) tasks: Mutex<JoinSet<()>>,
     base: Instant,
 }
@@ -134,13 +135,13 @@ impl Surroundings {
 /// An open connection.
 pub(super) struct Live {
     conn: MultiplexedConnection,
-    /// When something was last heard on it, in microseconds since the router began.
+    /// When the last reply arrived on it, in microseconds since the router was made.
     heard: AtomicU64,
     _counted: Counted,
 }
 
 impl Live {
-    /// A handle with its own time limit.
+    /// A handle with its own response timeout.
     pub(super) fn handle(&self, limit: Duration) -> MultiplexedConnection {
         let mut conn = self.conn.clone();
         conn.set_response_timeout(limit);
@@ -155,7 +156,7 @@ enum Link {
     },
     Connecting {
         since: Instant,
-        /// It was away when this began, and is until it answers.
+        /// The node was away when this attempt began, and counts as away until it answers.
         away: bool,
     },
     Up(Arc<Live>),
@@ -181,7 +182,7 @@ impl Node {
         Ok(Arc::new(Node { addr, client, link, used: AtomicU64::new(around.now()), around }))
     }
 
-    /// The open connection; begins one if there is none and waits for it, but not past `until`.
+    /// The open connection. Starts to connect if there is none, and waits for it, but not past `until`.
     pub(super) async fn live(self: &Arc<Self>, until: Instant) -> Result<Arc<Live>, Fault> {
         self.used.store(self.around.now(), Ordering::Relaxed);
         match &*self.link.borrow() {
@@ -208,7 +209,7 @@ impl Node {
         matches!(&*self.link.borrow(), Link::Up(_))
     }
 
-    /// Whether it could not be reached lately, or takes long to.
+    /// Whether the node could not be reached lately, or connecting takes long.
     pub(super) fn is_away(&self) -> bool {
         match &*self.link.borrow() {
             Link::Up(_) | Link::Down { fault: None, .. } => false,
@@ -217,15 +218,15 @@ impl Node {
         }
     }
 
-    /// How long nobody has asked for it.
+    /// The time since a caller last used the node.
     pub(super) fn idle(&self) -> Duration {
         Duration::from_micros(self.around.now().saturating_sub(self.used.load(Ordering::Relaxed)))
     }
 
-    /// Begins to connect unless somebody does already.
+    /// Starts to connect, unless an attempt is under way.
     pub(super) fn begin(self: &Arc<Self>) {
         let now = Instant::now();
-        // A task that vanished (its runtime was shut down) must not leave the node unreachable.
+        // A task that vanished with its runtime must not leave the node unreachable.
         let stale = self.around.connect_timeout * 2 + Duration::from_secs(1);
         let away = self.is_away();
         let ours = self.link.send_if_modified(|link| match link {
@@ -242,13 +243,13 @@ impl Node {
         }
     }
 
-    /// Sees a connection through. A panic on the way is a fault like any other: the node is not left connecting.
+    /// Completes a connection attempt. A panic counts as a fault, so that the node does not stay in `Connecting`.
     async fn settle(&self, opening: impl Future<Output = Result<MultiplexedConnection, Fault>>) {
         let opened = caught("redis connect", opening).await;
         self.opened(opened.unwrap_or_else(|_| Err(self.away("connecting panicked"))));
     }
 
-    /// Opens a connection of the caller's own.
+    /// Opens a connection for the caller alone.
     pub(super) async fn open(&self) -> Result<MultiplexedConnection, Fault> {
         let opening = self.client.get_multiplexed_async_connection_with_config(&self.around.config);
         match timeout(self.around.connect_timeout, opening).await {
@@ -273,13 +274,13 @@ impl Node {
         self.link.send_replace(link);
     }
 
-    /// A reply came.
+    /// Notes that a reply arrived.
     pub(super) fn heard(&self, live: &Live) {
         live.heard.store(self.around.now(), Ordering::Relaxed);
     }
 
-    /// A call on `live`, sent `ago`, failed. Gives the connection up if it is broken, and also if
-    /// nothing at all was heard on it since: a host that vanished breaks no connection.
+    /// Handles the failure of a call that was sent `ago` on `live`. Drops the connection if it is broken, and also if
+    /// nothing arrived on it since: a host that vanished does not close its connections.
     pub(super) fn failed(&self, live: &Arc<Live>, ago: Duration, error: &RedisError) -> Fault {
         let sent = self.around.now().saturating_sub(micros(ago));
         let slow = error.is_timeout() && live.heard.load(Ordering::Relaxed) >= sent;
@@ -289,7 +290,7 @@ impl Node {
         Fault::of(&self.addr, error)
     }
 
-    /// Closes the connection so that the next call opens another.
+    /// Closes the connection; the next call opens another.
     pub(super) fn give_up(&self, live: &Arc<Live>, why: &str) {
         let closed = self.link.send_if_modified(|link| match link {
             Link::Up(current) if Arc::ptr_eq(current, live) => {
@@ -304,7 +305,7 @@ impl Node {
         }
     }
 
-    /// Closes the connection because the node is not needed.
+    /// Closes the connection because the node is not used.
     pub(super) fn close(&self) {
         self.link.send_if_modified(|link| match link {
             Link::Up(_) => {

@@ -1,8 +1,8 @@
-//! The way of a call's commands: grouped by node, one pipeline each, every reply judged on its own,
-//! and what may succeed elsewhere or later sent again until the time budget has passed.
+//! Sends the commands of a call: grouped by node, one pipeline each. Each reply is judged separately. Commands that may
+//! succeed on another node or later are sent again until the time budget has passed.
 //!
-//! Groups fly independently: a dead node delays only the commands that belong to it. Commands of one
-//! call have no order among each other, and each may be carried out more than once.
+//! The groups are independent: a dead node delays only the commands for its keys. The commands of one call are not
+//! ordered, and each may be carried out more than once.
 
 use std::{
     ptr,
@@ -24,33 +24,33 @@ use super::{
 };
 use crate::error::StoreError;
 
-/// Redirects and reloads of scripts are followed at once this often, then with pauses.
+/// How many redirects and script loads of a command are followed at once; after that there are pauses.
 const AT_ONCE: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// How long one try waits for a connection. It goes on being built meanwhile; but the slot may have
-/// moved, so the next try asks the map again.
+/// How long one try waits for a connection. Connecting continues afterwards, but the slot may have moved, so the next
+/// try reads the map again.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(300);
-/// How long a marker of a durable write stays.
+/// How long the marker of a durable write is kept.
 const MARKER_TTL_MS: u64 = 60_000;
 
-/// What holds for all commands of a call.
+/// The parameters of a call, for all its commands.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     pub(super) deadline: Instant,
     pub(super) durable: Option<Durability>,
 }
 
-/// A reply, and how many replicas had the write when it was given (zero for ordinary calls).
+/// A reply, and how many replicas or disks had the write then (zero for ordinary calls).
 type Outcome = Result<(Value, usize), StoreError>;
 
 struct Item {
-    /// Its place in the call.
+    /// Its index in the call.
     at: usize,
     command: Command,
-    /// Where an ASK sent it; for one try only.
+    /// The node that an ASK reply named; valid for one try.
     ask: Option<Arc<Node>>,
-    /// The node did not know the script.
+    /// The node does not have the script.
     eval: bool,
     tries: u32,
     why: String,
@@ -75,7 +75,7 @@ enum Leg {
     Pause(Duration, Vec<Item>),
 }
 
-/// What one leg brought.
+/// The result of one leg.
 #[derive(Default)]
 struct Landed {
     done: Vec<(usize, Outcome)>,
@@ -87,7 +87,7 @@ struct Landed {
     refresh: bool,
 }
 
-/// Carries all commands to their replies. Answers one outcome per command, in order, by the deadline.
+/// Sends all commands until each has a reply. Returns one outcome per command, in order, before the deadline.
 pub(super) async fn drive(inner: &Inner, commands: Vec<Command>, call: Call) -> Vec<Outcome> {
     let mut outcomes: Vec<Option<Outcome>> = commands.iter().map(|_| None).collect();
     let items = commands
@@ -130,7 +130,7 @@ pub(super) async fn drive(inner: &Inner, commands: Vec<Command>, call: Call) -> 
     outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
 }
 
-/// Ten milliseconds, doubling to 200, of which half is chance.
+/// Ten milliseconds, doubling up to 200; up to half of it is random.
 fn pause(tries: u32) -> Duration {
     let full = FIRST_PAUSE.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(LONGEST_PAUSE);
     full.mul_f64(0.5 + fastrand::f64() / 2.0)
@@ -233,7 +233,7 @@ async fn send(inner: &Inner, mut group: Group, call: Call) -> Landed {
             };
             restore(&mut group, &pipeline);
             let mut landed = all_later(group.items, &why);
-            // A connection that was merely old (the server restarted) is worth a new one at once.
+            // If the connection was only old (the server restarted), a new one is worth a try at once.
             if !error.is_timeout() {
                 let (now, later) = landed.later.into_iter().partition(|item| item.tries <= 1);
                 (landed.now, landed.later) = (now, later);
@@ -248,9 +248,9 @@ fn all_later(items: Vec<Item>, why: &str) -> Landed {
     Landed { later, refresh: true, ..Landed::default() }
 }
 
-/// Moves the commands into a pipeline. Of several that need the same script loaded, the first
-/// carries its text and the others follow by hash. A durable call has no time to hear that its script is not known:
-/// that would be said after the wait.
+/// Moves the commands into a pipeline. If several commands need the same script, the first contains its text and the
+/// others call it by its hash. A durable call always sends the text: it would learn that a script is missing only after
+/// its wait.
 fn pack(inner: &Inner, group: &mut Group, durable: Option<Durability>) -> Pipeline {
     let marker = durable.map(|_| inner.dedicated.marker(group.items.first().map_or(b"", |item| item.command.key())));
     let mut pipeline = Pipeline::with_capacity(group.items.len() * if group.asking { 2 } else { 1 } + 3);
@@ -283,7 +283,7 @@ fn pack(inner: &Inner, group: &mut Group, durable: Option<Durability>) -> Pipeli
     pipeline
 }
 
-/// Gives an item its command back, for another try.
+/// Restores an item's command from the pipeline for another try.
 fn restore_one(item: &mut Item, pipeline: &Pipeline, place: usize) {
     if item.command.cmd.args_iter().len() == 0 {
         item.command.cmd = pipeline.cmd_iter().nth(place).map_or_else(Cmd::new, Clone::clone);
@@ -296,7 +296,7 @@ fn restore(group: &mut Group, pipeline: &Pipeline) {
     }
 }
 
-/// Where an item's own command stands in the pipeline.
+/// The index of an item's own command in the pipeline.
 fn place(index: usize, asking: bool) -> usize {
     if asking { index * 2 + 1 } else { index }
 }
@@ -331,7 +331,7 @@ fn judge_all(inner: &Inner, group: Group, pipeline: &Pipeline, mut values: Vec<V
                 item.eval = true;
                 soon(&mut landed, item.again(why()));
             }
-            // With a slot on its way, a command for it may also be wanted at the old place again.
+            // While a slot is moving, the old node may have to serve a command for it again.
             "TRYAGAIN" | "LOADING" | "BUSY" | "NOREPLICAS" | "MISCONF" | "OOM" => landed.later.push(item.again(why())),
             "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" => {
                 landed.refresh = true;
@@ -350,7 +350,8 @@ fn soon(landed: &mut Landed, item: Item) {
     if item.tries <= AT_ONCE { landed.now.push(item) } else { landed.later.push(item) }
 }
 
-/// What WAIT said, or WAITAOF of the node's own disk; nothing, if the marker before it could not be written.
+/// The number that WAIT returned, or WAITAOF for the node's own disk; zero if the marker before it could not be
+/// written.
 fn acknowledged(values: &mut Vec<Value>) -> usize {
     let said = match (values.pop(), values.pop()) {
         (Some(said), Some(Value::Okay)) => said,

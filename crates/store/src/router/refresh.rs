@@ -1,5 +1,5 @@
-//! Keeps the slot map: one refresher, single flight, at least 100 ms apart. Asks a connected node
-//! first and does not wait long for any single one, because the first may be the one that died.
+//! Keeps the slot map current: one refresh at a time, at least 100 ms apart. A refresh asks a connected node first, and
+//! does not wait long for any one node, because the first may be the one that died.
 
 use std::{
     sync::{Arc, Weak},
@@ -19,19 +19,19 @@ use super::{
 
 /// The least time between two refreshes.
 const GAP: Duration = Duration::from_millis(100);
-/// A silent node holds up a refresh for this long; then the next is asked as well.
+/// How long a refresh waits for a silent node before it asks the next one as well.
 const HEDGE: Duration = Duration::from_millis(150);
-/// Without any error the map is read again this often, so that an idle process hears of a failover.
+/// How often the map is read without any error, so that an idle process notices a failover.
 const PERIOD: Duration = Duration::from_secs(10);
-/// A node that serves nothing and that nobody used for this long is let go.
+/// A node that serves nothing and was not used for this long is dropped.
 const FORGET: Duration = Duration::from_secs(30);
 
-/// Runs until the router is gone.
+/// Runs until the router is dropped.
 pub(super) async fn run(router: Weak<Inner>, wanted: Arc<Notify>) {
     loop {
         tokio::select! { () = wanted.notified() => {}, () = sleep(PERIOD) => {} }
         let Some(inner) = router.upgrade() else { return };
-        // A panic is told by now, and the next round comes by itself.
+        // A panic is already logged; the next round follows.
         if let Ok(Err(fault)) = caught("slot map", once(&inner)).await {
             debug!(?fault, "the slot map could not be read");
         }
@@ -40,7 +40,7 @@ pub(super) async fn run(router: Weak<Inner>, wanted: Arc<Notify>) {
     }
 }
 
-/// Reads the map once from whichever node answers first.
+/// Reads the map once, from the node that answers first.
 pub(super) async fn once(inner: &Arc<Inner>) -> Result<(), Fault> {
     let mut candidates = candidates(inner).into_iter();
     let mut asked = FuturesUnordered::new();
@@ -58,7 +58,7 @@ pub(super) async fn once(inner: &Arc<Inner>) -> Result<(), Fault> {
                     adopt(inner, map);
                     return Ok(());
                 }
-                // A refusal says more than a node that is merely away.
+                // A refusal says more than an unreachable node.
                 Err(refused @ Fault::Refused { .. }) => fault = refused,
                 Err(away) => if matches!(fault, Fault::Away(_)) { fault = away },
             },
@@ -67,7 +67,7 @@ pub(super) async fn once(inner: &Arc<Inner>) -> Result<(), Fault> {
     }
 }
 
-/// Everybody who may know: connected nodes first, each time another of them, then the rest.
+/// All nodes that may know the map: connected nodes first, starting with a different one each time, then the rest.
 fn candidates(inner: &Inner) -> Vec<Arc<Node>> {
     let map = inner.map.load();
     let mut nodes: Vec<Arc<Node>> = map.primaries().to_vec();
@@ -108,7 +108,7 @@ fn adopt(inner: &Inner, map: SlotMap) {
         if serving(node) {
             return true;
         }
-        // Replicas are connected to only for the map. Somebody unknown is being given its first slots.
+        // Replicas are connected only for the map. An unknown node may be about to receive its first slots.
         if node.idle() > FORGET || map.replicas.contains(addr) {
             node.close();
         }

@@ -1,4 +1,4 @@
-//! Which node serves which slot: the hash of a key, the map, and how CLUSTER SLOTS is read.
+//! The map of hash slots to nodes: the hash of a key, the map, and the parser for CLUSTER SLOTS.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,12 +7,12 @@ use redis::Value;
 use super::{address::NodeAddr, node::Node};
 use crate::error::StoreError;
 
-/// The number of slots of every Redis Cluster.
+/// The number of hash slots of every Redis Cluster.
 pub(super) const SLOTS: usize = 16_384;
 
 const NOBODY: u16 = u16::MAX;
 
-/// The slot of a key: CRC16 of its hash tag, or of the whole key if it has none.
+/// The hash slot of a key: CRC16 of its hash tag, or of the whole key if it has none.
 pub fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -50,7 +50,7 @@ pub(super) struct Range {
     pub(super) nodes: Vec<NodeAddr>,
 }
 
-/// Reads the reply to CLUSTER SLOTS. A node without a host has that of the node that answered.
+/// Parses the reply to CLUSTER SLOTS. A node without a host has the host of the node that answered.
 pub(super) fn read_ranges(reply: &Value, answered_by: &NodeAddr) -> Result<Vec<Range>, StoreError> {
     let odd = || StoreError::Decode("CLUSTER SLOTS".into());
     let Value::Array(rows) = reply else { return Err(odd()) };
@@ -62,7 +62,7 @@ pub(super) fn read_ranges(reply: &Value, answered_by: &NodeAddr) -> Result<Vec<R
         if first > last || usize::from(last) >= SLOTS {
             return Err(odd());
         }
-        // A node whose address is not known yet is left out; a range without primary serves nobody.
+        // Skip a node whose address is not known yet; a range without a primary is not served.
         let nodes: Vec<NodeAddr> = nodes.iter().filter_map(|node| read_node(node, answered_by)).collect();
         if !nodes.is_empty() {
             ranges.push(Range { first, last, nodes });
@@ -94,7 +94,7 @@ fn small(value: &Value) -> Option<u16> {
     }
 }
 
-/// Who serves what. Immutable; a change is a new map.
+/// The map of hash slots to nodes. Immutable; a change makes a new map.
 #[derive(Clone)]
 pub(super) struct SlotMap {
     owner: Box<[u16]>,
@@ -104,7 +104,7 @@ pub(super) struct SlotMap {
 }
 
 impl SlotMap {
-    /// A map in which nobody serves anything.
+    /// A map without any node.
     pub(super) fn unknown() -> SlotMap {
         SlotMap { owner: vec![NOBODY; SLOTS].into(), primaries: Vec::new(), replicas: BTreeSet::new() }
     }
@@ -114,7 +114,7 @@ impl SlotMap {
         SlotMap { owner: vec![0; SLOTS].into(), primaries: vec![node], replicas: BTreeSet::new() }
     }
 
-    /// The map that a cluster gave; `node` finds or makes the node of an address.
+    /// The map from a cluster's answer; `node` finds or creates the node of an address.
     pub(super) fn build(ranges: &[Range], mut node: impl FnMut(&NodeAddr) -> Arc<Node>) -> SlotMap {
         let mut map = SlotMap::unknown();
         for range in ranges {
@@ -126,7 +126,7 @@ impl SlotMap {
         map
     }
 
-    /// The same map with some slots moved, as MOVED replies said.
+    /// The same map after the moves that MOVED replies reported.
     pub(super) fn with_moves(&self, moves: &[(u16, NodeAddr)], mut node: impl FnMut(&NodeAddr) -> Arc<Node>) -> Self {
         let mut map = self.clone();
         for (slot, addr) in moves {
@@ -147,21 +147,21 @@ impl SlotMap {
         u16::try_from(index).unwrap_or(NOBODY)
     }
 
-    /// The node that serves a slot.
+    /// The node that serves a hash slot.
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         self.primaries.get(usize::from(self.owner[usize::from(slot)]))
     }
 
-    /// All nodes that serve something.
+    /// All nodes that serve hash slots.
     pub(super) fn primaries(&self) -> &[Arc<Node>] {
         &self.primaries
     }
 
-    /// Whether every slot is served by the same address in both.
+    /// Whether both maps have the same address for every hash slot.
     pub(super) fn same_owners(&self, other: &SlotMap) -> bool {
         let addr = |map: &SlotMap, slot: usize| map.owner(slot as u16).map(|node| node.addr.clone());
         (0..SLOTS).all(|slot| {
-            // Neighbouring slots mostly share an owner: only borders need the long way.
+            // Neighbouring slots mostly have the same owner: only the borders need the full comparison.
             slot > 0 && self.owner[slot] == self.owner[slot - 1] && other.owner[slot] == other.owner[slot - 1]
                 || addr(self, slot) == addr(other, slot)
         })

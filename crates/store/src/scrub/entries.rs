@@ -1,17 +1,18 @@
-//! Puts homes and queue entries back that were lost, and brings homes nearer that are due too late.
+//! Restores lost homes and queue entries, and forwards homes that are due too late.
 //!
-//! A home is due no later than its record allows. One that is, by a hand or by a clock that ran ahead, would leave
-//! its job unseen until then. It is re-scored if it is still the one that was read.
+//! A home must be due no later than its record allows. A home that is due later, because a person or a clock that ran
+//! ahead set it, would leave its job unchecked until then. It gets a new time if it still has the one that was read.
 //!
-//! A living job's home is there for all of its life. So one that has none, and is found alive when it
-//! is read again *after* that, has lost it; one that has merely ended meanwhile has not. A queue
-//! entry is written a moment after the job is queued; adding it first makes no difference.
+//! A living job has a home for its whole life. So a job that has no home, and is still alive when it is read again
+//! *after* that, has lost its home; a job that only ended in the meantime has not. A queue entry is written a moment
+//! after the job is queued; it does no harm if the scrub adds it first.
 //!
-//! A job that has ended has a home until the effects of its end are done, and a failover can lose it
-//! before. A bad end leaves a dead letter before its home goes; so one that has neither, and still has
-//! its record when read again after that, gets its home back, and the look finishes the end.
+//! An ended job has a home until its effects are done, and a failover can lose the home before that. A bad end adds a
+//! dead letter before the home is removed. So a job that ended badly, has neither home nor dead letter, and still has
+//! its record when it is read again after that, gets its home back, and the check does the effects.
 //!
-//! A home that is put back is told in the audit log first. A queue entry is not: it may only be early.
+//! The audit log records a restored home before it is restored. It does not record queue entries: the scrub may only be
+//! earlier than the scheduler.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -36,23 +37,23 @@ use crate::{
     scripts,
 };
 
-/// How long after its end a job without home and dead letter is taken for one that lost them. Younger than
-/// that no dead letter has left by retention.
+/// For this long after its bad end, a job without home and dead letter counts as one that lost them. Retention removes
+/// no dead letter that is younger.
 const UNFINISHED: Duration = Duration::from_secs(15 * 60);
 
-/// Those of a page who were not where they should be found.
+/// The jobs of a page that were not where they must be found.
 #[derive(Default)]
 struct Missing {
     homes: HashSet<JobId>,
     entries: HashSet<JobId>,
-    /// Ended badly, with neither home nor dead letter.
+    /// Jobs that ended badly, with neither home nor dead letter.
     unfinished: HashSet<JobId>,
-    /// Their homes are due later than their records allow.
+    /// Homes that are due later than their records allow.
     late: Vec<Rescore>,
 }
 
 impl Store {
-    /// Looks for the homes and queue entries of these jobs, and puts back what is missing.
+    /// Checks the homes and queue entries of these jobs, and restores what is missing.
     pub(super) async fn put_entries_back(&self, records: &[Record], done: &mut Scrubbed) {
         let missing = self.missing_entries(records, done).await;
         self.bring_nearer(&missing.late, done).await;
@@ -73,7 +74,7 @@ impl Store {
         if !acts.is_empty()
             && let Err(fault) = self.audit(&acts).await
         {
-            // Not put back before it is told: the same page comes again.
+            // Nothing is restored without an audit entry; the walk reads the same page again.
             done.take(Err(fault));
             return;
         }
@@ -147,8 +148,8 @@ impl Store {
         Missing { homes, entries, unfinished: homeless.intersection(&letterless).copied().collect(), late }
     }
 
-    /// Brings homes nearer that are due too late, where they are still due then: a job that has ended meanwhile
-    /// gets no new home.
+    /// Forwards homes that are due too late, if their time is still the one that was read: a job that has ended in the
+    /// meantime gets no new home.
     async fn bring_nearer(&self, late: &[Rescore], done: &mut Scrubbed) {
         let Some(soonest) = late.iter().map(|home| home.after).min() else { return };
         let number = |n: u64| n.to_string().into_bytes();
@@ -166,7 +167,7 @@ impl Store {
         }
     }
 
-    /// Adds homes where there are none; per call how many, and when the first of its jobs is due.
+    /// Adds missing homes. Returns for each call how many, and when the first of its jobs is due.
     async fn add_homes(&self, items: &[(JobId, Duration)]) -> Vec<(Duration, Result<u64, StoreError>)> {
         let groups = by_shard(items, |item| item.0);
         let soonest = |items: &[(JobId, Duration)]| items.iter().map(|item| item.1).min().unwrap_or_default();
@@ -179,7 +180,7 @@ impl Store {
         groups.iter().map(|(_, items)| soonest(items)).zip(added).collect()
     }
 
-    /// Adds queue entries where there are none; per queue how many.
+    /// Adds missing queue entries. Returns for each queue how many.
     async fn add_entries(&self, items: &[QueueEntry]) -> Vec<((Tenant, Line), Result<u64, StoreError>)> {
         let queues = by_queue(items);
         let command = |(key, entries): (&keys::Key, &Vec<&QueueEntry>)| {
@@ -196,7 +197,7 @@ impl Store {
         lines.zip(added).collect()
     }
 
-    /// The records that are there.
+    /// The records that exist and can be read; counts the others.
     pub(super) async fn readable(&self, ids: &[JobId], done: &mut Scrubbed) -> Vec<Record> {
         let mut records = Vec::with_capacity(ids.len());
         for record in self.read(ids, Fields::NONE).await {
@@ -210,15 +211,15 @@ impl Store {
     }
 }
 
-/// When the home is due whose score Redis told; none if there is none.
+/// When a home with this score is due; none if there is no home.
 fn due(score: &redis::Value) -> Option<Time> {
     let redis::Value::BulkString(text) = score else { return None };
     let score: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     Some(Time(score.max(0.0) as u64))
 }
 
-/// When a job whose home was lost is looked at. Those that only wait are spread, so that a whole lost
-/// shard is not due at once.
+/// When a job whose home was lost is checked. Jobs that only wait get times spread over the interval, so that the jobs
+/// of a whole lost shard are not due at once.
 fn look_in(record: &Record, now: Time) -> Duration {
     let wait = next_look(&record.head, now).remaining(now);
     if wait == QUEUED_LOOK { wait.mul_f64(0.1 + 0.9 * fastrand::f64()) } else { wait }

@@ -1,8 +1,8 @@
-//! Puts jobs back into listings that lost them.
+//! Restores lost entries of listings.
 //!
-//! A record says where its listing names it. If somebody else stands there, or nobody, the list was
-//! lost or cut short. The job then gets its place back if it is free, so order and cursors hold;
-//! otherwise it goes to the end of its ten minutes, and its record is told, by compare.
+//! A record holds its place in the listing. If another job or nothing is at that place, the list was lost or cut short.
+//! The job then gets its place back if it is free, so that the order and the cursors stay valid. Otherwise the job is
+//! added at the end of its ten minutes, and the new place is written to its record by compare-and-set.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use crate::{
     scripts,
 };
 
-/// Most places that one call leaves blank, so that it takes Redis some 20 ms at most. A list that is missing
-/// more comes back out of order.
+/// The most positions that one call fills with blanks, so that it takes Redis at most some 20 ms. The entries of a list
+/// that lacks more are restored out of order.
 const BLANKS: u64 = 100_000;
 
 /// A job and the place that its record names.
 type Placed<'r> = (JobId, &'r Tenant, Place);
 
 impl Store {
-    /// Notes the listings of these jobs, and puts jobs back that are not where their records say. Per
-    /// part of the work how much was put back.
+    /// Notes the listings of these jobs, and restores the entries that are not at the places in the records. Returns
+    /// for each part of the work how many were restored.
     pub(super) async fn relist(&self, records: &[Record]) -> Vec<Result<u64, StoreError>> {
         let placed: Vec<Placed<'_>> =
             records.iter().filter_map(|r| r.place.map(|place| (r.id, &r.spec.tenant, place))).collect();
@@ -35,7 +35,7 @@ impl Store {
         if missing.is_empty() {
             return outcomes;
         }
-        // In order of their places, so that those who must go to the end keep it.
+        // In the order of their places, so that jobs that are added at the end stay in that order.
         missing.sort_by_key(|(_, _, place)| (place.bucket(), place.position()));
         outcomes.extend(self.put_in_listings(&missing).await);
         // Retention may have dropped an empty listing since it was noted.
@@ -56,7 +56,7 @@ impl Store {
         futures_util::future::join_all(buckets.into_iter().map(note)).await
     }
 
-    /// Those who do not stand at their places.
+    /// The jobs that are not at their places.
     async fn missing<'r>(&self, placed: &[Placed<'r>]) -> (Vec<Placed<'r>>, Vec<StoreError>) {
         let ask = |(_, tenant, place): &Placed<'_>| {
             let key = keys::listing(tenant, place.bucket());

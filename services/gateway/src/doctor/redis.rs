@@ -13,8 +13,8 @@ const CLOCK_OFF: Duration = Duration::from_secs(1);
 /// Redis should keep hashes packed up to this size of their values.
 const PACKED: u64 = 512;
 
-/// Limits for the skew between the clocks of two primaries. Beyond the first, looks come early or late; beyond the
-/// second, leases are wrong too.
+/// Limits for the skew between the clocks of two primaries. Beyond the first, jobs are checked early or late; beyond
+/// the second, leases are wrong too.
 const SKEW: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 type Checkup = Result<Vec<(NodeAddr, Result<NodeVitals, StoreError>)>, StoreError>;

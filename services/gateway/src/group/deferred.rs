@@ -1,8 +1,8 @@
 //! Keeps the submits that the bus did not confirm in time until the bus confirms them.
 //!
-//! Promises: a job that was accepted while NATS did not answer is published as soon as NATS answers again, and does
-//! not have to wait for its look. The kept submits are bounded and kept only in this process, because they are only
-//! an optimization: a submit that does not fit, or is lost with this replica, is published by its look. If both
+//! Promises: a job that was accepted while NATS did not answer is published as soon as NATS answers again, and does not
+//! have to wait for the reconciler's check. The kept submits are bounded and kept only in this process, because they
+//! are only an optimization: the reconciler publishes a submit that does not fit, or is lost with this replica. If both
 //! publish a submit, it is decided once.
 
 use std::{

@@ -28,9 +28,10 @@ use crate::{
 /// The most jobs in one batch.
 const MOST_ITEMS: usize = 1000;
 
-/// Submit up to 1,000 jobs. Each is answered for itself, in order; over the rate limit nothing is
-/// stored. Items may carry an `idempotency_key` each, or the request one for all of them; those that were
-/// there before are shown as they stand now, without payload and result.
+/// Submit up to 1,000 jobs.
+/// Each gets its own answer, in order; over the rate limit nothing is stored. Items may carry an `idempotency_key`
+/// each, or the request one for all of them. Jobs that existed before are shown in their current state, without payload
+/// and result.
 #[utoipa::path(
     post, path = "/api/v1/jobs/batch", tag = "jobs",
     params(("Idempotency-Key" = Option<String>, Header, description = "For the items that carry none")),

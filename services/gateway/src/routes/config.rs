@@ -24,7 +24,7 @@ use crate::{
     view::{self, Json},
 };
 
-/// Read what the cluster was told at run time. The `ETag` is its version.
+/// Read the run-time settings of the cluster. The `ETag` is their version.
 #[utoipa::path(
     get, path = "/api/v1/config", tag = "operations",
     responses((status = 200, description = "Settings by name", body = schema::Config))
@@ -35,8 +35,9 @@ pub(super) async fn get(State(gateway): State<Gateway>, caller: Caller, params: 
     Ok(shown(&gateway.flow.store.read_config().await?))
 }
 
-/// Replace what the cluster is told at run time: settings by name. What is not given falls back to
-/// what each replica was started with. Every replica obeys without a restart.
+/// Replace the run-time settings of the cluster: values by name.
+/// A setting that is not given falls back to the value that each replica was started with. Every replica applies the
+/// change without a restart.
 #[utoipa::path(
     put, path = "/api/v1/config", tag = "operations",
     params(("If-Match" = Option<String>, Header, description = "The `ETag` that was read: another one is refused")),
@@ -81,8 +82,9 @@ pub(super) async fn put(
     }
 }
 
-/// Read every setting of this gateway, and of every other replica of every service: its value, secrets
-/// masked, and where it comes from. What others have is up to 5 s old, and left out while Redis is away.
+/// Read every setting of this gateway, and of every other replica of every service.
+/// Each has its value, with secrets masked, and the source of the value. The settings of other replicas are up to 5 s
+/// old, and absent while Redis does not answer.
 #[utoipa::path(
     get, path = "/api/v1/config/effective", tag = "operations",
     responses((status = 200, description = "The settings, in the order of their names", body = schema::EffectiveConfig))

@@ -58,8 +58,8 @@ pub(super) async fn cancel(
     }
 }
 
-/// Delete an ended job. Its idempotency key stays taken for a while. One whose record cannot be read is
-/// deleted whatever its state, by a key for all tenants with the scope `admin`.
+/// Delete an ended job. Its idempotency key stays taken for a while.
+/// A job whose record cannot be read can be deleted in any state, by a key for all tenants with the scope `admin`.
 #[utoipa::path(
     delete, path = "/api/v1/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, description = "The job")),

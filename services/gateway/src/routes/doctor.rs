@@ -15,8 +15,9 @@ use crate::{
     view::{self, Json},
 };
 
-/// Look at Redis and NATS, node by node: what is set so that jobs may be lost, what is too old, what
-/// is missing; and what mends it. For keys for all tenants.
+/// Check Redis and NATS, node by node.
+/// Finds settings with which jobs may be lost, versions that are too old, and what is missing, each with its remedy.
+/// For keys for all tenants.
 #[utoipa::path(
     get, path = "/api/v1/doctor", tag = "operations",
     responses((status = 200, description = "What was found, the worst first", body = schema::Diagnosis))

@@ -18,8 +18,8 @@ use crate::{Gateway, auth::Caller, json::Faults, problem::Problem, query::Params
 /// How long the drain request of an HTTP worker is kept for its calls: as long as the longest lease.
 const HOLDS: Duration = Duration::from_secs(900);
 
-/// Tell a worker to leave: it takes no more jobs, finishes what it runs and gives the rest back.
-/// One on NATS hears it at once; one that speaks HTTP sees `drain` in the answer to its next lease,
+/// Ask a worker to drain: it takes no more jobs, finishes those that it runs and gives the rest back.
+/// A worker on NATS gets the request at once. A worker that speaks HTTP sees `drain` in the answer to its next lease,
 /// for fifteen minutes.
 #[utoipa::path(
     post, path = "/api/v1/workers/{id}/drain", tag = "workers",

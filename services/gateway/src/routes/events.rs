@@ -20,7 +20,7 @@ use crate::{
     schema,
 };
 
-/// Watch events as they happen, by server-sent events. Each carries an id from which any gateway goes on.
+/// Watch events as they happen, by server-sent events. Each has an id from which any gateway can continue.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "events",
     params(

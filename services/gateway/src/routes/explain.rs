@@ -27,8 +27,7 @@ const BUS_LIMIT: Duration = Duration::from_millis(500);
 /// How many holders of slots are named.
 const NAMED: usize = 16;
 
-/// Explain a job: what it waits for, who holds it, what happens next and when; in sentences and as
-/// data.
+/// Explain a job: what it waits for, which worker holds it, what happens next and when; in sentences and as data.
 #[utoipa::path(
     get, path = "/api/v1/jobs/{id}/explain", tag = "jobs",
     params(("id" = String, Path, description = "The job")),

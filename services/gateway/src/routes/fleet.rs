@@ -23,8 +23,8 @@ use crate::{
     view::{self, Json},
 };
 
-/// List the tenant's live workers, in the order of their names. All gateways show the same list,
-/// written every 5 s; a worker that was not heard for 30 s is gone.
+/// List the tenant's live workers, in the order of their names.
+/// All gateways show the same list, which is written every 5 s. A worker without a heartbeat for 30 s is not in it.
 #[utoipa::path(
     get, path = "/api/v1/workers", tag = "workers",
     responses((status = 200, description = "The workers", body = schema::WorkerList))
@@ -83,7 +83,7 @@ fn write_worker(json: &mut Json, worker: &WorkerSeen, topics: &[&str]) {
     json.moment("last_seen", worker.last_seen.some());
 }
 
-/// List every replica of every service that lives.
+/// List the live replicas of all services.
 #[utoipa::path(
     get, path = "/api/v1/replicas", tag = "operations",
     responses((status = 200, description = "The replicas", body = schema::ReplicaList))
@@ -141,7 +141,7 @@ fn write_holding(json: &mut Json, holder: &LockHolder) {
     json.moment("since", holder.since().some());
 }
 
-/// List every loop of every replica: why it is safe, who leads it, what it last did.
+/// List every loop of every replica: why it is safe, which replica leads it, what it last did.
 #[utoipa::path(
     get, path = "/api/v1/loops", tag = "operations",
     responses((status = 200, description = "One row for each loop of each replica", body = schema::LoopList))
@@ -209,8 +209,8 @@ fn write_loop(json: &mut Json, entry: &Value, replica: &Replica, locks: &[LockSe
     json.moment("said_at", said_at.some());
 }
 
-/// List the locks as they stand in Redis now: those of the leaders, held or not, and those on jobs that
-/// somebody outside is being asked about.
+/// List the locks as Redis has them now.
+/// These are the locks of the leaders, held or not, and the locks on jobs about which a scheduler asks a decider.
 #[utoipa::path(
     get, path = "/api/v1/locks", tag = "operations",
     responses((status = 200, description = "The locks", body = schema::LockList))

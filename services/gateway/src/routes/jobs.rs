@@ -179,7 +179,7 @@ pub(super) async fn get(
     Ok(json(StatusCode::OK, JobView::of(&record).document()))
 }
 
-/// Read a job's story: every transition that is kept, and each attempt with its worker, times and error.
+/// Read a job's history: every transition that is kept, and each attempt with its worker, times and error.
 #[utoipa::path(
     get, path = "/api/v1/jobs/{id}/history", tag = "jobs",
     params(("id" = String, Path, description = "The job")),

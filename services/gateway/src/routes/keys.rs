@@ -25,7 +25,7 @@ use crate::{
 const USUAL_OVERLAP_MS: u64 = 3_600_000;
 const LONGEST_OVERLAP_MS: u64 = 30 * 24 * 3_600_000;
 
-/// Make a key. Its secret is in this answer and nowhere else, ever; so `Idempotency-Key` is refused here.
+/// Create a key. Only this answer contains its secret, so `Idempotency-Key` is refused here.
 #[utoipa::path(
     post, path = "/api/v1/keys", tag = "keys",
     request_body = schema::KeyRequest,
@@ -61,8 +61,8 @@ pub(super) async fn create(
     Ok(json(StatusCode::CREATED, body))
 }
 
-/// List keys, without their secrets: the tenant's, or everybody's for a key for all tenants that sends no
-/// `Muster-Tenant`.
+/// List keys without their secrets.
+/// These are the keys of the tenant, or of all tenants if a key for all tenants sends no `Muster-Tenant`.
 #[utoipa::path(
     get, path = "/api/v1/keys", tag = "keys",
     responses((status = 200, description = "The keys", body = schema::KeyList))
@@ -76,9 +76,9 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
     Ok(json(StatusCode::OK, body))
 }
 
-/// Delete a key. It stops working at once here and within a second on every other gateway, or within three if
-/// the news of it was lost. A key for all tenants finds any key by
-/// its id, unless it sends `Muster-Tenant`.
+/// Delete a key.
+/// It stops working at once on this gateway, and within a second on every other gateway, or within three seconds if the
+/// broadcast of the deletion was lost. A key for all tenants finds any key by its id, unless it sends `Muster-Tenant`.
 #[utoipa::path(
     delete, path = "/api/v1/keys/{id}", tag = "keys",
     params(("id" = String, Path, description = "The key's id: the middle part of `mst_<id>_<secret>`")),
@@ -103,9 +103,9 @@ pub(super) async fn delete(
     Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
 }
 
-/// Give a key a new secret. The old one works on for `overlap_ms`, an hour unless given, so that whoever uses
-/// it can be told in time; 0 ends it at once, as a delete does. A key for all tenants finds any key by its id, unless
-/// it sends `Muster-Tenant`.
+/// Give a key a new secret.
+/// The old secret keeps working for `overlap_ms`, an hour unless given, so that its users have time to change; 0 ends
+/// it at once, as a delete does. A key for all tenants finds any key by its id, unless it sends `Muster-Tenant`.
 #[utoipa::path(
     post, path = "/api/v1/keys/{id}/rotate", tag = "keys",
     params(("id" = String, Path, description = "The key's id: the middle part of `mst_<id>_<secret>`")),

@@ -7,7 +7,7 @@ use muster_chassis::health::Readiness;
 use super::json;
 use crate::{Gateway, auth::Caller, json::Faults, problem::Problem, query::Params, schema, view};
 
-/// Tell what the presented key is and may do.
+/// Show the presented key, its tenant and its scopes.
 #[utoipa::path(
     get, path = "/api/v1/whoami", tag = "operations",
     responses(
@@ -30,7 +30,7 @@ pub(super) async fn whoami(caller: Caller, params: Params) -> Result<Response, P
     Ok(json(StatusCode::OK, body))
 }
 
-/// Tell how this gateway is. Needs no key, and tells nothing else.
+/// Show the status of this gateway. Needs no key, and shows nothing else.
 #[utoipa::path(
     get, path = "/api/v1/status", tag = "operations",
     responses((status = 200, description = "Status, version, instance", body = schema::Status))

@@ -20,14 +20,15 @@ pub(super) async fn landing(State(gateway): State<Gateway>) -> Response {
     page_of(page)
 }
 
-/// Whether the process lives.
+/// Whether the process is alive.
 #[utoipa::path(get, path = "/livez", tag = "root", responses((status = 200, description = "It lives")))]
 pub(super) async fn livez() -> Response {
     json(StatusCode::OK, bytes::Bytes::from_static(br#"{"status":"alive"}"#))
 }
 
-/// Whether this gateway may be sent requests. Stays 200, with `degraded`, when a store is away. Says
-/// which parts are ready; why one is not stands on the admin port, because here anybody may ask.
+/// Whether this gateway may be sent requests.
+/// The status stays 200, with `degraded`, while a store does not answer. The answer names the parts that are ready.
+/// Only the admin port gives reasons, because this port needs no key.
 #[utoipa::path(
     get, path = "/readyz", tag = "root",
     responses((status = 200, description = "Ready or degraded"), (status = 503, description = "Stopping"))

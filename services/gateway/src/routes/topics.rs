@@ -33,7 +33,7 @@ use crate::{
 /// The most lines with offers that are asked for their oldest offer.
 const MOST_ASKED: usize = 64;
 
-/// List the tenant's topics: those that were told something, and those that live workers take.
+/// List the tenant's topics: those with settings, and those that live workers take.
 #[utoipa::path(
     get, path = "/api/v1/topics", tag = "topics",
     responses((status = 200, description = "The topics, in the order of their names", body = schema::TopicList))
@@ -58,7 +58,7 @@ pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params:
     Ok(json(StatusCode::OK, body))
 }
 
-/// Read a topic: its settings, and how it is doing. The `ETag` is the version of its settings.
+/// Read a topic: its settings and its numbers. The `ETag` is the version of its settings.
 #[utoipa::path(
     get, path = "/api/v1/topics/{topic}", tag = "topics",
     params(("topic" = String, Path, description = "The topic")),
@@ -81,7 +81,7 @@ pub(super) async fn get(
     shown(&gateway, &caller, &topic, told.as_ref()).await
 }
 
-/// Replace a topic's settings. What is not given is no longer set; a pause stays.
+/// Replace a topic's settings. A setting that is not given is no longer set; a pause stays.
 #[utoipa::path(
     put, path = "/api/v1/topics/{topic}", tag = "topics",
     params(
@@ -138,7 +138,7 @@ async fn may_share(gateway: &Gateway, caller: &Caller, topic: &Topic, shared: bo
     Err(Problem::new(ProblemCode::MissingScope, why))
 }
 
-/// Pause a topic: its jobs wait as `queued` from now on. What runs goes on.
+/// Pause a topic: its jobs wait as `queued` from now on. Running jobs continue.
 #[utoipa::path(
     post, path = "/api/v1/topics/{topic}/pause", tag = "topics",
     params(("topic" = String, Path, description = "The topic")),
@@ -162,7 +162,7 @@ pub(super) async fn pause(
     change(&gateway, &caller, &topic, SeenVersion::Any, TopicChange::Pause(paused)).await
 }
 
-/// Resume a topic: what waits is released at once, in its order.
+/// Resume a topic: waiting jobs are released at once, in order.
 #[utoipa::path(
     post, path = "/api/v1/topics/{topic}/resume", tag = "topics",
     params(("topic" = String, Path, description = "The topic")),

@@ -49,7 +49,7 @@ pub(super) async fn lease(
     Ok(json(StatusCode::OK, body))
 }
 
-/// Keep jobs, and report progress. With `wait_ms` it answers early when a held job is cancelled.
+/// Extend the leases of jobs, and report progress. With `wait_ms` it answers early when a held job is cancelled.
 #[utoipa::path(
     post, path = "/api/v1/worker/extend", tag = "workers",
     request_body = schema::ExtendRequest,

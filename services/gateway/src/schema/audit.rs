@@ -19,7 +19,7 @@ pub(crate) struct AuditPage {
 pub(crate) struct AuditEntry {
     /// The same for the same act: `job:<id>:<version>` for what a loop did to a job.
     id: String,
-    /// When.
+    /// When it was done.
     at: String,
     /// Who: `system`, or a key's id.
     actor: String,

@@ -99,7 +99,7 @@ pub(crate) struct AttemptsView {
 /// The worker that has a job.
 #[derive(ToSchema)]
 pub(crate) struct HolderView {
-    /// Who.
+    /// The name of the worker.
     worker: String,
     /// When the attempt began.
     since: Option<String>,
@@ -164,7 +164,7 @@ pub(crate) struct NextLook {
     by: String,
     /// Which one does, as its lock says; absent if none leads at this moment.
     scheduler: Option<String>,
-    /// When.
+    /// When the look is due.
     at: String,
     /// That has come.
     due: bool,

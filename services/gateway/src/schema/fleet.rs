@@ -102,9 +102,9 @@ pub(crate) struct LoopList {
 /// A loop on one replica, as the replica told it at `said_at`.
 #[derive(ToSchema)]
 pub(crate) struct LoopView {
-    /// Which.
+    /// The name of the loop.
     r#loop: String,
-    /// Where.
+    /// The service that has the loop.
     service: String,
     /// On which replica.
     instance: String,

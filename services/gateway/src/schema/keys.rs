@@ -7,13 +7,13 @@ use utoipa::ToSchema;
 pub(crate) struct KeyRequest {
     /// For people.
     name: Option<String>,
-    /// Whose; the caller's unless given.
+    /// The tenant of the key; the caller's unless given.
     tenant: Option<String>,
     /// Of `submit, read, payloads, control, worker, approve, policy, admin`.
     scopes: Vec<String>,
     /// Topics with `*` for any characters; none means all.
     topics: Option<Vec<String>>,
-    /// Until when.
+    /// When the key expires.
     expires_at: Option<String>,
 }
 
@@ -31,15 +31,15 @@ pub(crate) struct KeyView {
     id: String,
     /// For people.
     name: String,
-    /// Whose.
+    /// The tenant of the key.
     tenant: String,
     /// What it may do.
     scopes: Vec<String>,
     /// Which topics it may touch; none means all.
     topics: Vec<String>,
-    /// Since when.
+    /// When the key was made.
     created_at: String,
-    /// Until when.
+    /// When the key expires.
     expires_at: Option<String>,
 }
 
@@ -52,15 +52,15 @@ pub(crate) struct NewKey {
     key: String,
     /// For people.
     name: String,
-    /// Whose.
+    /// The tenant of the key.
     tenant: String,
     /// What it may do.
     scopes: Vec<String>,
     /// Which topics it may touch; none means all.
     topics: Vec<String>,
-    /// Since when.
+    /// When the key was made.
     created_at: String,
-    /// Until when.
+    /// When the key expires.
     expires_at: Option<String>,
     /// Until when the secret before works, if this one replaces it.
     previous_until: Option<String>,
@@ -88,6 +88,6 @@ pub(crate) struct WhoAmI {
     scopes: Vec<String>,
     /// Which topics it may touch; none means all.
     topics: Vec<String>,
-    /// Until when.
+    /// When the key expires.
     expires_at: Option<String>,
 }

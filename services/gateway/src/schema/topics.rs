@@ -60,7 +60,7 @@ pub(crate) struct TopicRetention {
 pub(crate) struct ListedTopic {
     /// Its name.
     topic: String,
-    /// Whose.
+    /// The tenant that owns the topic.
     tenant: String,
     /// Whether it was ever told anything.
     declared: bool,
@@ -108,7 +108,7 @@ pub(crate) struct TopicCounts {
 /// Who paused a topic.
 #[derive(ToSchema)]
 pub(crate) struct Pause {
-    /// Since when.
+    /// When the pause began.
     since: String,
     /// The id of the key.
     by: String,

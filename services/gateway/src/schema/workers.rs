@@ -38,7 +38,7 @@ pub(crate) struct LeaseAnswer {
 /// A job to be run now.
 #[derive(ToSchema)]
 pub(crate) struct LeasedJob {
-    /// Which.
+    /// The id of the job.
     job_id: String,
     /// What kind of work.
     topic: String,
@@ -65,7 +65,7 @@ pub(crate) struct LeasedJob {
 /// A worker keeps its jobs.
 #[derive(ToSchema)]
 pub(crate) struct ExtendRequest {
-    /// Who.
+    /// The name of the worker.
     worker_id: String,
     /// Answer when a held job is cancelled, or after so long, at most 30,000.
     wait_ms: Option<u64>,
@@ -78,7 +78,7 @@ pub(crate) struct ExtendRequest {
 /// One to keep.
 #[derive(ToSchema)]
 pub(crate) struct ExtendItem {
-    /// Which.
+    /// The id of the job.
     job_id: String,
     /// Of its attempt.
     fence: u64,
@@ -89,7 +89,7 @@ pub(crate) struct ExtendItem {
 /// A worker has finished jobs.
 #[derive(ToSchema)]
 pub(crate) struct CompleteRequest {
-    /// Who; may be left out.
+    /// The name of the worker; may be left out.
     worker_id: Option<String>,
     /// At most 100.
     items: Vec<CompleteItem>,
@@ -98,7 +98,7 @@ pub(crate) struct CompleteRequest {
 /// One that is finished.
 #[derive(ToSchema)]
 pub(crate) struct CompleteItem {
-    /// Which.
+    /// The id of the job.
     job_id: String,
     /// Of its attempt.
     fence: u64,
@@ -113,7 +113,7 @@ pub(crate) struct CompleteItem {
 /// A worker has failed at jobs.
 #[derive(ToSchema)]
 pub(crate) struct FailRequest {
-    /// Who; may be left out.
+    /// The name of the worker; may be left out.
     worker_id: Option<String>,
     /// At most 100.
     items: Vec<FailItem>,
@@ -122,18 +122,18 @@ pub(crate) struct FailRequest {
 /// One that failed.
 #[derive(ToSchema)]
 pub(crate) struct FailItem {
-    /// Which.
+    /// The id of the job.
     job_id: String,
     /// Of its attempt.
     fence: u64,
-    /// Why. May also carry `retry_in_ms`.
+    /// Why it failed. May also carry `retry_in_ms`.
     error: JobError,
 }
 
 /// A worker gives jobs back, unbegun.
 #[derive(ToSchema)]
 pub(crate) struct ReleaseRequest {
-    /// Who; may be left out.
+    /// The name of the worker; may be left out.
     worker_id: Option<String>,
     /// At most 100.
     items: Vec<ReleaseItem>,
@@ -142,7 +142,7 @@ pub(crate) struct ReleaseRequest {
 /// One given back.
 #[derive(ToSchema)]
 pub(crate) struct ReleaseItem {
-    /// Which.
+    /// The id of the job.
     job_id: String,
     /// Of its attempt.
     fence: u64,
@@ -160,7 +160,7 @@ pub(crate) struct StandingList {
 /// How one attempt stands.
 #[derive(ToSchema)]
 pub(crate) struct StandingItem {
-    /// Which.
+    /// The id of the job.
     job_id: String,
     /// `ok`, `stale` or `invalid`.
     status: String,
