@@ -1,10 +1,11 @@
-//! Operations that need both stores: the submit group, offers, cancel, the effects of an end,
-//! settings.
+//! Operations that need both stores: admission, the submit group, offers, cancel, the effects of an
+//! end, settings.
 //!
 //! This crate knows in which order Redis and NATS are written, and why. Every function here may
 //! stop between any two writes and be repeated; nothing accepted is lost by that. `domain` decides,
 //! and `services` serve requests.
 
+pub mod admission;
 mod cancel;
 mod effects;
 mod emptied;

@@ -31,6 +31,9 @@ use crate::Flow;
 const OVERLAP: Duration = Duration::from_secs(120);
 /// How many topics one poll reads besides those that changed.
 const SLICE: usize = 500;
+/// How long a request waits for the first reading of the settings: a request must be answered within two seconds,
+/// even if Redis does not answer.
+const FIRST_READING: Duration = Duration::from_secs(1);
 
 /// The tenant of requests that name none. A setting for all tenants is stored in this tenant's topic.
 const DEFAULT_TENANT: &str = "default";
@@ -166,6 +169,18 @@ impl Settings {
 }
 
 impl Flow {
+    /// Makes sure that the settings were read from Redis once. Before that, no setting of a topic is known.
+    pub async fn know_settings(&self) -> Result<(), StoreError> {
+        if self.settings.is_known() {
+            return Ok(());
+        }
+        // Boxed, because it is rarely awaited. Otherwise each request would carry the memory for it.
+        match Box::pin(tokio::time::timeout(FIRST_READING, self.poll_settings())).await {
+            Ok(polled) => polled.map(|_| ()),
+            Err(_) => Err(StoreError::Unavailable { detail: "settings were not read in time".to_owned() }),
+        }
+    }
+
     /// Reads the settings that changed since the last poll, and a slice of the rest. Repeating is harmless.
     pub async fn poll_settings(&self) -> Result<Polled, StoreError> {
         let mut since = self.settings.since.lock().await;

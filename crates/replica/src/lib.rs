@@ -16,6 +16,7 @@ mod shards;
 mod share;
 mod stages;
 pub mod stores;
+mod work;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +29,7 @@ pub use leaders::Leader;
 pub use rows::{Grant, LoopOf, Row, declared};
 pub use shards::{ShardedLeases, Shards};
 pub use stages::name_late;
+pub use work::supervise;
 
 /// This process as a replica: its chassis and both stores. Clones are the same replica.
 #[derive(Clone)]

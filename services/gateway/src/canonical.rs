@@ -11,29 +11,8 @@ use sha2::{Digest, Sha256};
 
 use crate::json;
 
-/// How deep a payload may nest. Many JSON parsers, including the one used here, stop at this depth.
-pub(crate) const MOST_DEPTH: usize = 128;
-
-/// The nesting depth of JSON text. The parser that splits out verbatim values does not limit it.
-pub(crate) fn depth(text: &str) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
-}
-
-/// The hash of an object made of these fields. Each value must be JSON no deeper than [`MOST_DEPTH`].
+/// The hash of an object made of these fields. Each value must be JSON no deeper than
+/// [`MOST_DEPTH`](muster_flow::admission::bounds::MOST_DEPTH).
 pub(crate) fn hash_fields<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> [u8; 16] {
     let mut out = Vec::with_capacity(256);
     let mut members = Vec::new();
@@ -209,14 +188,6 @@ mod tests {
                 assert_ne!(hash(a), hash(b), "{a} and {b}");
             }
         }
-    }
-
-    #[test]
-    fn depth_counts_brackets_outside_strings() {
-        assert_eq!(depth("1"), 0);
-        assert_eq!(depth(r#"{"a":[1,{"b":"[[[[\"[[["}]}"#), 3);
-        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
-        assert_eq!(depth(&deep), 500);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) async fn obey(gateway: &Gateway, stop: &CancellationToken) {
 }
 
 fn apply(gateway: &Gateway, values: Values, version: u64) {
-    gateway.limits.set(settings::rate(&values), settings::burst(&values));
+    gateway.admission.limits().set(settings::rate(&values), settings::burst(&values));
     gateway.config.now.store(Arc::new(values));
     tracing::info!(event = "config_changed", version, "settings changed at run time");
 }

@@ -51,14 +51,7 @@ impl Faults {
     }
 }
 
-/// A JSON pointer to `name` inside `at`.
-pub(crate) fn join(at: &str, name: &str) -> String {
-    if name.contains(['~', '/']) {
-        format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
-    } else {
-        format!("{at}/{name}")
-    }
-}
+pub(crate) use muster_flow::admission::pointer as join;
 
 /// The fields of an object, taken out one by one. A field that is left at the end is unknown.
 pub(crate) struct Object<'a> {

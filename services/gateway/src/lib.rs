@@ -5,8 +5,8 @@
 //! serve any request, because no gateway keeps state that another one needs. Leaves to others: deciding, starting and
 //! settling jobs (the scheduler), the order of writes (`flow`).
 //!
-//! Where to start reading: `front` handles every request, `routes/jobs` reads a submit, `group` commits it; `workers`
-//! is the proxy.
+//! Where to start reading: `front` handles every request, `routes/jobs` reads a submit, `flow::admission` checks and
+//! commits it; `workers` is the proxy.
 
 mod access;
 mod audit;
@@ -20,14 +20,12 @@ mod doctor;
 mod events;
 mod explain;
 mod front;
-mod group;
 mod json;
-mod lag;
-mod limits;
 mod listings;
 mod loops;
 mod problem;
 mod query;
+mod refusals;
 mod removal;
 mod retries;
 mod routes;
@@ -44,8 +42,11 @@ use std::{net::SocketAddr, ops::Deref, sync::Arc, time::Duration};
 use anyhow::Context;
 use bytes::Bytes;
 use muster_chassis::{Chassis, Health, Loop, Tasks, Waker, listen, loops::with_loops, settings::Declaration};
-use muster_flow::Flow;
-use muster_replica::{Member, name_late, probe};
+use muster_flow::{
+    Flow,
+    admission::{Admission, Bucket, Refusal, Rules},
+};
+use muster_replica::{Member, name_late, probe, supervise};
 use muster_store::{Store, Want};
 use tokio_util::sync::CancellationToken;
 
@@ -54,12 +55,8 @@ use crate::{
     body::Budget,
     config::Config,
     events::Live,
-    group::Group,
-    lag::Lag,
-    limits::{Bucket, Limits},
     listings::Listings,
     problem::Problem,
-    topics::Topics,
     waits::Waits,
     workers::Workers,
 };
@@ -86,10 +83,7 @@ pub(crate) struct Gateway(Arc<Parts>);
 pub(crate) struct Parts {
     flow: Flow,
     keys: Keys,
-    limits: Arc<Limits>,
-    lag: Arc<Lag>,
-    group: Group,
-    topics: Topics,
+    admission: Admission,
     config: Config,
     waits: Waits,
     live: Live,
@@ -115,8 +109,8 @@ impl Deref for Gateway {
 impl Gateway {
     /// Takes one token from the read bucket of the caller's tenant.
     async fn take_read(&self, caller: &Caller) -> Result<(), Problem> {
-        let taken = self.limits.take(&caller.tenant, Bucket::Read, 1, Want::Some).await;
-        if taken.granted > 0 { Ok(()) } else { Err(Problem::rate_limited(taken.retry_after)) }
+        let taken = self.admission.limits().take(&caller.tenant, Bucket::Read, 1, Want::Some).await;
+        if taken.granted > 0 { Ok(()) } else { Err(Refusal::RateLimited { retry_after: taken.retry_after }.into()) }
     }
 }
 
@@ -133,7 +127,6 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     let values = &chassis.values;
     chassis.health.stay_up_degraded();
     let bootstrap = settings::bootstrap_keys(values);
-    let rate = settings::rate(values);
     let member = Member::connect(chassis).await?;
     let (flow, store) = (member.flow.clone(), member.flow.store.clone());
     if bootstrap.is_empty() {
@@ -141,14 +134,21 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     }
 
     let (taps, writes) = (chassis.tasks.group(), chassis.tasks.group());
-    let shared = values.get(settings::RATE_LIMIT_SHARED).then(|| store.clone());
-    let limits = Arc::new(Limits::new(rate, settings::burst(values), shared));
-    let lag = Arc::new(Lag::new(values.get(settings::MAX_SUBMIT_LAG)));
+    let rules = Rules {
+        declared: settings::topics_are_declared(values),
+        per_second: settings::rate(values),
+        burst: settings::burst(values),
+        shared: values.get(settings::RATE_LIMIT_SHARED),
+        sharers: &[SERVICE],
+        max_lag: values.get(settings::MAX_SUBMIT_LAG),
+    };
+    let (admission, work) = Admission::new(&flow, &rules);
+    supervise(&taps, work.watch);
+    supervise(&writes, work.commit);
     let stop = chassis.stop.requested();
     let gateway = Gateway(Arc::new(Parts {
         keys: Keys::new(&bootstrap, store),
-        group: Group::start(&writes, &flow, &limits, &lag),
-        topics: Topics::new(flow.clone(), settings::topics_are_declared(values)),
+        admission,
         config: Config::new(values.clone()),
         waits: Waits::default(),
         live: Live::new(values.get(settings::EVENT_STREAMS)),
@@ -158,8 +158,6 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
         health: chassis.health.clone(),
         instance: chassis.instance.clone(),
         openapi: routes::document(values.get(settings::PUBLIC_URL)),
-        limits,
-        lag,
         bulk: chassis.loops.waker(bulk::Bulk::NAME),
         flow,
         stop,
@@ -228,28 +226,6 @@ fn tap(taps: &Tasks, gateway: &Gateway, member: &Member) {
         let (gateway, stop) = (told.clone(), stop.clone());
         async move {
             config::obey(&gateway, &stop).await;
-            Ok(())
-        }
-    });
-    let (counting, stop) = (gateway.clone(), taps.stopping());
-    taps.supervise("replicas", move || {
-        let (gateway, stop) = (counting.clone(), stop.clone());
-        async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = gateway.limits.count_replicas(&gateway.flow.store) => {}
-            }
-            Ok(())
-        }
-    });
-    let (measuring, stop) = (gateway.clone(), taps.stopping());
-    taps.supervise("lag", move || {
-        let (gateway, stop) = (measuring.clone(), stop.clone());
-        async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = gateway.lag.watch(&gateway.flow) => {}
-            }
             Ok(())
         }
     });

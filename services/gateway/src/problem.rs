@@ -80,13 +80,6 @@ impl Problem {
         Problem::new(ProblemCode::StoreUnavailable, "the bus does not answer; ask again")
     }
 
-    /// The tenant is over its rate.
-    pub(crate) fn rate_limited(retry_after: Duration) -> Problem {
-        let mut problem = Problem::new(ProblemCode::RateLimited, "over the tenant's rate");
-        problem.retry_after = Some(retry_after.max(COME_BACK));
-        problem
-    }
-
     /// The HTTP status of this refusal.
     pub(crate) fn status(&self) -> StatusCode {
         status_of(self.code)
@@ -267,7 +260,8 @@ mod tests {
             assert_eq!(shown(&problem)["retryable"], waits, "{code}");
             assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
         }
-        let slow = Problem::rate_limited(Duration::from_millis(59_001)).render("", "", "");
+        let late = Some(Duration::from_millis(59_001));
+        let slow = Problem { retry_after: late, ..Problem::new(ProblemCode::RateLimited, "x") }.render("", "", "");
         assert_eq!(slow.headers()[header::RETRY_AFTER], "60");
     }
 

@@ -2,17 +2,14 @@
 //!
 //! Promises: the new id derives from the old one, so a repeated call finds the same retry.
 
-use muster_domain::{JobId, JobSpec, ProblemCode, Time, TraceParent, job::When};
-use muster_flow::failpoint;
-use muster_store::{Fields, Record};
-
-use crate::{
-    Gateway,
-    auth::Caller,
-    group::{Answer, Item},
-    problem::Problem,
-    submit::Overrides,
+use muster_domain::{JobId, JobSpec, Time, TraceParent, job::When};
+use muster_flow::{
+    admission::{Admitted, Answer, Asked, PayloadCheck},
+    failpoint,
 };
+use muster_store::Record;
+
+use crate::{Gateway, auth::Caller, problem::Problem, refusals::retry_refused, submit::Overrides};
 
 /// Creates the retry of an ended job. Repeating the call finds the same retry.
 pub(crate) async fn make(
@@ -23,8 +20,8 @@ pub(crate) async fn make(
     trace: Option<TraceParent>,
 ) -> Result<Answer, Problem> {
     let id = old.id;
-    let item = prepare(gateway, caller, old, overrides, trace).await?;
-    commit(gateway, id, item).await
+    let admitted = prepare(gateway, caller, old, overrides, trace).await?;
+    commit(gateway, id, admitted).await
 }
 
 /// Prepares the new job, if the caller and the topic allow it.
@@ -34,7 +31,7 @@ pub(crate) async fn prepare(
     old: Record,
     overrides: Overrides,
     trace: Option<TraceParent>,
-) -> Result<Item, Problem> {
+) -> Result<Admitted, Problem> {
     let mut spec = again(&old.spec, gateway.flow.store.now());
     spec.retry_of = Some(old.id);
     spec.principal.clone_from(&caller.key.id);
@@ -42,25 +39,20 @@ pub(crate) async fn prepare(
     spec.topic = overrides.topic.unwrap_or(spec.topic);
     spec.priority = overrides.priority.unwrap_or(spec.priority);
     caller.may_touch(&spec.topic)?;
-    gateway.lag.admit()?;
-    gateway.topics.know().await?;
-    let refused = |why: &str| Problem::field(ProblemCode::InvalidRequest, "/topic", why);
-    gateway.topics.told(&caller.tenant, &spec.topic).map_err(refused)?;
-    let id = JobId::derive("retry", &caller.tenant, &old.id.to_string());
     let changed = overrides.payload.is_some() || spec.topic != old.spec.topic;
-    let payload = overrides.payload.or(old.payload).unwrap_or_default();
-    // A payload that was accepted for this topic is accepted again, whatever the topic's settings are now.
-    if changed && let Err(refused) = gateway.topics.fits(&caller.tenant, &spec.topic, &payload, "/payload").await {
-        unless_there(gateway, caller, Some(id), refused).await?;
-    }
-    if let Err(refused) = gateway.topics.admit(&caller.tenant, &spec.topic).await {
-        unless_there(gateway, caller, Some(id), refused).await?;
-    }
-    Ok(Item { id: Some(id), spec, payload, hash: Some(overrides.hash), paid: false })
+    let asked = Asked {
+        id: Some(JobId::derive("retry", &caller.tenant, &old.id.to_string())),
+        spec,
+        payload: overrides.payload.or(old.payload).unwrap_or_default(),
+        hash: Some(overrides.hash),
+        payload_check: if changed { PayloadCheck::Schema } else { PayloadCheck::AcceptedBefore },
+    };
+    gateway.admission.open().await?.admit(asked).await.map_err(retry_refused)
 }
 
-pub(crate) async fn commit(gateway: &Gateway, old: JobId, item: Item) -> Result<Answer, Problem> {
-    let answer = gateway.group.submit(item).await?;
+/// Commits the new job, and marks the old one as retried.
+pub(crate) async fn commit(gateway: &Gateway, old: JobId, admitted: Admitted) -> Result<Answer, Problem> {
+    let answer = gateway.admission.submit(admitted).await;
     if let Ok((job, _)) = &answer {
         failpoint!("retry.after_submit");
         // Mark the old job after the new one is stored: after a crash in between, the next retry request repairs the
@@ -68,20 +60,6 @@ pub(crate) async fn commit(gateway: &Gateway, old: JobId, item: Item) -> Result<
         gateway.flow.store.mark_retried(old, job.id).await?;
     }
     Ok(answer)
-}
-
-/// Lets a refused submit through if its job was accepted before: newer settings of its topic do not refuse a repeat.
-pub(crate) async fn unless_there(
-    gateway: &Gateway,
-    caller: &Caller,
-    id: Option<JobId>,
-    refused: Problem,
-) -> Result<(), Problem> {
-    let Some(id) = id else { return Err(refused) };
-    match gateway.flow.store.read_one(id, Fields::NONE).await? {
-        Some(record) if record.spec.tenant == caller.tenant => Ok(()),
-        _ => Err(refused),
-    }
 }
 
 /// The old job's spec without the times that have passed: they would end the new job at once.

@@ -35,7 +35,7 @@ muster_chassis::settings! {
     );
 
     pub(crate) const TOPICS: Setting<String> = Setting::choice(
-        "topics",
+        muster_flow::admission::TOPICS,
         "MUSTER_TOPICS",
         &["open", "declared"],
         "`open`: topics appear on first use. `declared`: those that nobody has told anything are refused.",

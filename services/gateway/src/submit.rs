@@ -1,10 +1,10 @@
 //! Reads the body of a submit.
 //!
-//! Knows: every submit field of the contract, its type, its bounds and its default. Promises: a spec from here holds
-//! only checked values; the payload is a slice of the body, byte for byte; fields that do not work yet are refused,
-//! never ignored. Leaves to others: identifying the caller (`auth`), and storing the job (`group`).
+//! Knows: every submit field of the contract in its JSON form. Promises: a spec from here holds only checked values;
+//! the payload is a slice of the body, byte for byte; fields that do not work yet are refused, never ignored. Leaves to
+//! others: identifying the caller (`auth`), the bounds of fields, and admitting and storing the job (`flow::admission`).
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
 use muster_domain::{
@@ -15,24 +15,22 @@ use muster_domain::{
     slot::check_key,
     topic::{MAX_LABELS, check_label},
 };
-use muster_store::TopicRecord;
+use muster_flow::admission::{
+    Refusal,
+    bounds::{self, PayloadFault},
+};
 
 use crate::{
-    canonical::{MOST_DEPTH, depth, hash_fields},
+    canonical::hash_fields,
     json::{Faults, Object, join, text},
 };
 
-/// The most bytes of a payload. For larger data the payload carries a URL.
-pub(crate) const MOST_PAYLOAD: usize = 512 * 1024;
-/// Ten years in milliseconds: a larger number is a mistake.
-const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-const SPAN_MS: RangeInclusive<u64> = 1..=TEN_YEARS_MS;
 /// Fields of the contract that this version does not support yet.
 const NOT_YET: [&str; 2] = ["unique", "callback"];
 
 /// A job as the client requested it.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReadJob {
     pub(crate) spec: JobSpec,
     pub(crate) payload: Bytes,
     /// The hash of the whole request except its idempotency key.
@@ -48,8 +46,8 @@ pub(crate) enum Place {
     InBatch,
 }
 
-/// Returns the settings of a topic, or why the topic may not be used.
-pub(crate) type Told<'a> = &'a dyn Fn(&Topic) -> Result<Option<Arc<TopicRecord>>, &'static str>;
+/// Returns a new spec with the defaults of its topic, or why the topic may not be used.
+pub(crate) type Defaults<'a> = &'a dyn Fn(Topic) -> Result<JobSpec, Refusal>;
 
 /// Reads one job. Returns `None` if anything is wrong with it, and adds all faults to `faults`. `keyed` says whether
 /// the hash will be compared.
@@ -57,11 +55,11 @@ pub(crate) fn read_job(
     body: &Bytes,
     mut object: Object<'_>,
     tenant: &Tenant,
-    told: Told<'_>,
+    defaults: Defaults<'_>,
     place: Place,
     keyed: bool,
     faults: &mut Faults,
-) -> Option<Asked> {
+) -> Option<ReadJob> {
     let may_hash = keyed || place == Place::InBatch;
     let fields = may_hash.then(|| object.fields());
     let o = &mut object;
@@ -69,11 +67,12 @@ pub(crate) fn read_job(
     let payload = read_payload(body, o, faults);
     o.require("topic", faults);
     let topic = o.name("topic", faults, Topic::parse);
-    let told =
-        topic.as_ref().and_then(|topic| told(topic).map_err(|why| faults.invalid(o.at(), "topic", why)).ok().flatten());
-    let defaults = told.as_deref().map(|told| &told.settings);
-    // The stand-in topic is never used: its fault is noted, and the spec is dropped.
-    let mut spec = JobSpec::new(tenant.clone(), topic.or_else(|| Topic::parse("refused").ok())?);
+    let spec = topic.and_then(|topic| defaults(topic).map_err(|why| faults.invalid(o.at(), "topic", why)).ok());
+    // The stand-in spec is never used: the fault of its topic is noted, and the spec is dropped.
+    let mut spec = match spec {
+        Some(spec) => spec,
+        None => JobSpec::new(tenant.clone(), Topic::parse("refused").ok()?),
+    };
     if let Some(priority) = o.word("priority", faults, "critical, high, normal, low", Priority::parse) {
         spec.priority = priority;
     }
@@ -84,15 +83,11 @@ pub(crate) fn read_job(
     }
     let key = o.name("concurrency_key", faults, |given| check_key(given).map(|()| given.to_owned()));
     spec.concurrency_key = key.unwrap_or_default();
-    spec.run_at = read_when(o, "run_at", "delay_ms", 0..=TEN_YEARS_MS, faults);
-    spec.start_by = read_when(o, "start_by", "start_within_ms", SPAN_MS, faults);
-    spec.deadline = read_when(o, "deadline", "expire_in_ms", SPAN_MS, faults);
-    spec.timeout_ms = match o.integer("timeout_ms", faults, 1..=u32::MAX.into()) {
-        Some(limit) => u32::try_from(limit).unwrap_or(u32::MAX),
-        None => defaults.and_then(|told| told.timeout_ms).unwrap_or(0),
-    };
-    if let Some(retry) = defaults.and_then(|told| told.retry) {
-        spec.retry = retry.into();
+    spec.run_at = read_when(o, "run_at", "delay_ms", bounds::DELAY_MS, faults);
+    spec.start_by = read_when(o, "start_by", "start_within_ms", bounds::SPAN_MS, faults);
+    spec.deadline = read_when(o, "deadline", "expire_in_ms", bounds::SPAN_MS, faults);
+    if let Some(limit) = o.integer("timeout_ms", faults, bounds::TIMEOUT_MS) {
+        spec.timeout_ms = u32::try_from(limit).unwrap_or(u32::MAX);
     }
     if let Some(retry) = o.object("retry", faults) {
         spec.retry = read_retry(retry, spec.retry, faults);
@@ -125,7 +120,7 @@ pub(crate) fn read_job(
         ),
         _ => [0; 16],
     };
-    Some(Asked { spec, payload: payload?, hash, key })
+    Some(ReadJob { spec, payload: payload?, hash, key })
 }
 
 /// Checks an idempotency key, bare or quoted: 1 to 256 visible characters.
@@ -143,13 +138,12 @@ pub(crate) fn read_key(given: &str) -> Result<&str, &'static str> {
 
 fn read_payload(body: &Bytes, o: &mut Object<'_>, faults: &mut Faults) -> Option<Bytes> {
     let Some(raw) = o.verbatim("payload").map(serde_json::value::RawValue::get) else { return Some(Bytes::new()) };
-    if raw.len() > MOST_PAYLOAD {
-        let why = format!("has {} bytes; at most {MOST_PAYLOAD} are taken, larger data goes by URL", raw.len());
-        faults.add(ProblemCode::PayloadTooLarge, o.at(), "payload", why);
-        return None;
-    }
-    if depth(raw) > MOST_DEPTH {
-        faults.invalid(o.at(), "payload", format_args!("nests deeper than {MOST_DEPTH} levels"));
+    if let Err(fault) = bounds::check_payload(raw) {
+        let code = match fault {
+            PayloadFault::TooLarge(_) => ProblemCode::PayloadTooLarge,
+            PayloadFault::TooDeep => ProblemCode::InvalidRequest,
+        };
+        faults.add(code, o.at(), "payload", fault.to_string());
         return None;
     }
     Some(body.slice_ref(raw.as_bytes()))
@@ -197,17 +191,17 @@ fn read_when(
 
 /// Reads the retry policy. Fields that are not given come from `policy`.
 pub(crate) fn read_retry(mut o: Object<'_>, mut policy: RetryPolicy, faults: &mut Faults) -> RetryPolicy {
-    if let Some(n) = o.integer("max_attempts", faults, 1..=1000) {
+    if let Some(n) = o.integer("max_attempts", faults, bounds::ATTEMPTS) {
         policy.max_attempts = u16::try_from(n).unwrap_or(u16::MAX);
     }
     if let Some(mut b) = o.object("backoff", faults) {
         let usual = policy.backoff;
         let span = |given: Option<u64>, usual: Duration| given.map_or(usual, Duration::from_millis);
         policy.backoff = Backoff {
-            initial: span(b.integer("initial_ms", faults, 0..=TEN_YEARS_MS), usual.initial),
-            factor: b.number("factor", faults, 1.0..=100.0).unwrap_or(usual.factor),
-            max: span(b.integer("max_ms", faults, 0..=TEN_YEARS_MS), usual.max),
-            jitter: b.number("jitter", faults, 0.0..=1.0).unwrap_or(usual.jitter),
+            initial: span(b.integer("initial_ms", faults, bounds::DELAY_MS), usual.initial),
+            factor: b.number("factor", faults, bounds::FACTOR).unwrap_or(usual.factor),
+            max: span(b.integer("max_ms", faults, bounds::DELAY_MS), usual.max),
+            jitter: b.number("jitter", faults, bounds::JITTER).unwrap_or(usual.jitter),
         };
         b.finish(faults);
     }

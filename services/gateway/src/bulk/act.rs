@@ -2,11 +2,11 @@
 //! the job was chosen while the action was still needed.
 
 use futures_util::{StreamExt, stream};
-use muster_domain::{JobId, ProblemCode};
-use muster_flow::Cancelled;
+use muster_domain::JobId;
+use muster_flow::{Cancelled, admission::Refusal};
 use muster_store::{Action, Deleted, Fields, Record, StoreError};
 
-use crate::{Gateway, auth::Caller, group::Refused, problem::Problem, removal, retries, submit::Overrides};
+use crate::{Gateway, auth::Caller, problem::Problem, refusals::retry_refused, removal, retries, submit::Overrides};
 
 /// The number of jobs handled concurrently. Retries of one batch share their commits.
 const AT_ONCE: usize = 64;
@@ -53,8 +53,8 @@ async fn retried(gateway: &Gateway, who: &Caller, id: JobId) -> Deed {
     };
     match retries::make(gateway, who, old, Overrides::none(), None).await {
         Ok(Ok(_)) => Deed::Done,
-        Ok(Err(Refused::Mismatch)) => Deed::Skipped,
-        Ok(Err(refused)) => refusal(refused.into_problem(ProblemCode::AlreadyRetried)),
+        Ok(Err(Refusal::Mismatch)) => Deed::Skipped,
+        Ok(Err(refused)) => refusal(retry_refused(refused)),
         Err(problem) => refusal(problem),
     }
 }
@@ -91,6 +91,8 @@ fn refusal(problem: Problem) -> Deed {
 
 #[cfg(test)]
 mod tests {
+    use muster_domain::ProblemCode;
+
     use super::*;
 
     #[test]
@@ -98,7 +100,7 @@ mod tests {
         assert_eq!(faulty(StoreError::Unavailable { detail: "away".into() }), Deed::Later);
         assert!(matches!(faulty(StoreError::Decode("odd".into())), Deed::Failed(_)));
         assert_eq!(refusal(Problem::store_away()), Deed::Later);
-        assert_eq!(refusal(Problem::rate_limited(std::time::Duration::ZERO)), Deed::Later);
+        assert_eq!(refusal(Refusal::RateLimited { retry_after: std::time::Duration::ZERO }.into()), Deed::Later);
         assert!(matches!(refusal(Problem::new(ProblemCode::MissingScope, "no")), Deed::Failed(_)));
     }
 }

@@ -14,7 +14,7 @@ use muster_domain::{Act, JobId, Tenant};
 use muster_replica::{LoopOf, Member};
 use muster_store::{LeaderLock, Lease, Removed, Retention, RetentionWalk, Store, StoreError};
 
-use crate::{Gateway, settings};
+use crate::{Gateway, settings, topics};
 
 /// The most entries of listings that one step reads.
 const BATCH: usize = 500;
@@ -35,7 +35,7 @@ impl LoopOf<Gateway> for RetentionLoop {
     fn make(member: &Member, gateway: &Gateway) -> Option<RetentionLoop> {
         // The loop calls this before every pass, because the retention times may change while it runs.
         let keeping = gateway.clone();
-        let keep = move || keeping.topics.retention(&settings::retention(&keeping.config.now()));
+        let keep = move || topics::retention(&keeping.flow.settings, &settings::retention(&keeping.config.now()));
         Some(RetentionLoop::new(member.flow.store.clone(), keep))
     }
 }

@@ -1,27 +1,28 @@
 //! Submits many jobs in one request. Each item gets its own answer.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::StatusCode;
-use muster_domain::{JobId, ProblemCode};
-use muster_flow::Accepted;
-use muster_store::{Fields, NewJob, Record, Want};
+use muster_domain::{JobId, ProblemCode, TraceParent};
+use muster_flow::{
+    Accepted,
+    admission::{Asked, PayloadCheck, Refusal},
+};
+use muster_store::{Fields, NewJob, Record};
 
 use super::{Submitter, json};
 use crate::{
     Gateway,
     auth::Caller,
     body::{BATCH, Posted},
-    group::Item,
     json::{Faults, Object, join},
-    limits::Bucket,
     problem::{Problem, Within},
     query::Params,
-    retries::unless_there,
+    refusals::refused_at,
     schema,
-    submit::{Asked, Place, Told, read_job},
+    submit::{Defaults, Place, ReadJob, read_job},
     view::{self, JobView},
 };
 
@@ -49,63 +50,30 @@ pub(super) async fn submit(
     body: Posted<BATCH>,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
-    gateway.topics.know().await?;
-    let told = |topic: &_| gateway.topics.told(&caller.tenant, topic);
-    let mut asked = read_items(&body.bytes, &caller, &told, key.is_some())?;
-    for (place, item) in asked.iter_mut().enumerate() {
-        let Ok(job) = item else { continue };
-        if let Err(refused) = admit(&gateway, &caller, job, (place, key.as_deref())).await {
-            *item = Err(refused);
-        }
-    }
-    for job in asked.iter_mut().flatten() {
-        job.spec.principal.clone_from(&caller.key.id);
-        job.spec.trace = job.spec.trace.or(trace);
-    }
-    let ids = asked
-        .iter()
-        .enumerate()
-        .filter_map(|(place, job)| derived(&caller, job.as_ref().ok()?, (place, key.as_deref())));
-    let ids: Vec<JobId> = ids.collect();
-    let good = u32::try_from(asked.iter().flatten().count()).unwrap_or(u32::MAX);
-    let mut paid = 0;
-    if good > 0 {
-        // Check the lag before the rate, so that a batch that cannot get in costs no token.
-        gateway.lag.admit()?;
-        paid = Box::pin(pay(&gateway, &caller, good, &ids)).await?;
-    }
-    let (mut items, mut faults) = (Vec::with_capacity(asked.len()), Vec::with_capacity(asked.len()));
-    for (place, job) in asked.into_iter().enumerate() {
-        let job = match job {
-            Ok(job) => job,
-            Err(problem) => {
-                faults.push(Some(problem));
-                continue;
-            }
+    let open = gateway.admission.open().await?;
+    let defaults = |topic| open.spec(&caller.tenant, topic);
+    let read = read_items(&body.bytes, &caller, &defaults, key.is_some())?;
+    let (mut admitted, mut refused) = (Vec::with_capacity(read.len()), Vec::with_capacity(read.len()));
+    for (place, job) in read.into_iter().enumerate() {
+        let judged = match job {
+            Ok(job) => match open.admit(asked(&caller, job, (place, key.as_deref()), trace)).await {
+                // The schedulers are behind for every job, so the batch is refused as a whole.
+                Err(refusal @ Refusal::Behind { .. }) => return Err(refusal.into()),
+                judged => judged.map_err(|refusal| refused_at(refusal, &format!("/items/{place}"))),
+            },
+            Err(problem) => Err(problem),
         };
-        faults.push(None);
-        let id = derived(&caller, &job, (place, key.as_deref()));
-        let hash = id.is_some().then_some(job.hash);
-        items.push(Item { id, spec: job.spec, payload: job.payload, hash, paid: true });
+        refused.push(judged.map(|job| admitted.push(job)).err());
     }
-    let mut answers = gateway.group.submit_all(items).await.into_iter();
-    let lost = || Problem::new(ProblemCode::Internal, "no answer for this item");
-    let outcomes: Vec<Outcome> = faults
-        .into_iter()
-        .map(|fault| match fault {
-            Some(problem) => Err(problem),
-            None => {
-                let answer = answers.next().ok_or_else(lost)?;
-                answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))
-            }
-        })
-        .collect();
-    // Repeats cost nothing. For jobs that `pay` found to be stored already, no token was taken.
-    let replayed = outcomes.iter().flatten().filter(|(_, accepted)| accepted.replayed).count();
-    let back = u32::try_from(replayed).unwrap_or(u32::MAX).saturating_sub(good - paid).min(paid);
-    if back > 0 {
-        gateway.limits.give_back(&caller.tenant, back).await;
-    }
+    let mut answers = gateway.admission.submit_all(admitted).await?.into_iter();
+    let outcome = |(place, refused): (usize, Option<Problem>)| match refused {
+        Some(problem) => Err(problem),
+        None => {
+            let answer = answers.next().unwrap_or(Err(Refusal::Lost));
+            answer.map_err(|refusal| refused_at(refusal, &format!("/items/{place}")))
+        }
+    };
+    let outcomes: Vec<Outcome> = refused.into_iter().enumerate().map(outcome).collect();
     // If no item was accepted because a store does not answer, the client may repeat the whole request unchanged.
     if let Some(Err(first)) = outcomes.first()
         && outcomes.iter().all(|o| matches!(o, Err(p) if p.code == first.code && p.status().as_u16() == 503))
@@ -120,67 +88,28 @@ pub(super) async fn submit(
     Ok(response)
 }
 
-/// Takes a token for each of `good` jobs or, if there are not that many, only for the jobs that are not stored yet.
-/// Returns how many tokens were taken.
-async fn pay(gateway: &Gateway, caller: &Caller, good: u32, ids: &[JobId]) -> Result<u32, Problem> {
-    let refused = match take(gateway, caller, good).await {
-        Ok(()) => return Ok(good),
-        Err(refused) => refused,
-    };
-    if ids.is_empty() || gateway.take_read(caller).await.is_err() {
-        return Err(refused);
-    }
-    let read = gateway.flow.store.read(ids, Fields::NONE).await;
-    let there = read.iter().flatten().flatten().filter(|record| record.spec.tenant == caller.tenant).count();
-    if there == 0 {
-        return Err(refused);
-    }
-    let new = good.saturating_sub(u32::try_from(there).unwrap_or(u32::MAX));
-    if new > 0 {
-        take(gateway, caller, new).await?;
-    }
-    Ok(new)
-}
-
-/// Takes `n` tokens, or none.
-async fn take(gateway: &Gateway, caller: &Caller, n: u32) -> Result<(), Problem> {
-    if let Some(most) = gateway.limits.burst().filter(|most| n > *most) {
-        let why = format!("{n} jobs never fit: the tenant's rate lets {most} in at once, so send fewer");
-        return Err(Problem { detail: why.into(), ..Problem::rate_limited(Duration::ZERO) });
-    }
-    let taken = gateway.limits.take(&caller.tenant, Bucket::Submit, n, Want::All).await;
-    if taken.granted < n { Err(Problem::rate_limited(taken.retry_after)) } else { Ok(()) }
-}
-
 type Outcome = Result<(NewJob, Accepted), Problem>;
 
-/// The derived id of an item: from its own key, or from its place in the batch and the key of the whole request.
-fn derived(caller: &Caller, job: &Asked, (place, shared): (usize, Option<&str>)) -> Option<JobId> {
-    match (&job.key, shared) {
-        (Some(own), _) => Some(JobId::derive("job", &caller.tenant, own)),
+/// The job of one item. Its id derives from its own key, or from its place in the batch and the key of the whole
+/// request.
+fn asked(caller: &Caller, job: ReadJob, (place, shared): (usize, Option<&str>), trace: Option<TraceParent>) -> Asked {
+    let ReadJob { mut spec, payload, hash, key } = job;
+    let id = match (key, shared) {
+        (Some(own), _) => Some(JobId::derive("job", &caller.tenant, &own)),
         (None, Some(shared)) => Some(JobId::derive("batch", &caller.tenant, &format!("{place}\0{shared}"))),
         (None, None) => None,
-    }
-}
-
-/// Admits an item, or returns why it is refused.
-async fn admit(gateway: &Gateway, caller: &Caller, job: &Asked, named: (usize, Option<&str>)) -> Result<(), Problem> {
-    let (topic, at) = (&job.spec.topic, format!("/items/{}/payload", named.0));
-    if let Err(refused) = gateway.topics.fits(&caller.tenant, topic, &job.payload, &at).await {
-        unless_there(gateway, caller, derived(caller, job, named), refused).await?;
-    }
-    if let Err(refused) = gateway.topics.admit(&caller.tenant, topic).await {
-        unless_there(gateway, caller, derived(caller, job, named), refused).await?;
-    }
-    Ok(())
+    };
+    spec.principal.clone_from(&caller.key.id);
+    spec.trace = spec.trace.or(trace);
+    Asked { id, spec, payload, hash: id.is_some().then_some(hash), payload_check: PayloadCheck::Schema }
 }
 
 fn read_items(
     body: &Bytes,
     caller: &Caller,
-    told: Told<'_>,
+    defaults: Defaults<'_>,
     keyed: bool,
-) -> Result<Vec<Result<Asked, Problem>>, Problem> {
+) -> Result<Vec<Result<ReadJob, Problem>>, Problem> {
     let mut faults = Faults::default();
     let mut whole = Object::from_body(body)?;
     whole.require("items", &mut faults);
@@ -193,7 +122,7 @@ fn read_items(
     let read = |(place, raw): (usize, _)| {
         let mut faults = Faults::default();
         let object = Object::from_value(raw, join("/items", &place.to_string()), &mut faults);
-        let job = object.and_then(|o| read_job(body, o, &caller.tenant, told, Place::InBatch, keyed, &mut faults));
+        let job = object.and_then(|o| read_job(body, o, &caller.tenant, defaults, Place::InBatch, keyed, &mut faults));
         faults.into_result()?;
         let job = job.ok_or_else(|| Problem::new(ProblemCode::Internal, "a job was lost while it was read"))?;
         caller.may_touch(&job.spec.topic)?;
@@ -243,7 +172,7 @@ fn answer(outcomes: &[Outcome], records: &HashMap<JobId, Record>) -> Bytes {
 mod tests {
     use std::sync::Arc;
 
-    use muster_domain::Tenant;
+    use muster_domain::{JobSpec, Tenant};
 
     use super::*;
     use crate::{access::Scopes, auth::Key};
@@ -260,8 +189,13 @@ mod tests {
         Caller { tenant: Tenant::default(), named: false, key: Arc::new(key) }
     }
 
-    fn read(body: &str, topics: &[&str]) -> Result<Vec<Result<Asked, Problem>>, Problem> {
-        read_items(&Bytes::from(body.to_owned()), &caller(topics), &|_| Ok(None), false)
+    fn read(body: &str, topics: &[&str]) -> Result<Vec<Result<ReadJob, Problem>>, Problem> {
+        read_items(
+            &Bytes::from(body.to_owned()),
+            &caller(topics),
+            &|topic| Ok(JobSpec::new(Tenant::default(), topic)),
+            false,
+        )
     }
 
     #[test]

@@ -6,7 +6,10 @@ use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use muster_domain::{JobId, ProblemCode};
-use muster_flow::Accepted;
+use muster_flow::{
+    Accepted,
+    admission::{Asked, Open, PayloadCheck},
+};
 use muster_store::{Fields, Record};
 
 use super::{Id, Submitter, json};
@@ -15,13 +18,11 @@ use crate::{
     access::{Access, Scope},
     auth::Caller,
     body::{Posted, SINGLE},
-    group::{Answer, Item, Refused},
     json::{Faults, Object},
     problem::{MUSTER_BUS, Problem},
     query::Params,
-    retries::unless_there,
     schema,
-    submit::{Asked, Place, read_job},
+    submit::{Place, ReadJob, read_job},
     view::{JobView, history as story},
 };
 
@@ -62,21 +63,10 @@ async fn accept(
     let wait = params.wait(&mut faults);
     params.finish(faults)?;
 
-    gateway.topics.know().await?;
-    let item = read_item(&gateway, &submitter, &body)?;
-    let (caller, topics) = (&submitter.caller, &gateway.topics);
-    if let Err(refused) = topics.fits(&caller.tenant, &item.spec.topic, &item.payload, "/payload").await {
-        Box::pin(unless_there(&gateway, caller, item.id, refused)).await?;
-    }
-    if let Err(refused) = topics.admit(&caller.tenant, &item.spec.topic).await {
-        Box::pin(unless_there(&gateway, caller, item.id, refused)).await?;
-    }
-    let id = item.id;
-    let mut answer = gateway.group.submit(item).await?;
-    if let (Err(Refused::RateLimited(wait)), Some(id)) = (&answer, id) {
-        answer = Box::pin(repeat(&gateway, &submitter, &body, id, *wait)).await?;
-    }
-    let (job, accepted) = answer.map_err(|refused| refused.into_problem(ProblemCode::IdempotencyMismatch))?;
+    let open = gateway.admission.open().await?;
+    let admitted = open.admit(read_asked(&open, &submitter, &body)?).await?;
+    let (job, accepted) = gateway.admission.submit(admitted).await?;
+    let caller = &submitter.caller;
     let record = match wait {
         Some(wait) => Some(Box::pin(wait_for(&gateway, caller, job.id, visible(caller), wait)).await),
         None if accepted.replayed => Some(Box::pin(find(&gateway, caller, job.id, visible(caller))).await),
@@ -93,39 +83,22 @@ async fn accept(
 }
 
 /// Reads the job that a body describes.
-fn read_item(gateway: &Gateway, submitter: &Submitter, body: &Posted<SINGLE>) -> Result<Item, Problem> {
+fn read_asked(open: &Open<'_>, submitter: &Submitter, body: &Posted<SINGLE>) -> Result<Asked, Problem> {
     let Submitter { caller, key, trace } = submitter;
     let mut faults = Faults::default();
     let object = Object::from_body(&body.bytes)?;
-    let told = |topic: &_| gateway.topics.told(&caller.tenant, topic);
-    let asked = read_job(&body.bytes, object, &caller.tenant, &told, Place::Alone, key.is_some(), &mut faults);
+    let defaults = |topic| open.spec(&caller.tenant, topic);
+    let read = read_job(&body.bytes, object, &caller.tenant, &defaults, Place::Alone, key.is_some(), &mut faults);
     faults.into_result()?;
-    let Some(Asked { mut spec, payload, hash, .. }) = asked else {
+    let Some(ReadJob { mut spec, payload, hash, .. }) = read else {
         return Err(Problem::new(ProblemCode::Internal, "a job was lost while it was read"));
     };
     caller.may_touch(&spec.topic)?;
     spec.principal.clone_from(&caller.key.id);
     spec.trace = spec.trace.or(*trace);
     let id = key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key));
-    Ok(Item { id, spec, payload, hash: key.is_some().then_some(hash), paid: false })
-}
-
-/// Repeats a submit that the tenant's rate refused, if its job is stored already: a repeat costs no token. The check
-/// is a read, and counts as one.
-async fn repeat(
-    gateway: &Gateway,
-    submitter: &Submitter,
-    body: &Posted<SINGLE>,
-    id: JobId,
-    wait: Duration,
-) -> Result<Answer, Problem> {
-    let (caller, refused) = (&submitter.caller, Problem::rate_limited(wait));
-    if gateway.take_read(caller).await.is_err() {
-        return Err(refused);
-    }
-    unless_there(gateway, caller, Some(id), refused).await?;
-    let item = read_item(gateway, submitter, body)?;
-    gateway.group.submit(Item { paid: true, ..item }).await
+    let hash = key.is_some().then_some(hash);
+    Ok(Asked { id, spec, payload, hash, payload_check: PayloadCheck::Schema })
 }
 
 /// The headers of an accepted job.

@@ -2,7 +2,6 @@
 
 use axum::{extract::State, response::Response};
 use http::StatusCode;
-use muster_domain::ProblemCode;
 use muster_flow::failpoint;
 use muster_store::Fields;
 
@@ -18,6 +17,7 @@ use crate::{
     json::Faults,
     problem::Problem,
     query::Params,
+    refusals::retry_refused,
     retries::{commit, prepare},
     schema,
     submit::read_overrides,
@@ -52,14 +52,14 @@ pub(super) async fn retry(
         return Err(not_done(&old));
     }
     let first = old.retried_as.is_none();
-    let item = prepare(&gateway, &caller, old, overrides, trace).await?;
+    let admitted = prepare(&gateway, &caller, old, overrides, trace).await?;
     // Write the act once only the stores can still refuse the retry.
     if first {
         gateway.tell(gateway.act(&caller, "job_retry_by_hand").job(id)).await?;
         failpoint!("retry.after_audit");
     }
-    let made = commit(&gateway, id, item).await?;
-    let (job, accepted) = made.map_err(|refused| refused.into_problem(ProblemCode::AlreadyRetried))?;
+    let made = commit(&gateway, id, admitted).await?;
+    let (job, accepted) = made.map_err(retry_refused)?;
     let record = if accepted.replayed { find(&gateway, &caller, job.id, visible(&caller)).await.ok() } else { None };
     let mut response = json(StatusCode::ACCEPTED, JobView::accepted(&job, &accepted, record.as_ref()).document());
     note_acceptance(&mut response, job.id, &accepted);

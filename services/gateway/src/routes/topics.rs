@@ -26,7 +26,7 @@ use crate::{
     query::Params,
     schema,
     submit::read_reason,
-    topics::read_settings,
+    topics::{names, read_settings},
     view::{self, Json},
 };
 
@@ -41,9 +41,9 @@ const MOST_ASKED: usize = 64;
 pub(super) async fn list(State(gateway): State<Gateway>, caller: Caller, params: Params) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
     gateway.take_read(&caller).await?;
-    gateway.topics.know().await?;
+    gateway.flow.know_settings().await?;
     let snapshot = gateway.flow.store.read_workers().await?;
-    let names = gateway.topics.names(&caller, snapshot.as_ref());
+    let names = names(&gateway.flow.settings, &caller, snapshot.as_ref());
     let body = view::document(|json| {
         json.list("items", |json| {
             for (topic, told) in &names {

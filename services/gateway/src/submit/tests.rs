@@ -1,15 +1,24 @@
 //! Tests of the submit fields, row by row: what is accepted, what is refused, and the pointer of each fault.
 
 use muster_domain::Time;
+use muster_flow::admission::bounds::{MOST_DEPTH, MOST_PAYLOAD};
 
 use super::*;
 use crate::problem::Problem;
 
-fn read(body: &str) -> Result<Asked, Problem> {
+fn read(body: &str) -> Result<ReadJob, Problem> {
     let body = Bytes::from(body.to_owned());
     let mut faults = Faults::default();
     let object = Object::from_body(&body)?;
-    let asked = read_job(&body, object, &Tenant::default(), &|_| Ok(None), Place::Alone, true, &mut faults);
+    let asked = read_job(
+        &body,
+        object,
+        &Tenant::default(),
+        &|topic| Ok(JobSpec::new(Tenant::default(), topic)),
+        Place::Alone,
+        true,
+        &mut faults,
+    );
     faults.into_result().map(|()| asked.expect("no fault, so a job"))
 }
 
@@ -163,7 +172,16 @@ fn an_items_own_key_is_not_part_of_its_hash() {
         let body = Bytes::from(body.to_owned());
         let mut faults = Faults::default();
         let object = Object::from_body(&body).unwrap();
-        read_job(&body, object, &Tenant::default(), &|_| Ok(None), place, true, &mut faults).unwrap()
+        read_job(
+            &body,
+            object,
+            &Tenant::default(),
+            &|topic| Ok(JobSpec::new(Tenant::default(), topic)),
+            place,
+            true,
+            &mut faults,
+        )
+        .unwrap()
     };
     let in_batch = read(r#"{"topic":"t","idempotency_key":"k"}"#, Place::InBatch);
     assert_eq!(in_batch.key.as_deref(), Some("k"));

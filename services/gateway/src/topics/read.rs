@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use muster_domain::{
-    RetryPolicy, TopicSettings,
+    ProblemCode, RetryPolicy, TopicSettings,
     topic::{Concurrency, TopicRate, TopicRetention},
 };
+use muster_flow::admission::{SchemaFault, read_schema};
 
-use super::schemas::read_schema;
 use crate::{
     json::{Faults, Object},
     problem::Problem,
@@ -48,7 +48,12 @@ pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
             o.finish(f);
             read
         }),
-        schema: o.take("schema").and_then(|raw| read_schema(raw.get(), "/schema", f)),
+        schema: o.take("schema").and_then(|raw| {
+            let note = |fault: SchemaFault| {
+                f.note(ProblemCode::InvalidRequest, format!("/schema{}", fault.pointer), fault.detail)
+            };
+            read_schema(raw.get()).map_err(|faults| faults.into_iter().for_each(note)).ok()
+        }),
         shared: o.boolean("shared", f) == Some(true),
     };
     o.finish(f);
@@ -69,8 +74,6 @@ fn read_rate(mut o: Object<'_>, f: &mut Faults) -> Option<TopicRate> {
 
 #[cfg(test)]
 mod tests {
-    use muster_domain::ProblemCode;
-
     use super::*;
 
     fn read(body: &str) -> Result<TopicSettings, Problem> {

@@ -7,9 +7,9 @@ use muster_domain::{
     JobError, JobErrorCode, JobId, ProblemCode, Progress, RequestId, Topic, WorkerId, line::MAX_REQUIRES,
     topic::check_label,
 };
+use muster_flow::admission::bounds::{MOST_DEPTH, depth};
 
 use crate::{
-    canonical::{MOST_DEPTH, depth},
     json::{Faults, Object, join, text},
     problem::Problem,
     query::MOST_WAIT_MS,

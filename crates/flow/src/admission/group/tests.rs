@@ -130,7 +130,7 @@ fn a_submit_that_waited_too_long_is_answered_that_nothing_was_stored() {
     let (entry, mut answer) = Entry::new(vec![item(1), item(1)]);
     assert!(late(entry).in_time().is_none());
     let answers = answer.try_recv().unwrap();
-    assert!(answers.iter().all(|a| matches!(a, Err(Refused::NotTried(p)) if p.code == ProblemCode::Overloaded)));
+    assert!(answers.iter().all(|a| matches!(a, Err(NotCommitted::Refused(Refusal::QueueFull)))));
     assert_eq!(answers.len(), 2);
     let (entry, answer) = Entry::new(vec![item(1)]);
     drop(answer);

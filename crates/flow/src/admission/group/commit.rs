@@ -10,15 +10,20 @@ use std::{
 };
 
 use muster_domain::{JobId, Tenant};
-use muster_flow::{Accepted, Flow, SubmitRefused};
-use muster_store::{NewJob, StoreError, Taken, Want};
+use muster_store::{NewJob, Taken, Want};
 
-use super::{Answer, Entry, Item, Refused, deferred::Deferred};
-use crate::limits::{Bucket, Limits};
+use super::{Entry, Item, NotCommitted, Outcome, deferred::Deferred};
+use crate::{
+    Accepted, Flow, SubmitRefused,
+    admission::{
+        limits::{Bucket, Limits},
+        refusal::Refusal,
+    },
+};
 
 /// Commits groups. Clones share the same state.
 #[derive(Clone)]
-pub(crate) struct Committer {
+pub(super) struct Committer {
     flow: Flow,
     limits: Arc<Limits>,
     /// Submits that the bus did not confirm.
@@ -28,12 +33,12 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(flow: Flow, limits: Arc<Limits>, deferred: Arc<Deferred>) -> Committer {
+    pub(super) fn new(flow: Flow, limits: Arc<Limits>, deferred: Arc<Deferred>) -> Committer {
         Committer { flow, limits, deferred, shard: Arc::new(AtomicU8::new(fastrand::u8(..))) }
     }
 
     /// Commits a group and answers each of its entries.
-    pub(crate) fn commit(&self, group: Vec<Entry>) -> impl Future<Output = ()> + use<> {
+    pub(super) fn commit(&self, group: Vec<Entry>) -> impl Future<Output = ()> + use<> {
         let committer = self.clone();
         async move { committer.carry_out(group).await }
     }
@@ -57,18 +62,17 @@ impl Committer {
         }
         let mut outcomes = jobs.into_iter().zip(outcomes);
         for (plan, reply) in plans {
-            let mut answer = |refused: Option<Refused>| -> Answer {
-                if let Some(refused) = refused {
-                    return Err(refused);
+            let mut answer = |unpaid: Option<NotCommitted>| -> Outcome {
+                if let Some(unpaid) = unpaid {
+                    return Err(unpaid);
                 }
                 match outcomes.next() {
                     Some((job, Ok(accepted))) => Ok((job, accepted)),
-                    Some((_, Err(SubmitRefused::Mismatch))) => Err(Refused::Mismatch),
-                    Some((_, Err(SubmitRefused::Store(error)))) => Err(Refused::Store(error)),
-                    None => Err(Refused::Store(StoreError::Decode("no answer".to_owned()))),
+                    Some((_, Err(refused))) => Err(NotCommitted::Refused(refused.into())),
+                    None => Err(NotCommitted::Refused(Refusal::Lost)),
                 }
             };
-            let answers: Vec<Answer> = plan.into_iter().map(&mut answer).collect();
+            let answers: Vec<Outcome> = plan.into_iter().map(&mut answer).collect();
             self.deferred.note(&answers);
             // The send fails if the client has left. The job is stored all the same, and the client finds it by its
             // key.
@@ -102,17 +106,20 @@ impl Committer {
     }
 }
 
-/// Adds an admitted item to `jobs`, or returns why it is refused. Items take their tokens in order of arrival.
+/// Adds an item to `jobs`, or returns it if its tenant is over the rate. Items take their tokens in order of arrival.
 fn plan(
     item: Item,
     tokens: &mut HashMap<Tenant, Taken>,
     mint: impl FnOnce() -> JobId,
     jobs: &mut Vec<NewJob>,
-) -> Option<Refused> {
+) -> Option<NotCommitted> {
     if !item.paid {
         match tokens.get_mut(&item.spec.tenant) {
             Some(left) if left.granted > 0 => left.granted -= 1,
-            other => return Some(Refused::RateLimited(other.map_or(Duration::ZERO, |t| t.retry_after))),
+            other => {
+                let retry_after = other.map_or(Duration::ZERO, |t| t.retry_after);
+                return Some(NotCommitted::Unpaid { item: Box::new(item), retry_after });
+            }
         }
     }
     let id = item.id.unwrap_or_else(mint);
@@ -140,10 +147,11 @@ mod tests {
         let mut jobs = Vec::new();
         let mut refused = Vec::new();
         for tenant in ["a", "a", "b", "a", "b"] {
-            refused.push(plan(item(tenant, false), &mut tokens, || JobId::mint(3), &mut jobs));
+            let unpaid = plan(item(tenant, false), &mut tokens, || JobId::mint(3), &mut jobs);
+            refused.push(unpaid.map(Refusal::from));
         }
         assert!(plan(item("a", true), &mut tokens, || JobId::mint(3), &mut jobs).is_none(), "a batch has paid before");
-        let over = Some(Refused::RateLimited(Duration::from_secs(6)));
+        let over = Some(Refusal::RateLimited { retry_after: Duration::from_secs(6) });
         assert_eq!(refused, [None, None, None, over.clone(), over]);
         assert_eq!(jobs.len(), 4);
     }

@@ -20,10 +20,12 @@ use muster_domain::Tenant;
 use muster_store::{RateLimit, Store, StoreError, Taken, Want};
 use muster_telemetry::{Counter, count};
 
+use super::refusal::Refusal;
+
 /// How long Redis may take to grant a token before the local bucket decides. While Redis does not answer, a submit
 /// must be refused within two seconds in all.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How often the gateways are counted: as often as they announce themselves.
+/// How often the replicas are counted: as often as they announce themselves.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 /// The longest `Retry-After` of a refusal by the local bucket: Redis may answer again by then, and may decide
 /// otherwise.
@@ -33,8 +35,10 @@ const MOST_BUCKETS: usize = 10_000;
 
 /// The kinds of requests that are limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Bucket {
+pub enum Bucket {
+    /// Submits of jobs.
     Submit,
+    /// Reads.
     Read,
 }
 
@@ -47,21 +51,21 @@ impl Bucket {
     }
 }
 
-/// The limits of this gateway.
-pub(crate) struct Limits {
+/// The rate limits, as this replica knows them.
+pub struct Limits {
     /// `None`: no limit.
     limit: ArcSwapOption<RateLimit>,
     shared: Option<Store>,
     local: Mutex<HashMap<(Tenant, Bucket), Gcra>>,
     /// Tenants that get no token before the given instant. Until then their submits are refused without asking Redis.
     refused: Mutex<HashMap<Tenant, Instant>>,
-    /// The last known number of gateways that share the limit.
+    /// The last known number of replicas that share the limit.
     replicas: AtomicU32,
 }
 
 impl Limits {
     /// `per_second` 0 means no limit. Without a store each replica counts by itself.
-    pub(crate) fn new(per_second: f64, burst: u32, shared: Option<Store>) -> Limits {
+    pub(super) fn new(per_second: f64, burst: u32, shared: Option<Store>) -> Limits {
         let limit = ArcSwapOption::empty();
         let limits = Limits { limit, shared, local: Mutex::default(), refused: Mutex::default(), replicas: 1.into() };
         limits.set(per_second, burst);
@@ -69,20 +73,25 @@ impl Limits {
     }
 
     /// Changes the limit from now on. `per_second` 0 means no limit.
-    pub(crate) fn set(&self, per_second: f64, burst: u32) {
+    pub fn set(&self, per_second: f64, burst: u32) {
         let limit = (per_second > 0.0).then(|| RateLimit { per_second, burst: burst.max(1) });
         self.limit.store(limit.map(Arc::new));
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// How many submits are admitted at once; a larger batch never fits. `None` without a limit.
-    pub(crate) fn burst(&self) -> Option<u32> {
-        self.limit.load().as_deref().map(|limit| limit.burst)
+    /// Takes `n` submit tokens, or none.
+    pub(super) async fn take_all(&self, tenant: &Tenant, n: u32) -> Result<(), Refusal> {
+        let burst = self.limit.load().as_deref().map(|limit| limit.burst);
+        if let Some(most) = burst.filter(|most| n > *most) {
+            return Err(Refusal::NeverFits { n, most });
+        }
+        let taken = self.take(tenant, Bucket::Submit, n, Want::All).await;
+        if taken.granted < n { Err(Refusal::RateLimited { retry_after: taken.retry_after }) } else { Ok(()) }
     }
 
     /// How long all submits of this tenant are refused, according to the last answer of the limiter. A flood beyond
     /// the limit ends here, and takes no room in the queue from other tenants.
-    pub(crate) fn refused(&self, tenant: &Tenant) -> Option<Duration> {
+    pub(super) fn refused(&self, tenant: &Tenant) -> Option<Duration> {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let left = refused.get(tenant)?.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -101,10 +110,12 @@ impl Limits {
         refused.insert(tenant.clone(), now + wait);
     }
 
-    /// Counts the gateways that share the limit, for ever. While Redis does not answer, the last count stays valid.
-    pub(crate) async fn count_replicas(&self, store: &Store) {
+    /// Counts the replicas of the services that share the limit, for ever. While Redis does not answer, the last count
+    /// stays valid.
+    pub(super) async fn count_replicas(&self, store: &Store, sharers: &[&str]) {
         loop {
-            if let Ok(count) = store.count_replicas(crate::SERVICE).await {
+            if let Ok(counts) = store.replica_counts().await {
+                let count: usize = sharers.iter().filter_map(|service| counts.get(*service)).sum();
                 self.replicas.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
             }
             tokio::time::sleep(COUNT_EVERY).await;
@@ -112,7 +123,7 @@ impl Limits {
     }
 
     /// Takes `n` tokens, or as many as there are.
-    pub(crate) async fn take(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want) -> Taken {
+    pub async fn take(&self, tenant: &Tenant, bucket: Bucket, n: u32, want: Want) -> Taken {
         let Some(limit) = self.limit.load().as_deref().copied() else {
             return Taken { granted: n, retry_after: Duration::ZERO };
         };
@@ -133,7 +144,7 @@ impl Limits {
     }
 
     /// Returns submit tokens that were taken for repeats: their first submit had paid already.
-    pub(crate) async fn give_back(&self, tenant: &Tenant, n: u32) {
+    pub(super) async fn give_back(&self, tenant: &Tenant, n: u32) {
         let Some(limit) = self.limit.load().as_deref().copied() else { return };
         let Some(store) = &self.shared else {
             let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);

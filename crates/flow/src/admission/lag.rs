@@ -1,9 +1,9 @@
 //! Measures how far the schedulers are behind with the submits, and refuses submits when that is too far.
 //!
-//! Knows: the age of the oldest submit that no scheduler has handled, as of the last measurement of this gateway, and
+//! Knows: the age of the oldest submit that no scheduler has handled, as of the last measurement of this replica, and
 //! the limit. Promises: for a submit the check costs one read of a number. Beyond the limit a submit is refused
 //! before anything is stored, and the answer says when to retry. An outage does not count as lag: while Redis or NATS
-//! does not answer, no submit is refused for lag. After an outage, and after the start of this gateway, the
+//! does not answer, no submit is refused for lag. After an outage, and after the start of this replica, the
 //! schedulers have the whole limit to catch up. Leaves to others: handling submits and publishing lost ones again
 //! (the scheduler).
 
@@ -12,25 +12,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_domain::{ProblemCode, job::Known};
-use muster_flow::Flow;
+use muster_domain::job::Known;
 use muster_telemetry::{Gauge, set};
 
-use crate::problem::Problem;
+use super::refusal::Refusal;
+use crate::Flow;
 
 /// The pause between two measurements.
 const EVERY: Duration = Duration::from_secs(1);
-/// How many measurements are skipped in a row while this gateway gets no submits and the schedulers are not behind:
+/// How many measurements are skipped in a row while this replica gets no submits and the schedulers are not behind:
 /// each measurement queries both stores.
 const LEFT_OUT: u32 = 4;
 /// How long one measurement may take.
 const ANSWER: Duration = Duration::from_secs(2);
-/// When a client whose submit was refused should retry.
-const COME_BACK: Duration = Duration::from_secs(5);
 
-/// The lag as this gateway last measured it.
+/// The lag as this replica last measured it.
 #[derive(Debug)]
-pub(crate) struct Lag {
+pub(super) struct Lag {
     /// `None`: submits are accepted however far the schedulers are behind.
     limit: Option<Duration>,
     /// How far behind the schedulers are, in milliseconds.
@@ -41,7 +39,7 @@ pub(crate) struct Lag {
 
 impl Lag {
     /// Starts without a measurement, so that no submit is refused. A limit of zero means no limit.
-    pub(crate) fn new(limit: Duration) -> Lag {
+    pub(super) fn new(limit: Duration) -> Lag {
         Lag {
             limit: Some(limit).filter(|limit| !limit.is_zero()),
             behind: AtomicU64::new(0),
@@ -50,14 +48,12 @@ impl Lag {
     }
 
     /// Admits a submit, unless the schedulers are too far behind with earlier ones.
-    pub(crate) fn admit(&self) -> Result<(), Problem> {
+    pub(super) fn admit(&self) -> Result<(), Refusal> {
         self.asked.store(true, Ordering::Relaxed);
         if !self.is_over() {
             return Ok(());
         }
-        let seconds = self.behind.load(Ordering::Relaxed) / 1_000;
-        let why = format!("the schedulers are {seconds} s behind with what was submitted; nothing was stored");
-        Err(Problem { retry_after: Some(COME_BACK), ..Problem::new(ProblemCode::Overloaded, why) })
+        Err(Refusal::Behind { by: Duration::from_millis(self.behind.load(Ordering::Relaxed)) })
     }
 
     fn is_over(&self) -> bool {
@@ -65,7 +61,7 @@ impl Lag {
     }
 
     /// Measures repeatedly for as long as it runs.
-    pub(crate) async fn watch(&self, flow: &Flow) {
+    pub(super) async fn watch(&self, flow: &Flow) {
         let (mut undisturbed, mut left_out) = (None, 0);
         loop {
             if !self.is_wanted() && left_out < LEFT_OUT {
@@ -140,8 +136,8 @@ mod tests {
         assert_eq!(lag.admit(), Ok(()));
         lag.note(LIMIT + secs(1));
         let refused = lag.admit().unwrap_err();
-        assert_eq!((refused.code, refused.retry_after), (ProblemCode::Overloaded, Some(COME_BACK)));
-        assert!(refused.detail.contains("61 s behind"), "{}", refused.detail);
+        assert_eq!(refused, Refusal::Behind { by: LIMIT + secs(1) });
+        assert!(refused.to_string().contains("61 s behind") && refused.retry_after().is_some(), "{refused}");
         lag.note(Duration::ZERO);
         assert_eq!(lag.admit(), Ok(()));
     }

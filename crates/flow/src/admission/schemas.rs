@@ -4,8 +4,7 @@
 //! reference leads into the same schema or is refused. A schema that refers to itself is refused too, because its
 //! cost has no bound. Patterns run in linear time. A schema is compiled once per version of its topic's settings. A
 //! check that takes longer than a moment runs outside the request tasks, a few at a time, and is answered within
-//! [`PATIENCE`]. Fault messages do not repeat the payload. Leaves to others: access (`routes`), storing the schema
-//! (`flow`).
+//! [`PATIENCE`]. Fault messages do not repeat the payload. Leaves to others: access, storing the schema (`settings`).
 
 mod cost;
 
@@ -17,14 +16,14 @@ use std::{
 
 use bytes::Bytes;
 use jsonschema::{PatternOptions, ValidationError, Validator};
-use muster_domain::{ProblemCode, Tenant, Topic};
+use muster_domain::{Tenant, Topic};
 use muster_store::TopicRecord;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::{
-    json::Faults,
-    problem::{Fault, Problem},
+use super::{
+    bounds::depth,
+    refusal::{Refusal, SchemaFault},
 };
 
 /// The most bytes of a schema.
@@ -48,30 +47,30 @@ const MOST_WORDS: usize = 500;
 /// The most faults that are named.
 const MOST_FAULTS: usize = 100;
 
-/// A fault: its JSON pointer and its message.
-type Wrong = (String, String);
-
-/// Reads a schema from a request, and notes its faults.
-pub(crate) fn read_schema(text: &str, at: &str, faults: &mut Faults) -> Option<Value> {
-    let mut refuse = |wrong: Wrong| faults.note(ProblemCode::InvalidRequest, format!("{at}{}", wrong.0), wrong.1);
+/// Reads a schema, or returns its faults.
+pub fn read_schema(text: &str) -> Result<Value, Vec<SchemaFault>> {
     if text.len() > MOST_BYTES {
-        refuse((String::new(), format!("has {} bytes; at most {MOST_BYTES} are taken", text.len())));
-        return None;
+        return Err(vec![whole(format!("has {} bytes; at most {MOST_BYTES} are taken", text.len()))]);
     }
-    if crate::canonical::depth(text) > MOST_DEPTH {
-        refuse((String::new(), format!("nests deeper than {MOST_DEPTH} levels")));
-        return None;
+    if depth(text) > MOST_DEPTH {
+        return Err(vec![whole(format!("nests deeper than {MOST_DEPTH} levels"))]);
     }
-    let schema: Value = serde_json::from_str(text).ok().filter(Value::is_object).or_else(|| {
-        refuse((String::new(), "must be a JSON Schema: an object".to_owned()));
-        None
-    })?;
-    match Schema::compile(&schema) {
-        Ok(_) => Some(schema),
-        Err(wrong) => {
-            wrong.into_iter().for_each(refuse);
-            None
-        }
+    let schema: Option<Value> = serde_json::from_str(text).ok().filter(Value::is_object);
+    let schema = schema.ok_or_else(|| vec![whole("must be a JSON Schema: an object")])?;
+    Schema::compile(&schema).map(|_| schema)
+}
+
+/// A fault of the whole payload or schema.
+fn whole(detail: impl Into<String>) -> SchemaFault {
+    SchemaFault { pointer: String::new(), detail: detail.into() }
+}
+
+/// A JSON pointer to `name` inside `at`.
+pub fn pointer(at: &str, name: &str) -> String {
+    if name.contains(['~', '/']) {
+        format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
+    } else {
+        format!("{at}/{name}")
     }
 }
 
@@ -83,7 +82,7 @@ struct Schema {
 }
 
 impl Schema {
-    fn compile(schema: &Value) -> Result<Schema, Vec<Wrong>> {
+    fn compile(schema: &Value) -> Result<Schema, Vec<SchemaFault>> {
         let cost = cost::of(schema)?;
         let patterns = PatternOptions::regex().size_limit(MOST_PATTERN);
         let options = jsonschema::options().offline().with_pattern_options(patterns).should_validate_formats(true);
@@ -97,14 +96,14 @@ impl Schema {
     }
 
     /// All faults of a payload. A missing payload is checked as `null`.
-    fn judge(&self, payload: &[u8]) -> Vec<Wrong> {
+    fn judge(&self, payload: &[u8]) -> Vec<SchemaFault> {
         let given = if payload.is_empty() { b"null" } else { payload };
         let Ok(value) = serde_json::from_slice::<Value>(given) else {
-            return vec![(String::new(), "nests too deeply to be judged by the topic's schema".to_owned())];
+            return vec![whole("nests too deeply to be judged by the topic's schema")];
         };
         let size = cost::parts(&value) + payload.len() as u64 / 32;
         if self.cost.saturating_mul(size) > MOST_WORK {
-            return vec![(String::new(), "is too large to be judged by so large a schema as the topic's".to_owned())];
+            return vec![whole("is too large to be judged by so large a schema as the topic's")];
         }
         if self.validator.is_valid(&value) {
             return Vec::new();
@@ -114,18 +113,18 @@ impl Schema {
     }
 }
 
-fn wrong(error: &ValidationError<'_>, words: &str) -> Wrong {
+fn wrong(error: &ValidationError<'_>, words: &str) -> SchemaFault {
     let mut end = words.len().min(MOST_WORDS);
     while !words.is_char_boundary(end) {
         end -= 1;
     }
-    (error.instance_path().to_string(), words[..end].to_owned())
+    SchemaFault { pointer: error.instance_path().to_string(), detail: words[..end].to_owned() }
 }
 
 /// The schema of one version of a topic's settings, or its faults.
-type Compiled = Arc<Result<Schema, Vec<Wrong>>>;
+type Compiled = Arc<Result<Schema, Vec<SchemaFault>>>;
 
-/// The schemas that this gateway has compiled.
+/// The schemas that this replica has compiled.
 pub(super) struct Schemas {
     kept: Mutex<HashMap<(Tenant, Topic), (u64, Compiled)>>,
     beside: Arc<Semaphore>,
@@ -138,14 +137,13 @@ impl Default for Schemas {
 }
 
 impl Schemas {
-    /// Checks a payload, which is at `at` in the request, against the schema of its topic.
+    /// Checks a payload against the schema of its topic.
     pub(super) async fn judge(
         &self,
         (tenant, topic): (&Tenant, &Topic),
         told: &TopicRecord,
         payload: &Bytes,
-        at: &str,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), Refusal> {
         let Some(schema) = &told.settings.schema else { return Ok(()) };
         let name = (tenant.clone(), topic.clone());
         let compiled = match self.find(&name, told.version) {
@@ -159,8 +157,7 @@ impl Schemas {
         };
         let Ok(schema) = &*compiled else {
             // The schema was accepted when it was written, so another version of this program must have accepted it.
-            let why = format!("the schema of topic {topic} cannot be used by this gateway");
-            return Err(Problem::new(ProblemCode::Internal, why));
+            return Err(Refusal::SchemaUnusable { topic: topic.clone() });
         };
         let faults = if schema.guess(payload) <= AT_ONCE {
             schema.judge(payload)
@@ -168,15 +165,7 @@ impl Schemas {
             let (compiled, payload) = (compiled.clone(), payload.clone());
             self.beside(move || compiled.as_ref().as_ref().map_or_else(Clone::clone, |s| s.judge(&payload))).await?
         };
-        if faults.is_empty() {
-            return Ok(());
-        }
-        let fault = |(place, detail): Wrong| Fault {
-            code: ProblemCode::InvalidRequest,
-            pointer: format!("{at}{place}"),
-            detail: format!("{detail} (the schema of topic {topic})"),
-        };
-        Err(Problem::fields(faults.into_iter().map(fault).collect()))
+        if faults.is_empty() { Ok(()) } else { Err(Refusal::Payload { topic: topic.clone(), faults }) }
     }
 
     fn find(&self, name: &(Tenant, Topic), version: u64) -> Option<Compiled> {
@@ -193,8 +182,7 @@ impl Schemas {
     }
 
     /// Runs work outside the request tasks, a few at a time.
-    async fn beside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-        let late = || Problem::new(ProblemCode::Overloaded, "the payload was not judged in time; nothing was stored");
+    async fn beside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
         let turns = self.beside.clone();
         let done = async move {
             let turn = turns.acquire_owned().await.ok()?;
@@ -206,7 +194,7 @@ impl Schemas {
             .await
             .ok()
         };
-        tokio::time::timeout(PATIENCE, done).await.ok().flatten().ok_or_else(late)
+        tokio::time::timeout(PATIENCE, done).await.ok().flatten().ok_or(Refusal::CheckLate)
     }
 }
 
@@ -218,13 +206,11 @@ mod tests {
 
     fn judged(schema: &Value, payload: &str) -> Vec<String> {
         let schema = Schema::compile(schema).expect("a schema");
-        schema.judge(payload.as_bytes()).into_iter().map(|(place, _)| place).collect()
+        schema.judge(payload.as_bytes()).into_iter().map(|fault| fault.pointer).collect()
     }
 
-    fn refused(text: &str) -> Vec<Wrong> {
-        let mut faults = Faults::default();
-        assert!(read_schema(text, "/schema", &mut faults).is_none(), "{text}");
-        faults.into_result().unwrap_err().errors.into_iter().map(|f| (f.pointer, f.detail)).collect()
+    fn refused(text: &str) -> Vec<SchemaFault> {
+        read_schema(text).expect_err(text)
     }
 
     #[test]
@@ -247,7 +233,7 @@ mod tests {
         assert_eq!(judged(&schema, "{}"), [""]);
         assert_eq!(judged(&schema, ""), [""], "a payload that is not given is null");
         let words = Schema::compile(&schema).unwrap().judge(br#"{"to":["nobody"]}"#);
-        assert!(!words[0].1.contains("nobody") && !words[0].1.is_empty(), "{words:?}");
+        assert!(!words[0].detail.contains("nobody") && !words[0].detail.is_empty(), "{words:?}");
     }
 
     #[test]
@@ -263,29 +249,27 @@ mod tests {
     #[test]
     fn a_schema_that_is_wrong_is_refused_at_its_place() {
         for (text, pointer) in [
-            ("7", "/schema"),
-            ("true", "/schema"),
-            (r#"{"type":"objekt"}"#, "/schema/type"),
-            (r#"{"properties":{"a":{"minimum":"1"}}}"#, "/schema/properties/a/minimum"),
-            (r#"{"properties":{"a":{"$ref":"https://example.com/x.json"}}}"#, "/schema/properties/a/$ref"),
-            (r#"{"properties":{"a":{"$ref":"file:///etc/passwd"}}}"#, "/schema/properties/a/$ref"),
-            (r##"{"$ref":"#/$defs/none"}"##, "/schema/$ref"),
-            (r##"{"$ref":"#"}"##, "/schema/$ref"),
-            (r##"{"items":{"$dynamicRef":"#x"}}"##, "/schema/items/$dynamicRef"),
-            (r#"{"items":{"$id":"https://x.y/z"}}"#, "/schema/items/$id"),
-            (r#"{"$schema":"https://example.com/mine"}"#, "/schema"),
+            ("7", ""),
+            ("true", ""),
+            (r#"{"type":"objekt"}"#, "/type"),
+            (r#"{"properties":{"a":{"minimum":"1"}}}"#, "/properties/a/minimum"),
+            (r#"{"properties":{"a":{"$ref":"https://example.com/x.json"}}}"#, "/properties/a/$ref"),
+            (r#"{"properties":{"a":{"$ref":"file:///etc/passwd"}}}"#, "/properties/a/$ref"),
+            (r##"{"$ref":"#/$defs/none"}"##, "/$ref"),
+            (r##"{"$ref":"#"}"##, "/$ref"),
+            (r##"{"items":{"$dynamicRef":"#x"}}"##, "/items/$dynamicRef"),
+            (r#"{"items":{"$id":"https://x.y/z"}}"#, "/items/$id"),
+            (r#"{"$schema":"https://example.com/mine"}"#, ""),
         ] {
-            assert_eq!(refused(text)[0].0, pointer, "{text}: {:?}", refused(text));
+            assert_eq!(refused(text)[0].pointer, pointer, "{text}: {:?}", refused(text));
         }
         // A pattern with look-ahead, and a pattern that is huge when compiled.
         for pattern in ["(?=a)b", "(a{1000}){1000}"] {
-            assert!(
-                refused(&json!({"properties": {"a": {"pattern": pattern}}}).to_string())[0].0.starts_with("/schema")
-            );
+            assert!(!refused(&json!({"properties": {"a": {"pattern": pattern}}}).to_string()).is_empty());
         }
-        assert!(refused(&format!(r#"{{"title":"{}"}}"#, "x".repeat(MOST_BYTES)))[0].1.contains("bytes"));
+        assert!(refused(&format!(r#"{{"title":"{}"}}"#, "x".repeat(MOST_BYTES)))[0].detail.contains("bytes"));
         let deep = format!("{}{}{}", r#"{"not":"#.repeat(MOST_DEPTH), "{}", "}".repeat(MOST_DEPTH));
-        assert!(refused(&deep)[0].1.contains("deeper"));
+        assert!(refused(&deep)[0].detail.contains("deeper"));
     }
 
     #[test]
@@ -299,21 +283,21 @@ mod tests {
             json!({"$ref": format!("#/$defs/d{n}"), "$defs": defs})
         };
         assert!(Schema::compile(&doubled(3)).is_ok());
-        assert!(refused(&doubled(14).to_string())[0].1.contains("parts"));
-        assert!(refused(&doubled(30).to_string())[0].1.contains("refer"));
+        assert!(refused(&doubled(14).to_string())[0].detail.contains("parts"));
+        assert!(refused(&doubled(30).to_string())[0].detail.contains("refer"));
         // A circle of references, although the payload would bound it.
         let tree = json!({"properties": {"kids": {"items": {"$ref": "#"}}}});
-        assert_eq!(refused(&tree.to_string())[0].0, "/schema/properties/kids/items/$ref");
+        assert_eq!(refused(&tree.to_string())[0].pointer, "/properties/kids/items/$ref");
         let pair =
             json!({"$ref": "#/$defs/a", "$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"$ref": "#/$defs/a"}}});
-        assert!(refused(&pair.to_string())[0].1.contains("itself"));
+        assert!(refused(&pair.to_string())[0].detail.contains("itself"));
 
         // A large payload against a large schema.
         let many: Vec<Value> = (0..2_000).map(|n| json!({"not": {"const": n}})).collect();
         let schema = Schema::compile(&json!({"items": {"allOf": many}})).unwrap();
         assert!(schema.judge(b"[-1,-2]").is_empty());
         let large = format!("[{}-1]", "-1,".repeat(100_000));
-        assert!(schema.judge(large.as_bytes())[0].1.contains("too large"));
+        assert!(schema.judge(large.as_bytes())[0].detail.contains("too large"));
         // A pattern that makes a backtracking engine take exponential time.
         let schema = Schema::compile(&json!({"pattern": "^(a+)+$"})).unwrap();
         assert_eq!(schema.judge(format!("\"{}b\"", "a".repeat(100_000)).as_bytes()).len(), 1);

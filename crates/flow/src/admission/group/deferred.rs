@@ -12,13 +12,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use muster_flow::{Flow, submit_item};
 use muster_store::NewJob;
 use muster_telemetry::{Emit, events::Replayed};
 use muster_wire::{encoded_len, v1::Submit};
 use tokio::sync::Notify;
 
-use super::{Answer, GROUP_ITEMS};
+use super::{GROUP_ITEMS, Outcome};
+use crate::{Accepted, Flow, submit_item};
 
 /// The most bytes that all kept submits may use.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// The submits that wait for the bus.
 #[derive(Debug, Default)]
-pub(crate) struct Deferred {
+pub(super) struct Deferred {
     waiting: Mutex<Waiting>,
     came: Notify,
 }
@@ -73,8 +73,8 @@ fn size(submit: &Submit) -> usize {
 
 impl Deferred {
     /// Keeps the submits whose answer says that the bus deferred them.
-    pub(crate) fn note(&self, answers: &[Answer]) {
-        let deferred = |answer: &Answer| match answer {
+    pub(super) fn note(&self, answers: &[Outcome]) {
+        let deferred = |answer: &Outcome| match answer {
             Ok((job, accepted)) if accepted.bus_deferred => Some(submit_of(job, accepted)),
             _ => None,
         };
@@ -86,7 +86,7 @@ impl Deferred {
     }
 
     /// Publishes kept submits for as long as it runs.
-    pub(crate) async fn publish(&self, flow: &Flow) {
+    pub(super) async fn publish(&self, flow: &Flow) {
         loop {
             flow.bus.connected().await;
             let some = self.waiting().first(GROUP_ITEMS);
@@ -112,7 +112,7 @@ impl Deferred {
     }
 }
 
-fn submit_of(job: &NewJob, accepted: &muster_flow::Accepted) -> Submit {
+fn submit_of(job: &NewJob, accepted: &Accepted) -> Submit {
     submit_item(job.id, &accepted.head, (&job.spec).into(), job.payload.clone(), job.body_hash)
 }
 

@@ -3,11 +3,10 @@
 //! Knows: the queue of submits and the committers that empty it. Promises: while few submits wait and no commit runs,
 //! no timer runs, so an idle system adds no delay. A stuck commit delays other submits by at most [`BESIDE_AFTER`].
 //! With [`LINGER_FROM`] or more submits waiting, the committer waits one millisecond more, which makes the group
-//! larger and the total cost lower. Every item gets its own answer. The queue is bounded: when it is full the answer
-//! is `overloaded` at once, as it is while the schedulers are too far behind (`lag`). Every submit is answered within
-//! [`ANSWERED_WITHIN`], and a submit whose commit does not begin within [`TAKEN_UP_WITHIN`] is answered that nothing
-//! was stored. A tenant that is known to be over its rate takes no room in the queue. Leaves to others: the commit
-//! itself (`flow`), and reading the request (`submit`).
+//! larger and the total cost lower. Every item gets its own answer. The queue is bounded: a full queue
+//! refuses at once. Every submit is answered within [`ANSWERED_WITHIN`], and a submit whose commit does not begin
+//! within [`TAKEN_UP_WITHIN`] is answered that nothing was stored. Leaves to others: the commit itself
+//! (`crate::submit`), and the checks before it (`admission`).
 //!
 //! Submits that wait for a Redis replica have committers of their own: they take longer, and would delay the others.
 
@@ -24,22 +23,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use muster_chassis::Tasks;
-use muster_domain::{Durability, JobId, JobSpec, ProblemCode};
-use muster_flow::{Accepted, Flow};
-use muster_store::{NewJob, StoreError};
+use muster_domain::{Durability, JobId, JobSpec};
+use muster_store::NewJob;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
-use crate::{lag::Lag, limits::Limits, problem::Problem};
-pub(crate) use commit::Committer;
+use super::{limits::Limits, refusal::Refusal, task::Task};
+use crate::{Accepted, Flow};
+use commit::Committer;
 use deferred::Deferred;
 
 /// The most requests that may wait for a commit.
 const QUEUE: usize = 4096;
 /// The most items in one group.
-pub(crate) const GROUP_ITEMS: usize = 256;
+const GROUP_ITEMS: usize = 256;
 /// The most bytes in one group; its last entry may exceed this.
-pub(crate) const GROUP_BYTES: usize = 2 * 1024 * 1024;
+const GROUP_BYTES: usize = 2 * 1024 * 1024;
 /// The most commits that run at one time. The second one is for when the first is stuck.
 const COMMITTERS: usize = 2;
 /// How long a submit waits for a running commit before a second commit begins. A commit of one larger group costs
@@ -56,7 +54,7 @@ const DURABLE_COMMITTERS: usize = 6;
 const LINGER_FROM: usize = 4;
 const LINGER: Duration = Duration::from_millis(1);
 /// A submit must be answered within two seconds, even if the store does not answer.
-pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_millis(1_800);
+const ANSWERED_WITHIN: Duration = Duration::from_millis(1_800);
 
 /// A submit that waits longer for its commit to begin is refused before anything is stored. If it began later, the
 /// answer could only be that the result is unknown.
@@ -64,15 +62,15 @@ const TAKEN_UP_WITHIN: Duration = Duration::from_millis(900);
 
 /// One submitted job.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(super) struct Item {
     /// Derived from the key that the client gave. `None`: the committer mints the id with the group.
-    pub(crate) id: Option<JobId>,
-    pub(crate) spec: JobSpec,
-    pub(crate) payload: Bytes,
+    pub(super) id: Option<JobId>,
+    pub(super) spec: JobSpec,
+    pub(super) payload: Bytes,
     /// The hash of the request; set if the id was derived.
-    pub(crate) hash: Option<[u8; 16]>,
+    pub(super) hash: Option<[u8; 16]>,
     /// Whether a rate token was already taken for this item.
-    pub(crate) paid: bool,
+    pub(super) paid: bool,
 }
 
 impl Item {
@@ -81,46 +79,36 @@ impl Item {
     }
 }
 
-/// Why an item was not accepted.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Refused {
-    /// The id belongs to a different request.
-    Mismatch,
-    /// The tenant is over its rate; the client should retry after this time.
-    RateLimited(Duration),
-    /// Redis did not answer.
-    Store(StoreError),
-    /// The item was not part of any commit.
-    NotTried(Box<Problem>),
+/// Why an item was not committed.
+#[derive(Debug)]
+pub(super) enum NotCommitted {
+    /// The tenant is over its rate. The item comes back, because a repeat may enter all the same.
+    Unpaid { item: Box<Item>, retry_after: Duration },
+    /// Any other reason.
+    Refused(Refusal),
 }
 
-impl Refused {
-    /// The problem that the client gets. `mismatch` is the code for an id that is already in use.
-    pub(crate) fn into_problem(self, mismatch: ProblemCode) -> Problem {
-        match self {
-            Refused::Mismatch if mismatch == ProblemCode::AlreadyRetried => {
-                Problem::new(mismatch, "this job was retried before, with other overrides")
-            }
-            Refused::Mismatch => Problem::new(mismatch, "this idempotency key was used with another body"),
-            Refused::RateLimited(wait) => Problem::rate_limited(wait),
-            Refused::Store(error) => error.into(),
-            Refused::NotTried(problem) => *problem,
+impl From<NotCommitted> for Refusal {
+    fn from(reason: NotCommitted) -> Refusal {
+        match reason {
+            NotCommitted::Unpaid { retry_after, .. } => Refusal::RateLimited { retry_after },
+            NotCommitted::Refused(refusal) => refusal,
         }
     }
 }
 
-/// The result for one item: the stored job and how it was accepted, or the refusal.
-pub(crate) type Answer = Result<(NewJob, Accepted), Refused>;
+/// The result for one item: the stored job and how it was accepted, or the reason against it.
+pub(super) type Outcome = Result<(NewJob, Accepted), NotCommitted>;
 
 /// Items that arrived together and are answered together.
-pub(crate) struct Entry {
+struct Entry {
     items: Vec<Item>,
     since: Instant,
-    reply: oneshot::Sender<Vec<Answer>>,
+    reply: oneshot::Sender<Vec<Outcome>>,
 }
 
 impl Entry {
-    fn new(items: Vec<Item>) -> (Entry, oneshot::Receiver<Vec<Answer>>) {
+    fn new(items: Vec<Item>) -> (Entry, oneshot::Receiver<Vec<Outcome>>) {
         let (reply, answer) = oneshot::channel();
         (Entry { items, since: Instant::now(), reply }, answer)
     }
@@ -129,7 +117,7 @@ impl Entry {
     fn in_time(self) -> Option<Entry> {
         if self.since.elapsed() > TAKEN_UP_WITHIN {
             let n = self.items.len();
-            let _ = self.reply.send(vec![Err(Refused::NotTried(Box::new(overloaded()))); n]);
+            let _ = self.reply.send(all_refused(n, &Refusal::QueueFull));
             return None;
         }
         (!self.reply.is_closed()).then_some(self)
@@ -142,43 +130,34 @@ impl Entry {
 
 /// The sending side of the queues.
 #[derive(Clone)]
-pub(crate) struct Group {
+pub(super) struct Group {
     plain: mpsc::Sender<Entry>,
     durable: mpsc::Sender<Entry>,
-    limits: Arc<Limits>,
-    lag: Arc<Lag>,
 }
 
 impl Group {
-    /// Starts the committers. They end when `tasks` is stopping and the queue is empty.
-    pub(crate) fn start(tasks: &Tasks, flow: &Flow, limits: &Arc<Limits>, lag: &Arc<Lag>) -> Group {
+    /// Creates the queues and the tasks that empty them. The committers end when they are asked to stop and the queue
+    /// is empty.
+    pub(super) fn new(flow: &Flow, limits: &Arc<Limits>) -> (Group, Vec<Task>) {
         let deferred = Arc::<Deferred>::default();
-        let (later, of_later, stop) = (deferred.clone(), flow.clone(), tasks.stopping());
-        tasks.supervise("deferred submits", move || {
-            let (later, flow, stop) = (later.clone(), of_later.clone(), stop.clone());
-            async move {
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = later.publish(&flow) => {}
-                }
-                Ok(())
-            }
-        });
-        let queue = |name: &'static str, committers: usize, beside_after: Duration| {
+        let (later, of_later) = (deferred.clone(), flow.clone());
+        let mut tasks = vec![Task::until_stopped("deferred submits", move || {
+            let (later, flow) = (later.clone(), of_later.clone());
+            async move { later.publish(&flow).await }
+        })];
+        let mut queue = |name: &'static str, committers: usize, beside_after: Duration| {
             let (sender, receiver) = mpsc::channel(QUEUE);
             let (receiver, under_way) = (Arc::new(Mutex::new(receiver)), Arc::new(UnderWay::new(beside_after)));
             for _ in 0..committers {
                 let committer = Committer::new(flow.clone(), limits.clone(), deferred.clone());
-                let (receiver, under_way, stop) = (receiver.clone(), under_way.clone(), tasks.stopping());
-                tasks.supervise(name, move || {
-                    let (receiver, under_way) = (receiver.clone(), under_way.clone());
-                    let (committer, stop) = (committer.clone(), stop.clone());
+                let (receiver, under_way) = (receiver.clone(), under_way.clone());
+                tasks.push(Task::new(name, move |stop| {
+                    let (receiver, under_way, committer) = (receiver.clone(), under_way.clone(), committer.clone());
                     async move {
                         let stopped = async move { stop.cancelled().await };
                         serve(&receiver, &under_way, stopped, |group| committer.commit(group)).await;
-                        Ok(())
                     }
-                });
+                }));
             }
             sender
         };
@@ -186,51 +165,41 @@ impl Group {
             queue("commit", COMMITTERS, BESIDE_AFTER),
             queue("durable commit", DURABLE_COMMITTERS, DURABLE_BESIDE_AFTER),
         );
-        Group { plain, durable, limits: limits.clone(), lag: lag.clone() }
+        (Group { plain, durable }, tasks)
     }
 
     /// Submits one job and waits for its answer.
-    pub(crate) async fn submit(&self, item: Item) -> Result<Answer, Problem> {
-        if let Some(wait) = self.limits.refused(&item.spec.tenant).filter(|_| !item.paid) {
-            return Ok(Err(Refused::RateLimited(wait)));
-        }
-        let mut answers = self.enqueue(vec![item]).await?;
-        answers.pop().ok_or_else(lost)
+    pub(super) async fn submit(&self, item: Item) -> Outcome {
+        let mut answers = self.enqueue(vec![item]).await.map_err(NotCommitted::Refused)?;
+        answers.pop().unwrap_or(Err(NotCommitted::Refused(Refusal::Lost)))
     }
 
     /// Submits several jobs, cut into entries that fit a group. The answers come in the same order, one for each
     /// item.
-    pub(crate) async fn submit_all(&self, items: Vec<Item>) -> Vec<Answer> {
+    pub(super) async fn submit_all(&self, items: Vec<Item>) -> Vec<Outcome> {
         let parts = chunks(items).into_iter().map(|chunk| async move {
             let n = chunk.len();
-            match self.enqueue(chunk).await {
-                Ok(answers) => answers,
-                Err(problem) => vec![Err(Refused::NotTried(Box::new(problem))); n],
-            }
+            self.enqueue(chunk).await.unwrap_or_else(|refusal| all_refused(n, &refusal))
         });
         futures_util::future::join_all(parts).await.into_iter().flatten().collect()
     }
 
-    async fn enqueue(&self, items: Vec<Item>) -> Result<Vec<Answer>, Problem> {
-        self.lag.admit()?;
+    async fn enqueue(&self, items: Vec<Item>) -> Result<Vec<Outcome>, Refusal> {
         let durable = items.iter().any(|item| item.spec.durability != Durability::Memory);
         let queue = if durable { &self.durable } else { &self.plain };
         let (entry, answer) = Entry::new(items);
-        queue.try_send(entry).map_err(|_| overloaded())?;
+        queue.try_send(entry).map_err(|_| Refusal::QueueFull)?;
         match tokio::time::timeout(ANSWERED_WITHIN, answer).await {
             Ok(Ok(answers)) => Ok(answers),
-            Ok(Err(_)) => Err(lost()),
-            Err(_) => Err(Problem::store_away()),
+            Ok(Err(_)) => Err(Refusal::Lost),
+            Err(_) => Err(Refusal::Unanswered),
         }
     }
 }
 
-fn overloaded() -> Problem {
-    Problem::new(ProblemCode::Overloaded, "too many submits wait already; nothing was stored")
-}
-
-fn lost() -> Problem {
-    Problem::new(ProblemCode::Internal, "the commit broke off; the log has the reason")
+/// The same refusal for each of `n` items.
+fn all_refused(n: usize, refusal: &Refusal) -> Vec<Outcome> {
+    (0..n).map(|_| Err(NotCommitted::Refused(refusal.clone()))).collect()
 }
 
 /// Cuts a batch into entries that each fit a group. Items with different durability go into different entries.

@@ -7,8 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::Wrong;
-use crate::json::join;
+use super::{SchemaFault, pointer};
 
 /// The most parts of a schema.
 const MOST_PARTS: u64 = 8_000;
@@ -22,12 +21,12 @@ const UNIQUE: u64 = 16;
 const AGAIN: u64 = 3;
 
 /// The cost of a schema, or what is wrong with it.
-pub(super) fn of(schema: &Value) -> Result<u64, Vec<Wrong>> {
+pub(super) fn of(schema: &Value) -> Result<u64, Vec<SchemaFault>> {
     let mut walk = Walk { root: schema, known: HashMap::new(), open: Vec::new(), wrong: Vec::new() };
     let cost = walk.within(schema, "", |walk| walk.schema(schema, ""));
     if walk.wrong.is_empty() && cost > MOST_PARTS {
         let words = format!("has {cost} parts, each reference counted as what it refers to; at most {MOST_PARTS}");
-        walk.wrong.push((String::new(), words));
+        walk.wrong.push(SchemaFault { pointer: String::new(), detail: words });
     }
     if walk.wrong.is_empty() { Ok(cost) } else { Err(walk.wrong) }
 }
@@ -48,12 +47,12 @@ struct Walk<'a> {
     known: HashMap<*const Value, u64>,
     /// The chain of references up to the current part.
     open: Vec<*const Value>,
-    wrong: Vec<Wrong>,
+    wrong: Vec<SchemaFault>,
 }
 
 impl<'a> Walk<'a> {
     fn refuse(&mut self, at: &str, name: &str, words: impl Into<String>) -> u64 {
-        self.wrong.push((join(at, name), words.into()));
+        self.wrong.push(SchemaFault { pointer: pointer(at, name), detail: words.into() });
         0
     }
 
@@ -97,23 +96,23 @@ impl<'a> Walk<'a> {
             }
             // Definitions cost nothing here; they cost where a reference leads to them.
             ("$defs" | "definitions", Value::Object(fields)) => {
-                self.each(fields, &join(at, name));
+                self.each(fields, &pointer(at, name));
                 0
             }
             ("patternProperties", Value::Object(fields)) => {
-                self.each(fields, &join(at, name)).saturating_add(PATTERN * fields.len() as u64)
+                self.each(fields, &pointer(at, name)).saturating_add(PATTERN * fields.len() as u64)
             }
             ("properties" | "dependentSchemas" | "dependencies", Value::Object(fields)) => {
-                self.each(fields, &join(at, name))
+                self.each(fields, &pointer(at, name))
             }
             ("enum" | "const", value) => parts(value),
             ("default" | "examples" | "title" | "description" | "$comment", _) => 0,
             ("pattern" | "format", _) => PATTERN,
             ("uniqueItems", _) => UNIQUE,
-            (_, Value::Object(_)) => self.schema(value, &join(at, name)),
+            (_, Value::Object(_)) => self.schema(value, &pointer(at, name)),
             (_, Value::Array(items)) => {
-                let at = join(at, name);
-                let cost = |(n, item): (usize, &'a Value)| self.schema(item, &join(&at, &n.to_string()));
+                let at = pointer(at, name);
+                let cost = |(n, item): (usize, &'a Value)| self.schema(item, &pointer(&at, &n.to_string()));
                 items.iter().enumerate().map(cost).fold(0, u64::saturating_add)
             }
             _ => 1,
@@ -122,7 +121,7 @@ impl<'a> Walk<'a> {
 
     /// The cost of schemas by name. The names are not keywords.
     fn each(&mut self, fields: &'a Map<String, Value>, at: &str) -> u64 {
-        fields.iter().map(|(name, value)| self.schema(value, &join(at, name))).fold(0, u64::saturating_add)
+        fields.iter().map(|(name, value)| self.schema(value, &pointer(at, name))).fold(0, u64::saturating_add)
     }
 
     fn reference(&mut self, target: &str, at: &str) -> u64 {
