@@ -46,13 +46,16 @@ from_source() {
     docker image rm muster/{cli,gateway,scheduler}:"$tag" >/dev/null
 }
 
-steps=(faults both_composes command_line from_source)
 asked=("$@")
 [ $# -gt 0 ] || asked=(1 2 3 4)
 for number in "${asked[@]}"; do
+    say "step $number"
     case "$number" in
-        [1-4]) say "step $number: ${steps[number - 1]//_/ }"; "${steps[number - 1]}" ;;
-        *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        1) faults ;;
+        2) both_composes ;;
+        3) command_line ;;
+        4) from_source ;;
+        *) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 exit "$result"
