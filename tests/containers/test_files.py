@@ -20,6 +20,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 BASE, HA, CLUSTER = "docker-compose.yml", "docker-compose.ha.yaml", "docker-compose.cluster.yaml"
 SECRETS = {"MUSTER_API_KEY": "k" * 40, "REDIS_PASSWORD": "r" * 40, "NATS_USER": "muster", "NATS_PASSWORD": "n" * 40}
+# Every profile of the files; without them compose would leave those services out of what it checks.
+PROFILES = ("grafana", "traces")
 # Images without a shell or a client of their own, or without anything to ask.
 NO_HEALTH_CHECK = {"worker", "worker-2", "otel-collector"}
 
@@ -121,6 +123,31 @@ class Agreement(unittest.TestCase):
                 if default:
                     self.assertEqual(example[variable], default, f"{variable} in {name}")
 
+    def test_every_profile_is_known_here(self) -> None:
+        named = {profile for service in services(BASE, HA, CLUSTER).values() for profile in service.get("profiles", [])}
+        self.assertEqual(named, set(PROFILES))
+
+    def test_the_collector_reads_a_file_that_fits_together(self) -> None:
+        collector = load("deploy/otel/collector.yaml")
+        kinds = ("receivers", "processors", "exporters")
+        for name, pipeline in collector["service"]["pipelines"].items():
+            self.assertIn(name.split("/")[0], ("traces", "metrics", "logs"))
+            for kind in kinds:
+                self.assertTrue(pipeline[kind] or kind == "processors", f"{name} has no {kind}")
+                self.assertEqual(set(pipeline[kind]) - set(collector[kind]), set(), f"{kind} that {name} names")
+            # What limits memory comes first: the others would take spans that it refuses.
+            self.assertEqual(pipeline["processors"][0], "memory_limiter")
+        used = {each for pipeline in collector["service"]["pipelines"].values() for kind in kinds for each in pipeline[kind]}
+        self.assertEqual({each for kind in kinds for each in collector[kind]}, used, "parts that no pipeline names")
+        service = services(BASE)["otel-collector"]
+        port = service["ports"][0].rsplit(":", 1)[1]
+        self.assertEqual(collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"], f"0.0.0.0:{port}")
+        limiter = collector["processors"]["memory_limiter"]
+        self.assertEqual(service["mem_limit"], "256m")
+        self.assertLess(limiter["limit_mib"] + limiter["spike_limit_mib"], 256)
+        example = re.search(r"^#OTEL_EXPORTER_OTLP_ENDPOINT=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+        self.assertEqual(example and example.group(1), f"http://otel-collector:{port}")
+
     def test_dockerfile_and_script_build_the_same_binaries(self) -> None:
         script = (ROOT / "tools/scripts/images.sh").read_text()
         listed = dict(re.findall(r"^    (\w+):([\w-]+)$", script, re.MULTILINE))
@@ -142,7 +169,7 @@ class Compose(unittest.TestCase):
         keep = {key: value for key, value in os.environ.items() if key not in SECRETS}
         # An empty file, so that a .env of this checkout does not take part.
         with tempfile.NamedTemporaryFile() as empty:
-            command += ["--env-file", empty.name, "config"]
+            command += ["--env-file", empty.name, *(word for name in PROFILES for word in ("--profile", name)), "config"]
             return subprocess.run(command, env={**keep, **environment}, capture_output=True, text=True)
 
     def test_every_compose_accepts_every_combination(self) -> None:
@@ -155,6 +182,15 @@ class Compose(unittest.TestCase):
                     done = self.config(compose, *files, **SECRETS)
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertNotIn("WARN", done.stderr.upper())
+                    shown = yaml.safe_load(done.stdout)["services"]
+                    self.assertEqual(set(services(*files)) - set(shown), set(), "services that compose leaves out")
+
+    def test_both_versions_were_asked(self) -> None:
+        versions = {subprocess.run([*each, "version", "--short"], capture_output=True, text=True).stdout.strip(): each for each in composes()}
+        majors = {version.lstrip("v").split(".")[0] for version in versions}
+        missing = [name for name, major in (("Compose 1.29", "1"), ("Compose 2", "2")) if major not in majors]
+        if missing:
+            self.skipTest(f"SKIPPED: {' and '.join(missing)} is not on this machine, so the files were not checked with it")
 
     def test_a_missing_secret_is_refused_with_the_way_out(self) -> None:
         found = composes()

@@ -135,11 +135,27 @@ def loops_and_services() -> List[str]:
 
 
 def selectors() -> List[str]:
-    """Every metric and label in the rules is one of the catalogue, or a foreign one that is listed."""
+    """Every metric and label in the rules and in KEDA's queries is one of the catalogue, or a foreign one that is listed."""
     rules = expressions.rules()
     known = series.known(expressions.recordings(rules))
-    return [f"{rule.place}: {rule.name}: {fault}" for rule in rules
+    return [f"{rule.place}: {rule.name}: {fault}" for rule in rules + expressions.scalers()
             for fault in series.faults(promql.read(rule.text), known)]
+
+
+def scalers() -> List[str]:
+    """KEDA's examples scale Deployments of deploy/k8s, by queries that the other checks read too."""
+    deployments = {found["metadata"]["name"]: path for path in (ROOT / "deploy/k8s").rglob("*.yaml")
+                   for found in yaml.safe_load_all(path.read_text()) if found and found.get("kind") == "Deployment"}
+    wrong, queries = [], []
+    for path in sorted(expressions.KEDA.glob("*.yaml")):
+        for found in yaml.safe_load_all(path.read_text()):
+            target = found["spec"]["scaleTargetRef"]["name"]
+            if target not in deployments:
+                wrong.append(f"{path.name}: deploy/k8s has no Deployment {target}: it has {', '.join(sorted(deployments))}")
+            queries += [trigger["metadata"]["query"] for trigger in found["spec"]["triggers"]]
+    if not queries or sorted(queries) != sorted(each.text for each in expressions.scalers()):
+        wrong.append("the queries of deploy/keda are not read: write each on one line")
+    return wrong
 
 
 def dashboards() -> List[str]:
@@ -163,7 +179,8 @@ CHECKS: List[Tuple[str, Callable[[], List[str]]]] = [
     ("four unit tests for each alert", four_cases),
     ("annotations and runbook links", annotations),
     ("loops and services that must be there", loops_and_services),
-    ("metrics and labels of rules are in the catalogue", selectors),
+    ("metrics and labels of rules and of KEDA's queries are in the catalogue", selectors),
+    ("KEDA's examples name what there is", scalers),
     ("dashboards are up to date and well made", dashboards),
     ("tests of the checks", own_tests),
     ("unit tests of the rules pass", unit_tests),
@@ -171,9 +188,9 @@ CHECKS: List[Tuple[str, Callable[[], List[str]]]] = [
 
 
 def ask_live(url: str) -> List[str]:
-    """Every query of rules and dashboards, asked of a running Prometheus."""
+    """Every query of rules, dashboards and KEDA's examples, asked of a running Prometheus."""
     rules = expressions.rules()
-    found = live.check(url, rules + expressions.panels(), series.known(expressions.recordings(rules)))
+    found = live.check(url, rules + expressions.panels() + expressions.any_topic(expressions.scalers()), series.known(expressions.recordings(rules)))
     for selector, reason in sorted(found.empty.items()):
         print(f"      empty, and may be: {selector} ({reason})")
     print(f"      {found.asked} selectors asked of {url}")

@@ -1,16 +1,18 @@
-"""Where the project's PromQL is: the rules of deploy/prometheus and the panels of deploy/grafana.
+"""Where the project's PromQL is: the rules of deploy/prometheus, the panels of deploy/grafana, the example of deploy/keda.
 
 Rules are read by PyYAML, which the tool environment has (tools/scripts/python_tools.sh); who has a
 running Prometheus can ask it for its rules instead (`from_api`) and needs nothing.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/prometheus/rules"
 BOARDS = ROOT / "deploy/grafana/dashboards"
+KEDA = ROOT / "deploy/keda"
 # What stands for the variables of Grafana where Prometheus itself is asked.
 VARIABLES = {"topic": ".*", "pod": ".*", "__rate_interval": "1m", "__range": "1h"}
 
@@ -65,6 +67,21 @@ def panels() -> List[Source]:
             for target in panel.get("targets", []):
                 found.append(Source(f"dashboards/{name}", f"{panel['title']} {target['refId']}", target["expr"], "panel"))
     return found
+
+
+def scalers() -> List[Source]:
+    """Every query of the examples for KEDA."""
+    found = []
+    for path in sorted(KEDA.glob("*.yaml")):
+        # A plain scalar on a line of its own; the file is checked as YAML by dashboards.checks.
+        for query in re.findall(r"^\s+query: (.+)$", path.read_text(), re.MULTILINE):
+            found.append(Source(f"keda/{path.name}", path.stem, query, "scaler"))
+    return found
+
+
+def any_topic(sources: List[Source]) -> List[Source]:
+    """The same for any topic: a stack need not have the topic of an example."""
+    return [each._replace(text=re.sub(r'topic="[^"]*"', 'topic=~".*"', each.text)) for each in sources]
 
 
 def recordings(sources: List[Source]) -> Dict[str, str]:

@@ -83,6 +83,7 @@ def _run(options: argparse.Namespace, chosen: List[Gate], tested: Set[int], besi
         return 0
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     report = Report(options.strict, seed, now())
+    fresh = [each for each in [options.logs, *options.logs.parents] if not each.exists()]
     options.logs.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=report.started_at.replace(":", "").replace("+0000", "-"), dir=options.logs))
     pool = Pool(folder / "stack", options.up, options.project, options.state_file, options.keep)
@@ -91,10 +92,26 @@ def _run(options: argparse.Namespace, chosen: List[Gate], tested: Set[int], besi
         Runner(pool, folder, report, options.control, beside).run(chosen, tested)
     finally:
         pool.close()
+        give_back([*fresh, folder])
     if options.json:
         report.write(options.json)
+        give_back([options.json])
     report.print()
     return report.exit_code
+
+
+def give_back(paths: List[Path]) -> None:
+    """Under `sudo`: what the run has made belongs to the user who called it, not to root. A `.muster` of root would keep
+    that user's own `make run` from writing there."""
+    owner = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    if os.geteuid() != 0 or not all(word.isdigit() for word in owner):
+        return
+    for path in paths:
+        for each in [path, *(path.rglob("*") if path.is_dir() else [])]:
+            try:
+                os.chown(each, int(owner[0]), int(owner[1]), follow_symlinks=False)
+            except OSError:
+                pass  # gone, or not ours to give
 
 
 def print_list(gates: List[Gate]) -> None:

@@ -39,16 +39,17 @@ def names() -> List[str]:
     return [name for path in sorted(RULES.glob("*.yml")) for name in re.findall(r"- alert: (\w+)", path.read_text())]
 
 
-def write(folder: Path, without: Optional[str] = None) -> None:
-    """Writes the copy into a folder; `without` leaves one alert out, for the red control."""
+def write(folder: Path, without: Optional[str] = None, deaf: Optional[str] = None) -> None:
+    """Writes the copy into a folder. For red controls: `without` leaves one alert out, and `deaf` is loaded and never
+    fires, because its fault would have to last for a day."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(RULES.glob("*.yml")):
-        (folder / path.name).write_text(shortened(path.read_text(), without))
+        (folder / path.name).write_text(shortened(path.read_text(), without, deaf))
         (folder / path.name).chmod(0o644)
     folder.chmod(0o755)
 
 
-def shortened(text: str, without: Optional[str] = None) -> str:
+def shortened(text: str, without: Optional[str] = None, deaf: Optional[str] = None) -> str:
     """One rule file, transformed."""
     text = re.sub(r"^(\s+for:) \S+$", r"\1 2s", text, flags=re.MULTILINE)
     for real, drill in WINDOWS.items():
@@ -56,6 +57,10 @@ def shortened(text: str, without: Optional[str] = None) -> str:
     for name, block in _blocks(text).items():
         if name == without:
             text = text.replace(block, "")
+        elif name == deaf:
+            if "for: 2s" not in block:
+                raise ValueError(f"{name} has no `for`, so it cannot be made deaf")
+            text = text.replace(block, block.replace("for: 2s", "for: 1d"))
         elif name in LIMITS:
             real, drill = LIMITS[name]
             found = len(re.findall(re.escape(real) + r"(?![\d.])", block))

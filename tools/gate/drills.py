@@ -193,6 +193,17 @@ def report(ctx: Context, worker: str, job: Dict[str, Any]) -> None:
 
 
 @contextmanager
+def exporter_dead(ctx: Context) -> Iterator[None]:
+    """redis_exporter is gone, so the alerts on its series are blind."""
+    exporter = ctx.stack.replica("redis-exporter")
+    try:
+        ctx.stack.stop(exporter)
+        yield
+    finally:
+        ctx.stack.start(exporter)
+
+
+@contextmanager
 def redis_misconfigured(ctx: Context) -> Iterator[None]:
     """A hand has switched the log off and allowed eviction."""
     with redis_settings(ctx, {"appendonly": "no", "maxmemory-policy": "allkeys-lru"}):
@@ -349,7 +360,10 @@ BATCHES: List[List[Drill]] = [
         Drill("reports under an old fence", reports_under_an_old_fence, ("MusterStaleWritesRising",)),
         Drill("homes removed", homes_removed, ("MusterConsistencyGap",)),
     ],
-    [Drill("a gateway less", one_gateway_less, ("MusterReplicasBelowWanted",))],
+    [
+        Drill("a gateway less", one_gateway_less, ("MusterReplicasBelowWanted",)),
+        Drill("redis_exporter dead", exporter_dead, ("MusterSeriesMissing",)),
+    ],
     [Drill("the reconciler's lock held by a hanging process", lock_held_by_a_hanging_process,
            ("MusterLeaseLost", "MusterOverdueJobs", "MusterLeaderMissing"))],
     [Drill("no scheduler", no_scheduler,

@@ -12,9 +12,10 @@ from .context import Context
 from .model import Red
 from .stacks.base import Replica
 
-# How long a lock lasts without renewal (contract), and what polling and a busy machine may add.
+# How long a lock lasts without renewal (contract), what polling and a busy machine may add, and the limit of both.
 TTL_S = 15.0
 SLACK_S = 1.5
+LIMIT_S = TTL_S + SLACK_S
 
 
 class Leader(NamedTuple):
@@ -73,7 +74,7 @@ class TakeOver(threading.Thread):
         self._since = time.monotonic()
 
     def run(self) -> None:
-        while self._missing() and time.monotonic() - self._since < TTL_S + SLACK_S and not self.fault:
+        while self._missing() and time.monotonic() - self._since < LIMIT_S and not self.fault:
             for loop in self._missing():
                 try:
                     self._look(loop)
@@ -94,12 +95,12 @@ class TakeOver(threading.Thread):
         self._ctx.say(f"{loop}: {new.instance} leads {self.took[loop]:.1f} s after the crash of {old.instance}")
 
     def seconds(self) -> Dict[str, float]:
-        """By loop. Red when one took longer than its lock lasts, or when a fence went down."""
+        """By loop. Red when one took longer than LIMIT_S, or when a fence went down."""
         self.join()
         if self.fault:
             raise Red(self.fault)
         if self._missing():
-            raise Red(f"no replica took over {', '.join(self._missing())} within {TTL_S:.0f} s of the crash of its leader")
+            raise Red(f"no replica took over {', '.join(self._missing())} within {LIMIT_S:g} s of the crash of its leader")
         return self.took
 
 

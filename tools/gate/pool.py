@@ -5,9 +5,10 @@ stack is up at a time; gates that ask for the same overlays share it.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 from .model import Gate, Red, Skip
 from .stacks import engine
@@ -53,12 +54,13 @@ class Pool:
         if self.project:
             return ComposeStack.running(self.project, self.scratch)
         # Nobody said: what this folder's compose files started, else what `muster dev` started here.
-        usual = os.environ.get("COMPOSE_PROJECT_NAME", ROOT.name.lower())
+        usual = usual_project(ROOT)
         if engine.present() is None and engine.containers(usual):
             return ComposeStack.running(usual, self.scratch)
         if Path(".muster/stack.json").is_file():
             return DevStack(Path(".muster/stack.json"))
-        raise Skip("no stack runs here: start one with --up, or name one by --project or --state-file")
+        raise Skip(f"no stack runs here (compose project {usual!r}, or .muster/stack.json): start one with --up, or name one "
+                   "by --project or --state-file")
 
     def _started(self, gate: Gate) -> ComposeStack:
         missing = engine.present()
@@ -75,6 +77,23 @@ class Pool:
         took = self._own.wait_ready(90)
         print(f"== {self._own.project} is ready {took:.1f} s after `up`", file=sys.stderr)
         return self._own
+
+
+def usual_project(folder: Path) -> str:
+    """The name that compose gives a project of this folder: COMPOSE_PROJECT_NAME of the environment or of `.env`, where
+    `make secrets` writes it, else the folder's name in the letters that compose allows."""
+    named = os.environ.get("COMPOSE_PROJECT_NAME") or env_file(folder / ".env").get("COMPOSE_PROJECT_NAME")
+    return named or re.sub(r"[^a-z0-9_-]", "", folder.name.lower()).lstrip("_-")
+
+
+def env_file(path: Path) -> Dict[str, str]:
+    """Names and values of a file such as `.env`; nothing if it is not there or not ours to read."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = [line.strip().split("=", 1) for line in lines if "=" in line and not line.lstrip().startswith("#")]
+    return {name.strip(): value.strip().strip("'\"") for name, value in pairs}
 
 
 def _patiently(stack: ComposeStack) -> None:

@@ -19,7 +19,8 @@ draft="$(mktemp "$file.XXXXXX")"
 trap 'rm -f "$draft"' EXIT
 sed -e "s/^MUSTER_API_KEY=.*/MUSTER_API_KEY=$(secret k)/" \
     -e "s/^REDIS_PASSWORD=.*/REDIS_PASSWORD=$(secret r)/" \
-    -e "s/^NATS_PASSWORD=.*/NATS_PASSWORD=$(secret n)/" .env.example > "$draft"
+    -e "s/^NATS_PASSWORD=.*/NATS_PASSWORD=$(secret n)/" \
+    -e "s/^#GRAFANA_PASSWORD=.*/GRAFANA_PASSWORD=$(secret g)/" .env.example > "$draft"
 # A link fails if the file has appeared meanwhile; a rename would overwrite it.
 ln "$draft" "$file"
-printf 'wrote %s (mode 0600): API key, passwords of Redis and NATS\n' "$file"
+printf 'wrote %s (mode 0600): API key, passwords of Redis, NATS and Grafana\n' "$file"

@@ -27,7 +27,10 @@ use std::{
 };
 
 use muster_domain::{JobId, Leads, time::micros};
-use muster_telemetry::events::{Emit, LeaseLost};
+use muster_telemetry::{
+    Counter, count,
+    events::{Emit, LeaseLost},
+};
 use tokio::{
     sync::{Notify, watch},
     time::{sleep, timeout},
@@ -186,7 +189,12 @@ impl LeaseKeeper {
         let owner = format!("{replica}~{:08x}", fastrand::u32(..));
         let (lease, rival, nudge) = (watch::Sender::new(None), Mutex::default(), Notify::new());
         let aside = watch::Sender::new(None);
-        LeaseKeeper { store, lock: lock.into(), owner, ttl, lease, rival, nudge, aside }
+        let lock: Lock = lock.into();
+        if lock.job.is_none() {
+            // Shown as 0 before the first loss: a series that appears with its first value looks as if it never rose.
+            count(Counter::LeaseLost, &[("lock", lock.name)], 0);
+        }
+        LeaseKeeper { store, lock, owner, ttl, lease, rival, nudge, aside }
     }
 
     /// The lease, if it is held and may be trusted.

@@ -44,6 +44,7 @@ mod slots;
 mod start;
 mod survey;
 mod window;
+mod zeros;
 
 use std::{
     sync::Arc,
@@ -90,6 +91,7 @@ const STOP_DOING: Duration = Duration::from_secs(6);
 /// Runs a scheduler until it is asked to stop.
 pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
     let values = &chassis.values;
+    zeros::show();
     let member = Member::connect(&chassis).await?;
     let flow = member.flow.clone();
     let (taking, in_flight) = (chassis.tasks.group(), chassis.tasks.group());

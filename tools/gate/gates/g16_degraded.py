@@ -149,7 +149,7 @@ GATE = Gate(
     run=run,
     controls=[
         Control("Redis without AOF, killed", _forgetful(),
-                r"does not know job|histories do not hold|tried again although|never accepted", CONTAINERS),
+                r"does not know job \S+, which was accepted|^Redis killed, (long jobs|load): \d+ of \d+ histories do not hold", CONTAINERS),
     ],
     needs=CONTAINERS,
     limit_s=900.0,

@@ -133,7 +133,7 @@ def every_series_from_every_replica(ctx: Context, prometheus: Prometheus, names:
 
 
 def every_query_answers(ctx: Context, prometheus: Prometheus) -> None:
-    """The rules that this Prometheus has loaded, and the panels of the dashboards."""
+    """The rules that this Prometheus has loaded, the panels of the dashboards, and the example for KEDA."""
     sources = expressions.from_api(prometheus.get("rules"))
     alerts = [each.name for each in sources if each.kind == "alert"]
     ctx.expect(len(alerts) >= 20, f"Prometheus has loaded {len(alerts)} alerts")
@@ -143,7 +143,7 @@ def every_query_answers(ctx: Context, prometheus: Prometheus) -> None:
         known.update({name: each._replace(rare="no exporter") for name, each in known.items() if name.startswith("redis_")})
     ends = time.monotonic() + PATIENCE_S
     while True:
-        found = live.check(prometheus.url, sources + expressions.panels(), known)
+        found = live.check(prometheus.url, sources + expressions.panels() + expressions.any_topic(expressions.scalers()), known)
         if not found.wrong or time.monotonic() > ends:
             break
         time.sleep(2)

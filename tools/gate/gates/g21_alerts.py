@@ -13,6 +13,7 @@ from typing import Dict, Iterator, List, Optional, Set
 from .. import Context, Control, Gate, drill_rules
 from ..drills import BATCHES, CLUSTER, Drill, batches
 from ..model import CONTAINERS, Red
+from ..plants import Plant
 from ..prometheus import Prometheus, ready
 from ..stacks.base import ROOT
 
@@ -36,13 +37,19 @@ def run(ctx: Context) -> None:
     prometheus = with_drill_rules(ctx)
     loaded = {rule["name"] for group in prometheus.get("rules")["data"]["groups"] for rule in group["rules"]}
     ctx.expect(not set(wanted) - loaded, f"the rule {', '.join(sorted(set(wanted) - loaded))} is not loaded in Prometheus")
-    fired: Dict[str, float] = {}
-    resolved: Dict[str, float] = {}
     played = batches(ctx)
     here = {alert for batch in played for drill in batch for alert in drill.alerts}
-    ctx.note("alerts that need three NATS nodes, not drilled on this stack", sorted(drilled - here))
+    ctx.note("alerts that need three NATS nodes, which gate 28 drills", sorted(drilled - here))
+    play_all(ctx, prometheus, played)
+
+
+def play_all(ctx: Context, prometheus: Prometheus, played: List[List[Drill]]) -> None:
+    """Plays these batches; red unless every alert of theirs fired for its fault and resolved after it."""
+    fired: Dict[str, float] = {}
+    resolved: Dict[str, float] = {}
     for batch in played:
         play(ctx, prometheus, batch, fired, resolved)
+    here = {alert for batch in played for drill in batch for alert in drill.alerts}
     ctx.note("seconds from fault to alert", fired)
     ctx.note("seconds from mending to resolved", resolved)
     ctx.count("alerts that fired for their real fault", len(fired), len(here))
@@ -136,7 +143,7 @@ def well_said(ctx: Context, alert: str, said: Dict[str, str]) -> None:
 def with_drill_rules(ctx: Context) -> Prometheus:
     """The stack's Prometheus with the drill's rules and a scrape every second, until the gate ends."""
     folder = ctx.folder / "drill"
-    drill_rules.write(folder / "rules", ctx.planted.get("without"))
+    drill_rules.write(folder / "rules", ctx.planted.get("without"), ctx.planted.get("deaf"))
     text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
     text = re.sub(r"(scrape_interval|scrape_timeout|evaluation_interval): \d+s", r"\1: 1s", text)
     (folder / "prometheus.yml").write_text(text.replace("/etc/prometheus/rules", "/drill/rules") + PROBES)
@@ -159,12 +166,27 @@ def rule_removed(ctx: Context) -> Iterator[None]:
     yield
 
 
+def deaf(alert: str) -> Plant:
+    """The alert is loaded and does not fire."""
+
+    @contextmanager
+    def plant(ctx: Context) -> Iterator[None]:
+        ctx.planted["deaf"] = alert
+        yield
+
+    return plant
+
+
 GATE = Gate(
     21,
     "alerts",
     "each alert fires for its real fault and resolves; a real Prometheus sees it",
     run,
-    controls=[Control("a rule removed", rule_removed, r"MusterOverdueJobs is not loaded", CONTAINERS)],
+    controls=[
+        Control("a rule removed", rule_removed, r"MusterOverdueJobs is not loaded", CONTAINERS),
+        Control("an alert that is loaded and does not fire", deaf("MusterKeyExpiring"),
+                r"MusterKeyExpiring did not fire for a key that expires tomorrow", CONTAINERS),
+    ],
     needs=CONTAINERS,
     limit_s=900.0,
 )

@@ -1,8 +1,8 @@
 """Gate 24, stores fail: clustered stores lose a node, or all their addresses, and writes are soon back.
 
 On six Redis and three NATS nodes, under load: a Redis primary is killed and stays down, the NATS node that
-leads the stream of submits is killed and stays down, and then all six Redis nodes are stopped and come back
-with other addresses. Each time a whole round of submits over all shards must be accepted within 15 s, and
+leads the stream of submits is killed and stays down, and then all six Redis nodes, and after them all three NATS
+nodes, are stopped and come back with other addresses. Each time a whole round of submits over all shards must be accepted within 15 s, and
 in the end every accepted job has its one end. Jobs are submitted with `durability: replicated`, which is
 what the documents promise to survive the loss of a primary.
 """
@@ -35,7 +35,8 @@ def run(ctx: Context) -> None:
     faults: Dict[str, Callable[[Context, Load], float]] = {
         "Redis primary killed": loses_primary,
         "NATS stream leader killed": loses_stream_leader,
-        "all Redis nodes at new addresses": changes_addresses,
+        "all Redis nodes at new addresses": redis_moves,
+        "all NATS nodes at new addresses": nats_moves,
     }
     took: Dict[str, float] = {}
     for what, fault in faults.items():
@@ -86,21 +87,33 @@ def _away(ctx: Context, what: str, victim: Replica, load: Load) -> float:
     return took
 
 
-def changes_addresses(ctx: Context, load: Load) -> float:
+def redis_moves(ctx: Context, load: Load) -> float:
+    took = changes_addresses(ctx, "Redis", load)
+    whole(ctx, 60)
+    return took
+
+
+def nats_moves(ctx: Context, load: Load) -> float:
+    took = changes_addresses(ctx, "NATS", load)
+    led = ctx.poll(f"the stream {STREAM} has a leader", 60.0, lambda: streams(ctx).get(STREAM), every=0.5)
+    ctx.note("NATS stream leader after the new addresses", led)
+    return took
+
+
+def changes_addresses(ctx: Context, store: str, load: Load) -> float:
     """No node may find another at an address that it remembers, so containers of ours take the old addresses."""
-    before = addresses(ctx, "redis")
-    found = nodes(ctx, "redis")
-    ctx.say("all Redis nodes are stopped and come back at other addresses")
+    service = store.lower()
+    before = addresses(ctx, service)
+    found = nodes(ctx, service)
+    ctx.say(f"all {store} nodes are stopped and come back at other addresses")
     ctx.stack.stop_all(found)
     start_elsewhere(ctx, found, set(before.values()))
     since = time.monotonic()
-    after = addresses(ctx, "redis")
-    ctx.note("Redis addresses before and after", [before, after])
+    after = addresses(ctx, service)
+    ctx.note(f"{store} addresses before and after", [before, after])
     again = sorted(set(before.values()) & set(after.values()))
-    ctx.expect(not again, f"Redis nodes came back at old addresses, so nothing is proven: {again}")
-    took = writes_back(ctx, "all Redis nodes at new addresses", load, since, BACK_S)
-    whole(ctx, 60)
-    return took
+    ctx.expect(not again, f"{store} nodes came back at old addresses, so nothing is proven: {again}")
+    return writes_back(ctx, f"all {store} nodes at new addresses", load, since, BACK_S)
 
 
 def start_elsewhere(ctx: Context, stopped_nodes: Sequence[Replica], old: Set[str]) -> None:

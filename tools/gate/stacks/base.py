@@ -5,6 +5,7 @@ A stack knows its replicas by looking each time, never from memory: a gate kills
 
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -77,17 +78,33 @@ def request(
 
 def find_program(name: str) -> str:
     """A program of ours: MUSTER_BIN, what cargo built last, or PATH."""
-    target = Path(os.environ.get("CARGO_TARGET_DIR", Path.home() / ".cache/muster/target"))
-    folders = [os.environ.get("MUSTER_BIN"), target / "release", target / "dist", target / "debug"]
-    built = [Path(folder) / name for folder in folders if folder and (Path(folder) / name).is_file()]
-    if os.environ.get("MUSTER_BIN") and built:
+    named = os.environ.get("MUSTER_BIN")
+    folders = ([Path(named)] if named else []) + [target / kind for target in _targets() for kind in ("release", "dist", "debug")]
+    built = [folder / name for folder in folders if (folder / name).is_file()]
+    if named and built:
         return str(built[0])
     if built:
         return str(max(built, key=lambda path: path.stat().st_mtime))
     found = shutil.which(name)
     if not found:
-        raise Skip(f"the program {name} is not built: make build, or set MUSTER_BIN to the folder that has it")
+        raise Skip(f"the program {name} is not built: run `make build`, or set MUSTER_BIN to the folder that has it")
     return found
+
+
+def _targets() -> List[Path]:
+    """Where cargo may have put programs. `sudo` changes HOME and keeps few variables, so the folders of the user who
+    called it count too."""
+    asked = os.environ.get("CARGO_TARGET_DIR")
+    if asked:
+        return [Path(asked)]
+    homes = [Path.home()]
+    caller = os.environ.get("SUDO_USER")
+    if caller and os.geteuid() == 0:
+        try:
+            homes.append(Path(pwd.getpwnam(caller).pw_dir))
+        except KeyError:
+            pass
+    return [*(home / ".cache/muster/target" for home in homes), ROOT / "target"]
 
 
 class Stack:

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..model import Red, Skip
 from . import engine
-from .base import OUR_SERVICES, ROOT, Replica, Stack
+from .base import OUR_SERVICES, ROOT, Replica, Stack, find_program
 from .ports import free_ports
 
 ADMIN_PORT = {"gateway": "9092/tcp", "scheduler": "9090/tcp"}
@@ -169,6 +169,30 @@ class ComposeStack(Stack):
             raise OSError("no redis container runs")
         words = ["exec", "-e", f"REDISCLI_AUTH={self._secrets.get('redis', '')}", node.container, "redis-cli", "-c"]
         return engine.docker(*words, *command).rstrip("\n")
+
+    def program(self, name: str) -> str:
+        """One that was built on this host; else the one in the image of this stack's own worker, if it starts here."""
+        try:
+            return find_program(name)
+        except Skip as missing:
+            if name != "muster" or self.scratch is None:
+                raise
+            return self._from_image(missing)
+
+    def _from_image(self, missing: Skip) -> str:
+        assert self.scratch is not None
+        copy = self.scratch / "muster"
+        if copy.is_file():
+            return str(copy)
+        ours = [each for each in self.inspected() if re.search(r"(^|/)muster/cli(:|@|$)", each["Config"]["Image"])]
+        if not ours:
+            raise missing
+        engine.docker("cp", f"{ours[0]['Id']}:/usr/local/bin/muster", str(copy))
+        # The image's C library may be newer than this host's.
+        if subprocess.run([str(copy), "--version"], capture_output=True, check=False).returncode != 0:
+            copy.unlink()
+            raise Skip(f"{missing}; the one in {ours[0]['Config']['Image']} does not start on this host")
+        return str(copy)
 
     def secrets(self) -> Dict[str, str]:
         """The secrets of this stack by name, for a search that must not find them."""

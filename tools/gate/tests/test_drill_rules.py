@@ -32,6 +32,17 @@ class DrillRulesTest(unittest.TestCase):
         self.assertNotIn("MusterSubmitsLate", found)
         self.assertIn("MusterOther", found)
 
+    def test_a_deaf_alert_is_loaded_and_waits_for_a_day(self) -> None:
+        found = drill_rules.shortened(RULE, deaf="MusterSubmitsLate")
+        self.assertIn("- alert: MusterSubmitsLate\n        expr: max(muster_submit_lag_seconds) > 20\n        for: 1d", found)
+        self.assertIn("y > 200\n        for: 2s", found)
+        with self.assertRaisesRegex(ValueError, "has no `for`"):
+            drill_rules.shortened(RULE.replace("        for: 15s\n", ""), deaf="MusterSubmitsLate")
+
+    def test_the_deaf_alerts_of_the_controls_can_be_made_deaf(self) -> None:
+        for name in ("MusterKeyExpiring", "MusterNatsReplicasLagging"):
+            self.assertEqual("".join(drill_rules.shortened(p.read_text(), deaf=name) for p in drill_rules.RULES.glob("*.yml")).count("for: 1d"), 1)
+
     def test_the_real_rules_can_be_shortened(self) -> None:
         for path in drill_rules.RULES.glob("*.yml"):
             self.assertEqual(drill_rules.shortened(path.read_text()).count("- alert:"), path.read_text().count("- alert:"))

@@ -56,7 +56,7 @@ catalogue! {
         RateLimitHits = "muster_rate_limit_hits_total" [] Gateway "Requests refused by a rate limit.";
         LeaseLost = "muster_lease_lost_total" ["lock"] Every "Leases that their holder lost before it released them.";
         StoodDown = "muster_stood_down_total" ["reason"] Scheduler "Times that a scheduler took no more work because it reached a store worse than others, by why.";
-        StaleWrites = "muster_stale_writes_total" ["event"] Every "Writes refused because their fence or version was old.";
+        StaleWrites = "muster_stale_writes_total" ["event"] Scheduler "Writes refused because their fence or version was old.";
         Replayed = "muster_replayed_total" [] Every "Messages published again because they were lost or unanswered.";
         Reconciled = "muster_reconciled_total" ["action"] Scheduler "Jobs that the reconciler helped along, by what it did.";
         LoopTicks = "muster_loop_ticks_total" ["loop", "outcome"] Every "Passes of a periodic loop, by outcome.";
