@@ -42,8 +42,10 @@ const MEASURED: usize = 3;
 const IN_A_ROW: u32 = 2;
 /// Another scheduler's pulse counts for so long.
 const FRESH: Duration = Duration::from_millis(1_800);
-/// How long an unfit replica leaves its leaderships to others, each time it is judged.
-const ASIDE: Duration = Duration::from_secs(5);
+/// How long an unfit replica leaves its leaderships to others, each time it is judged. Longer than the longest time
+/// between two asks of another replica for a lock: a replica that NATS does not answer cannot tell the others that the
+/// lock is free, and would take it again before they ask.
+const ASIDE: Duration = Duration::from_secs(8);
 /// How often a replica that NATS does not answer lets go of its leaderships.
 const LET_GO: Duration = Duration::from_secs(30);
 
@@ -284,7 +286,7 @@ impl Verdict {
             return None;
         }
         self.other += 1;
-        // LeaseGuard was measured several times already, and its end needs no second proof.
+        // Silence was measured several times already, and its end needs no second proof.
         let silence = matches!(found.or(self.now), Some(Unfit::RedisSilent));
         if !silence && self.other < IN_A_ROW {
             return None;
@@ -296,6 +298,8 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
+    use muster_store::LEADER_TTL;
+
     use super::*;
 
     fn ms(ms: u64) -> Option<Duration> {
@@ -330,6 +334,12 @@ mod tests {
         ] {
             assert_eq!(judge(own, &others), verdict, "{own:?} beside {others:?}");
         }
+    }
+
+    #[test]
+    fn another_replica_asks_for_a_lock_while_this_one_stands_aside() {
+        let longest_pause = LEADER_TTL / 3 + LEADER_TTL / 10;
+        assert!(ASIDE > longest_pause + Duration::from_secs(1), "a lock is asked for every {longest_pause:?} at least");
     }
 
     #[test]
