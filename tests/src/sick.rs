@@ -1,42 +1,79 @@
-//! A scheduler that is sick and not dead, beside the schedulers of a stack, and how long acts take meanwhile.
+//! A scheduler that is sick and not dead, beside the schedulers of a stack.
+//!
+//! This module knows the faults of a single scheduler, and how to begin and end each. `acts` knows what clients and
+//! workers do meanwhile, `times` how long that took and how long it may take.
+
+pub mod acts;
+pub mod times;
 
 use std::{
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use muster_testkit::{Proxy, bin, free_port, until};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use reqwest::Method;
 
-use crate::{Probe, Stack, spawn_forever};
+use crate::{Answer, Probe, Stack, metric_sum, spawn_forever};
 
 const READY: Duration = Duration::from_secs(60);
-/// Between two acts.
-const EVERY: Duration = Duration::from_millis(66);
-/// How long the load runs before the fault, with it, and after it.
-const BEFORE: Duration = Duration::from_secs(4);
-const DURING: Duration = Duration::from_secs(10);
-const AFTER: Duration = Duration::from_secs(7);
-/// Once the fault has lasted, or is over, for so long, acts take hardly longer than normal.
-const SETTLED: Duration = Duration::from_secs(5);
-const HARDLY: Duration = Duration::from_millis(500);
+/// What a slow line adds to each call.
+const DELAY: Duration = Duration::from_millis(300);
+/// The name of the scheduler that falls sick.
+pub const NAME: &str = "sick";
+
+/// What can be wrong with one scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The process is stopped.
+    Frozen,
+    /// The process and a busy loop share one core.
+    BusyCore,
+    /// The connections to Redis stay open, and nothing comes through.
+    RedisSilent,
+    /// The connections to Redis drop, and new ones are refused.
+    RedisRefused,
+    /// Each call to Redis arrives late.
+    RedisSlow,
+    /// The connections to NATS stay open, and nothing comes through.
+    NatsSilent,
+    /// The connections to NATS drop, and new ones are refused.
+    NatsRefused,
+    /// Each message to NATS arrives late.
+    NatsSlow,
+    /// Neither store answers.
+    BothSilent,
+}
+
+impl Fault {
+    /// Why the scheduler stands down, if this fault makes it do so.
+    pub fn reason(self) -> Option<&'static str> {
+        match self {
+            Fault::RedisSilent | Fault::RedisRefused | Fault::BothSilent => Some("redis_silent"),
+            Fault::RedisSlow => Some("redis_slow"),
+            Fault::NatsSlow => Some("nats_slow"),
+            Fault::Frozen | Fault::BusyCore | Fault::NatsSilent | Fault::NatsRefused => None,
+        }
+    }
+}
 
 /// The scheduler that falls sick.
 pub struct Sick {
     child: Child,
-    /// Its way to Redis.
-    pub redis: Proxy,
-    /// Its way to NATS.
-    pub nats: Proxy,
+    admin: Probe,
+    redis: Proxy,
+    nats: Proxy,
+    busy: Mutex<Option<Busy>>,
     folder: tempfile::TempDir,
 }
 
 impl Sick {
-    /// Starts it, and waits until it is ready.
+    /// Starts the scheduler, and waits until it is ready.
     pub async fn beside(stack: &Stack) -> Sick {
         let state = stack.state();
         let port = |url: &str| url.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok());
@@ -49,31 +86,84 @@ impl Sick {
         command.args(["--pdeathsig", "KILL"]).arg(bin("muster-scheduler")).current_dir(folder.path());
         command.env("REDIS_URL", format!("redis://127.0.0.1:{}", redis.url_port()));
         command.env("NATS_URL", format!("nats://127.0.0.1:{}", nats.url_port()));
-        command.env("MUSTER_INSTANCE_ID", "sick").env("MUSTER_ADMIN_ADDR", format!("127.0.0.1:{admin}"));
+        command.env("MUSTER_INSTANCE_ID", NAME).env("MUSTER_ADMIN_ADDR", format!("127.0.0.1:{admin}"));
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
-        let sick = Sick { child: spawn_forever(command), redis, nats, folder };
         let admin = Probe::new(format!("http://127.0.0.1:{admin}"), String::new());
-        until(READY, "the second scheduler to be ready", async || {
-            let answer = admin.send(reqwest::Method::GET, "/readyz", &[], None).await.ok()?;
-            answer.status.is_success().then_some(())
-        })
-        .await;
+        let sick = Sick { child: spawn_forever(command), admin, redis, nats, busy: Mutex::default(), folder };
+        until(READY, "the second scheduler to be ready", async || sick.is_ready().await.then_some(())).await;
         sick
     }
 
-    /// The process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// The fault begins.
+    pub async fn falls(&self, fault: Fault) {
+        match fault {
+            Fault::Frozen => self.signal(Signal::SIGSTOP),
+            Fault::BusyCore => *self.busy() = Some(Busy::beside(self.child.id())),
+            Fault::RedisSilent => self.redis.stall(),
+            Fault::RedisRefused => self.redis.cut().await,
+            Fault::RedisSlow => self.redis.slow(DELAY),
+            Fault::NatsSilent => self.nats.stall(),
+            Fault::NatsRefused => self.nats.cut().await,
+            Fault::NatsSlow => self.nats.slow(DELAY),
+            Fault::BothSilent => {
+                self.redis.stall();
+                self.nats.stall();
+            }
+        }
     }
 
-    /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) {
+    /// The fault ends.
+    pub async fn recovers(&self, fault: Fault) {
+        match fault {
+            Fault::Frozen => self.signal(Signal::SIGCONT),
+            Fault::BusyCore => drop(self.busy().take()),
+            Fault::RedisSilent | Fault::RedisRefused | Fault::RedisSlow => self.redis.heal().await,
+            Fault::NatsSilent | Fault::NatsRefused | Fault::NatsSlow => self.nats.heal().await,
+            Fault::BothSilent => {
+                self.redis.heal().await;
+                self.nats.heal().await;
+            }
+        }
+    }
+
+    /// Whether all of its parts are ready.
+    pub async fn is_ready(&self) -> bool {
+        self.ask("/readyz").await.is_some_and(|answer| answer.body["status"] == "ready")
+    }
+
+    /// Fails unless `/readyz` names the part `fitness`, and the counter of this reason is above `before`.
+    pub async fn has_stood_down(&self, reason: &str, before: f64) {
+        let readyz = self.ask("/readyz").await.expect("the admin port answers");
+        assert_eq!(readyz.status, 503, "{reason}: {}", readyz.text);
+        assert_eq!(readyz.body["parts"]["fitness"]["ready"], false, "{reason}: {}", readyz.text);
+        let now = self.times_stood_down(reason).await;
+        assert!(now > before, "{reason}: stood down {before} times before the fault, {now} times now");
+    }
+
+    /// How often it has stood down for this reason.
+    pub async fn times_stood_down(&self, reason: &str) -> f64 {
+        let scrape = self.ask("/metrics").await.expect("the admin port answers").text;
+        let label = format!("reason=\"{reason}\"");
+        let own: Vec<&str> = scrape.lines().filter(|line| line.contains(&label)).collect();
+        metric_sum(&own.join("\n"), "muster_stood_down_total")
+    }
+
+    async fn ask(&self, path: &str) -> Option<Answer> {
+        self.admin.send(Method::GET, path, &[], None).await.ok()
+    }
+
+    fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal).expect("it lives");
+    }
+
+    fn busy(&self) -> std::sync::MutexGuard<'_, Option<Busy>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Sick {
     fn drop(&mut self) {
+        self.busy().take();
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -84,92 +174,36 @@ impl Drop for Sick {
     }
 }
 
-/// One act: when it began, counted from the first one, and how long it took.
-#[derive(Clone, Copy, Debug)]
-pub struct Took {
-    /// Since the load began.
-    pub at: Duration,
-    /// How long it took.
-    pub took: Duration,
+/// A loop that uses up the first core, and a process that may run on no other core meanwhile.
+struct Busy {
+    looping: Child,
+    pinned: u32,
+    /// The cores that the process could use before.
+    cores: String,
 }
 
-/// Begins an act at a steady rate, lets `fault` happen in the middle and `mend` afterwards. `act` is handed its number and
-/// gives the time that it took. The acts in the order of their ends, each with its number.
-pub async fn timed<F: Future<Output = Duration>>(
-    act: impl Fn(usize) -> F,
-    fault: impl AsyncFn(),
-    mend: impl AsyncFn(),
-) -> Vec<(usize, Took)> {
-    let (began, mut clock) = (Instant::now(), tokio::time::interval(EVERY));
-    let (mut acts, mut all, mut n) = (FuturesUnordered::new(), Vec::new(), 0);
-    let (mut sick_now, mut mended) = (false, false);
-    while began.elapsed() < BEFORE + DURING + AFTER || !acts.is_empty() {
-        tokio::select! {
-            Some(ended) = acts.next() => all.push(ended),
-            _ = clock.tick(), if began.elapsed() < BEFORE + DURING + AFTER => {
-                if !sick_now && began.elapsed() >= BEFORE {
-                    sick_now = true;
-                    fault().await;
-                }
-                if !mended && began.elapsed() >= BEFORE + DURING {
-                    mended = true;
-                    mend().await;
-                }
-                let (nth, at, act) = (n, began.elapsed(), act(n));
-                acts.push(async move { (nth, Took { at, took: act.await }) });
-                n += 1;
-            }
-        }
+impl Busy {
+    fn beside(process: u32) -> Busy {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
+        let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("its cores");
+        pin(process, "0");
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "taskset", "-c", "0", "sh", "-c", "while :; do :; done"]);
+        Busy { looping: spawn_forever(command), pinned: process, cores: cores.trim().to_owned() }
     }
-    all
 }
 
-/// How long acts took.
-pub struct Times {
-    /// p99 before the fault.
-    pub normal: Duration,
-    /// The slowest act from the fault on.
-    pub slowest: Duration,
-    /// p99 once the fault has lasted for a while.
-    pub sick: Duration,
-    /// p99 once it has been over for a while.
-    pub well: Duration,
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.looping.kill();
+        let _ = self.looping.wait();
+        pin(self.pinned, &self.cores);
+    }
 }
 
-impl Times {
-    /// Of these acts, which must be enough to judge by. `name` is printed with them.
-    pub fn of(name: &str, all: impl Iterator<Item = Took>) -> Times {
-        let all: Vec<Took> = all.collect();
-        let span = |from: Duration, to: Duration| {
-            let mut took: Vec<Duration> = all.iter().filter(|j| j.at >= from && j.at < to).map(|j| j.took).collect();
-            took.sort_unstable();
-            assert!(took.len() >= 4, "{name}: too few acts to judge by");
-            (took[(took.len() * 99).div_ceil(100) - 1], took[took.len() - 1])
-        };
-        let times = Times {
-            // What is under way when the fault begins is not normal.
-            normal: span(Duration::ZERO, BEFORE - Duration::from_millis(500)).0,
-            slowest: span(BEFORE, BEFORE + DURING + AFTER).1,
-            sick: span(BEFORE + SETTLED, BEFORE + DURING).0,
-            well: span(BEFORE + DURING + SETTLED, BEFORE + DURING + AFTER).0,
-        };
-        let Times { normal, slowest, sick, well } = times;
-        eprintln!("{name}: normal p99 {normal:?}, slowest {slowest:?}, while sick {sick:?}, afterwards {well:?}");
-        times
-    }
-
-    /// No act takes longer than normal by more than this.
-    pub fn slowest_within(&self, late: Duration) {
-        assert!(self.slowest <= self.normal + late, "the slowest took {:?}, normal is {:?}", self.slowest, self.normal);
-    }
-
-    /// Once the fault has lasted for a while, acts take hardly longer than normal.
-    pub fn normal_while_sick(&self) {
-        assert!(self.sick <= self.normal + HARDLY, "while sick, p99 is {:?}, normal is {:?}", self.sick, self.normal);
-    }
-
-    /// Once the fault has been over for a while, acts take hardly longer than normal.
-    pub fn normal_afterwards(&self) {
-        assert!(self.well <= self.normal + HARDLY, "afterwards p99 is {:?}, normal is {:?}", self.well, self.normal);
-    }
+/// Lets all threads of a process run on these cores only.
+fn pin(process: u32, cores: &str) {
+    let mut command = Command::new("taskset");
+    command.args(["--all-tasks", "-cp", cores, &process.to_string()]).stdout(Stdio::null());
+    assert!(command.status().expect("taskset").success(), "{process} is pinned to {cores}");
 }

@@ -46,8 +46,9 @@ async fn a_short_chaos_keeps_every_promise() {
     for end in ["succeeded", "failed", "timed_out", "cancelled", "expired", "quarantined"] {
         assert!(ends.contains_key(end), "the load had no job that ended {end}: {ends:?}");
     }
-    let kinds = ["kill", "leave", "pause", "cut", "stall", "drop_streams", "wipe_nats", "kill_nats", "restart_redis"];
-    for kind in kinds {
+    let of_processes = ["kill", "leave", "pause", "cut", "stall", "slow"];
+    let of_stores = ["drop_streams", "wipe_nats", "kill_nats", "restart_redis"];
+    for kind in of_processes.into_iter().chain(of_stores) {
         assert!(verdict["faults"][kind].as_u64() > Some(0), "no {kind}: {}\n{err}", verdict["faults"]);
     }
     both_kinds_of_workers_ran_jobs(&verdict);
@@ -86,7 +87,7 @@ async fn a_short_chaos_on_a_cluster_has_every_kind_of_fault_and_keeps_every_prom
     assert_eq!(verdict["accepted"], verdict["ended"], "{verdict:#}");
     assert_eq!(verdict["audit_log_breaks"], 0);
     // A fault counts only if it was carried out; a fault of Redis only if a replica has taken over.
-    let of_processes = ["kill", "leave", "pause", "cut", "stall"];
+    let of_processes = ["kill", "leave", "pause", "cut", "stall", "slow"];
     let of_stores = ["drop_streams", "wipe_nats", "kill_nats", "hand_over", "kill_primary"];
     for kind in of_processes.into_iter().chain(of_stores) {
         assert!(verdict["faults"][kind].as_u64() > Some(0), "no {kind}: {}\n{err}", verdict["faults"]);
@@ -168,6 +169,13 @@ async fn the_drill_of_a_rolling_restart_passes() {
     passes(&["rolling"], &measured.each_ref().map(String::as_str), "none above its first attempt").await;
 }
 
+/// One fault of eight: `sick` and `sick_leader` have all of them.
+#[tokio::test]
+async fn the_drill_of_a_sick_scheduler_passes() {
+    let measured = ["frozen: slowest job", "frozen: p99 after 5 s", "frozen: p99 once it is over"];
+    passes(&["sick", "--fault", "frozen"], &measured, "scheduler-2: frozen").await;
+}
+
 #[tokio::test]
 async fn drills_are_listed_and_a_plan_follows_from_its_seed() {
     let (code, out, err) = drill(&["-o", "json"]).await;
@@ -185,6 +193,10 @@ async fn drills_are_listed_and_a_plan_follows_from_its_seed() {
 
     let (code, _, err) = drill(&["chaos", "--minutes", "0"]).await;
     assert_eq!(code, Some(2), "{err}");
-    let (code, _, err) = drill(&["no-such-drill"]).await;
+    for unusable in [&["no-such-drill"][..], &["leader", "--fault", "frozen"], &["sick", "--fault", "no-such-fault"]] {
+        let (code, _, err) = drill(unusable).await;
+        assert_eq!(code, Some(2), "{err}");
+    }
+    let (code, _, err) = drill(&["sick", "--cluster", "--fault", "nats-slow"]).await;
     assert_eq!(code, Some(2), "{err}");
 }

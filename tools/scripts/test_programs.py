@@ -2,10 +2,11 @@
 """Runs every test program of the workspace, two at a time, and then the examples in the docs.
 
 `cargo test` runs one program after the other, and most of ours wait: for a lease to run out, for a
-server to come back. Two at a time leave no core idle while the last test of a program waits. Those in ALONE follow, one by one.
+server to come back. Two at a time leave no core idle while the last test of a program waits. Those in ALONE follow, one
+by one, and so do the tests within them.
 
 Arguments go to `cargo test` as they are (features, for example). TEST_PROGRAMS sets how many
-programs run at a time, RUST_TEST_THREADS how many tests within each.
+programs run at a time, RUST_TEST_THREADS how many tests within each, except those in ALONE.
 """
 
 import json
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-# Programs that compare times or offer a flood: nothing else may take the cores from them, nor they from others.
-ALONE = ("tests::overload", "tests::sick", "tests::sick_acts")
+# Programs that compare times or offer a flood: nothing else may take the cores from them, nor they from others. Their
+# tests run one by one too.
+ALONE = ("tests::overload", "tests::sick", "tests::sick_leader")
 # How much of a panic the summary repeats.
 PANIC_LINES = 12
 LINE_LENGTH = 2_000
@@ -75,6 +77,8 @@ def run(program: Program) -> Outcome:
     began = time.monotonic()
     # The harness tells how long each test took only as an unstable feature.
     environment = os.environ | {"CARGO_MANIFEST_DIR": str(program.directory), "RUSTC_BOOTSTRAP": "1"}
+    if program.name in ALONE:
+        environment["RUST_TEST_THREADS"] = "1"
     done = subprocess.run(
         [program.path, "-Zunstable-options", "--report-time"],
         cwd=program.directory,

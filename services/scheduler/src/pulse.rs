@@ -43,8 +43,10 @@ const MEASURED: usize = 3;
 const IN_A_ROW: u32 = 2;
 /// How long another scheduler's pulse counts.
 const FRESH: Duration = Duration::from_millis(1_800);
-/// How long an unfit replica takes no leader lock, counted from each judgement.
-const ASIDE: Duration = Duration::from_secs(5);
+/// How long an unfit replica takes no leader lock, counted from each judgement. This is longer than the longest time
+/// between two requests of another replica for the lock: a replica without answers from NATS cannot tell the others
+/// that the lock is free, and would take it again before they ask.
+const ASIDE: Duration = Duration::from_secs(8);
 /// How often a replica without answers from NATS gives up its leader locks.
 const LET_GO: Duration = Duration::from_secs(30);
 
@@ -298,6 +300,8 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
+    use muster_store::LEADER_TTL;
+
     use super::*;
 
     fn ms(ms: u64) -> Option<Duration> {
@@ -332,6 +336,12 @@ mod tests {
         ] {
             assert_eq!(judge(own, &others), verdict, "{own:?} beside {others:?}");
         }
+    }
+
+    #[test]
+    fn another_replica_asks_for_a_lock_while_this_one_stands_aside() {
+        let longest_pause = LEADER_TTL / 3 + LEADER_TTL / 10;
+        assert!(ASIDE > longest_pause + Duration::from_secs(1), "a lock is asked for every {longest_pause:?} at least");
     }
 
     #[test]

@@ -174,6 +174,10 @@ pub(super) struct Stage {
     /// Where the stack keeps its data and logs; a folder of its own that goes with a pass if none is given
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+
+    /// Only this fault of the drill `sick`; may be given several times
+    #[arg(long, value_name = "FAULT")]
+    fault: Vec<sick::Fault>,
 }
 
 /// How long a recovery took, and how long it may.
@@ -196,6 +200,8 @@ pub(super) struct Scenery<'a> {
     pub(super) api: Api,
     pub(super) load: &'a Load<'a>,
     pub(super) cluster: bool,
+    /// The faults that were asked for; none means all.
+    faults: &'a [sick::Fault],
     pub(super) bar: &'a ProgressBar,
     begun: Instant,
     measures: RefCell<Vec<Measure>>,
@@ -301,6 +307,10 @@ impl Played {
 impl Stage {
     /// Plays the drill that was asked for, or all.
     pub(super) async fn run(&self, name: Name, state_file: Option<&Path>, format: Format) -> anyhow::Result<()> {
+        if name != Name::Sick && !self.fault.is_empty() {
+            return Err(Failure::usage("--fault chooses among the faults of the drill sick").into());
+        }
+        sick::chosen(&self.fault, self.cluster)?;
         let mut stop = StopSignals::listen()?;
         let mut all = Vec::new();
         for scene in SCENES.iter().filter(|scene| name == Name::All || scene.name == name) {
@@ -384,6 +394,7 @@ impl Stage {
             api: rig.api()?,
             load: &load,
             cluster: self.cluster,
+            faults: &self.fault,
             bar,
             begun: Instant::now(),
             measures: RefCell::default(),
