@@ -204,5 +204,44 @@ class Compose(unittest.TestCase):
                     self.assertIn("make secrets", done.stderr)
 
 
+class NatsStorage(unittest.TestCase):
+    """The limits of the account and of the server are set together."""
+
+    def environment(self, service: dict[str, Any], **given: str) -> dict[str, str]:
+        """The environment of a service as Compose would make it."""
+        def value(found: re.Match[str]) -> str:
+            return {**SECRETS, **given}.get(found[1], found[2] or "")
+
+        return {key: re.sub(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}", value, text) for key, text in service["environment"].items()}
+
+    def test_a_single_server_starts_with_any_storage(self) -> None:
+        nats = shutil.which("nats-server", path=f"{os.environ['PATH']}:/usr/sbin")
+        if not nats:
+            self.skipTest("SKIPPED: this machine has no nats-server")
+        for storage in [{}, {"NATS_STORAGE": "12GB"}, {"NATS_STORAGE": "64MB"}]:
+            with self.subTest(**storage), tempfile.TemporaryDirectory() as folder:
+                config = Path(folder) / "nats.conf"
+                text = (ROOT / "deploy/nats/nats.conf").read_text()
+                config.write_text(text.replace("store_dir: /tmp\n", f'store_dir: "{folder}"\n'))
+                command = [nats, "--config", str(config), "--addr", "127.0.0.1", "--port", "-1", "--http_port", "-1"]
+                server = subprocess.Popen(
+                    command, env=self.environment(services(BASE)["nats"], **storage), stderr=subprocess.PIPE, text=True
+                )
+                said = []
+                for line in server.stderr or []:
+                    said.append(line)
+                    if "Server is ready" in line:
+                        break
+                server.kill()
+                server.communicate()
+                self.assertIn("Server is ready", "".join(said))
+
+    def test_the_nodes_of_a_cluster_have_room_for_the_account(self) -> None:
+        nodes = [service for name, service in services(CLUSTER).items() if name.startswith("nats-")]
+        sizes = [self.environment(node) for node in nodes]
+        rooms = [int(size["NATS_NODE_STORAGE"].removesuffix("GB")) for size in sizes]
+        self.assertEqual({size["NATS_STORAGE"] for size in sizes}, {f"{sum(rooms)}GB"})
+
+
 if __name__ == "__main__":
     unittest.main()
