@@ -1,8 +1,8 @@
--- api_key/swap: writes an API key anew, if it is still the one that was read. One that was deleted stays so.
--- @key api_key              the key
--- @arg read: bytes          as it was read
--- @arg text: bytes          as it shall be
--- @ret swapped: u64         1 or 0
+-- api_key/swap: replaces an API key's stored text, if it is still as the caller read it. A deleted key stays deleted.
+-- @key api_key              the API key
+-- @arg read: bytes          the text as the caller read it
+-- @arg text: bytes          the new text
+-- @ret swapped: u64         1 if replaced, otherwise 0
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
 return 1

@@ -1,16 +1,16 @@
--- audit/append: adds entries to the end of the log, if that is still where they were linked to and none
--- of them is there. Otherwise nothing is changed, and the caller is told how the log ends and what is known.
--- An id is remembered as the name of a consumer of the stream's own group `ids`: a set inside the one key, asked
--- and added to in one step. It is forgotten with its entry; whatever is older than where the log begins
--- counts as known. Entries before `keep_from` leave in the same step.
+-- audit/append: adds entries to the end of the log, if the log still ends with the hash that the first entry is linked
+-- to, and if it has none of the entries. Otherwise the script changes nothing, and returns the end of the log and the
+-- ids that are known. The script stores each id as the name of a consumer of the stream's group `ids`. This group is a
+-- set inside the one key, and one command checks and adds an id. An id is removed together with its entry. Entries
+-- older than the first entry of a trimmed log count as known. The same call removes the entries before `keep_from`.
 -- @key audit                the log
--- @arg tail: bytes          the hash that the first of them is linked to
--- @arg keep_from: bytes     stream id of the first entry that stays; empty = all stay
--- @arg entries: list<bytes> id, milliseconds, number, body, hash, and so on
--- @ret added: u64           1, or 0 if nothing was changed
--- @ret number: u64          of the last entry
--- @ret hash: bytes          of the last entry
--- @ret known: list<bytes>   ids that need not be added
+-- @arg tail: bytes          the hash that the first new entry is linked to
+-- @arg keep_from: bytes     stream id of the oldest entry to keep; empty = keep all
+-- @arg entries: list<bytes> id, milliseconds, number, body, hash; repeated for each entry
+-- @ret added: u64           1 if added, 0 if nothing was changed
+-- @ret number: u64          number of the last entry
+-- @ret hash: bytes          hash of the last entry
+-- @ret known: list<bytes>   ids of new entries that the log already has, or had before it was trimmed
 local function field(entry, name)
   for i = 1, #entry[2], 2 do
     if entry[2][i] == name then return entry[2][i + 1] end

@@ -1,7 +1,7 @@
--- home/forward: brings homes nearer: min(score - 1, now + after), added if absent. The score always
--- changes, so that a reader under way fails to re-score and looks again.
+-- home/forward: moves homes to an earlier time: min(score - 1, now + after); adds a home that is missing. The score
+-- always changes, so a reconciler that has read the old score fails to re-score the home, and checks the job again.
 -- @key homes                one shard of homes
--- @arg pairs: list<bytes>   id, microseconds from now, and so on
+-- @arg pairs: list<bytes>   id, microseconds from now; repeated for each home
 -- @ret now: u64             this node's time
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]

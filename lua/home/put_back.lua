@@ -1,7 +1,7 @@
--- home/put_back: gives a home to those who have none, due so long from now. One that is there stays as it is.
+-- home/put_back: adds homes for jobs that have none. An existing home does not change.
 -- @key homes                one shard of homes
--- @arg pairs: list<bytes>   id, microseconds from now, and so on
--- @ret added: u64           how many had none
+-- @arg pairs: list<bytes>   id, microseconds from now until the home is due; repeated for each job
+-- @ret added: u64           number of homes added
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local added = 0

@@ -1,7 +1,7 @@
--- home/rescore: sets when homes are due next, where the score is still the one that was read.
+-- home/rescore: sets when homes are due next. A home changes only if its score is still the one that the caller read.
 -- @key homes                one shard of homes
--- @arg triples: list<bytes> id, score as read, microseconds from now, and so on
--- @ret changed: u64         how many were
+-- @arg triples: list<bytes> id, score as read, microseconds from now; repeated for each home
+-- @ret changed: u64         number of homes changed
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local changed = 0

@@ -1,7 +1,7 @@
--- home/set: gives jobs their home entry, due so long from now, whatever stood there before.
+-- home/set: sets the homes of jobs to one time from now, and replaces existing homes.
 -- @key homes                one shard of homes
--- @arg after: u64           microseconds from now
--- @arg jobs: list<bytes>    ids
+-- @arg after: u64           microseconds from now until the homes are due
+-- @arg jobs: list<bytes>    ids of the jobs
 -- @ret now: u64             this node's time
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]

@@ -1,22 +1,23 @@
--- job/apply: moves one job along the state table, if the caller's view of it still holds.
--- The only script that changes a job's state. Asked again by the same holder it answers
--- `already` with the same values and changes nothing; its caller then repeats the effects.
+-- job/apply: applies one event of the state table to a job, if the job is still as the caller saw it.
+-- This is the only script that changes a job's state. If the same holder repeats a call, the script changes nothing and
+-- answers `already` with the same values; the caller then repeats the effects.
 -- @key job                  the job's hash
--- @arg ask: packed          what is to happen
--- @pack event: u8           which event
--- @pack seen: u64           the version (offers, looks) or fence (workers) that the caller acts on
--- @pack wait: u64           microseconds until run_at or the approval's expiry, for events that set it
--- @pack lease: u64          microseconds, for a start; for a dispatch 1 = under a slot, 2 = under its topic's place too
--- @pack start_id: bytes8    for a start
--- @arg worker: bytes?       for a start
--- @arg result: bytes?       to store with it
--- @arg error: bytes?        to store with it
--- @arg note: bytes?         for the history, at most 240 bytes; of a start its worker unless given
--- @ret reply: bytes         the record as it is now, if that is so by this call and its home can stay; else SAID + outcome,
---                           forward, now, head; without a head if the job is missing
+-- @arg ask: packed          the event and its numbers
+-- @pack event: u8           code of the event
+-- @pack seen: u64           the version (offers, checks) or the fence (workers) that the caller has read
+-- @pack wait: u64           microseconds until run_at or the approval's expiry, for events that set one of them
+-- @pack lease: u64          microseconds, for a start; for a dispatch: 0 = no slot, 1 = a slot, 2 = a place, with or without a slot
+-- @pack start_id: bytes8    id of the start request, for a start
+-- @arg worker: bytes?       name of the worker, for a start
+-- @arg result: bytes?       result to store with the event
+-- @arg error: bytes?        error to store with the event
+-- @arg note: bytes?         text for the history, at most 240 bytes; default for a start: the worker
+-- @ret reply: bytes         the new record, if applied and the home need not move; else SAID + outcome, forward, now, head
+-- The reply has no head if the job is missing.
 -- @include job/table
 -- @include job/head
--- A record that has ended, and one that runs, whole: what is taken over comes as it was.
+
+-- `ENDED` and `STARTED` are the formats of a whole record that has ended or runs. They copy unchanged parts as bytes.
 local ENDED = '>BI4I2I2I2BBBI4I8I8I8I8c0I2c0BBBI8I2c0'
 local STARTED = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0I2c0BBBI8I2c0'
 local FIRST_LOOK = 30000000
@@ -24,9 +25,9 @@ local event, seen, wait, asked_lease, asked_id = struct.unpack(ASK, ARGV[1])
 local note = ARGV[5] or ''
 -- @include job/raw
 
--- Nearly all jobs see two events, a first start in good time and an end that their attempt has come to by itself. Both
--- have a way of their own here, which leads where the long one would, for a third less of this node's time; a job that
--- is whole has a shorter one still for its start.
+-- Nearly every job has two events: a first start before its first check, and an end that its worker reports. Each has a
+-- short path here. It writes the same record as the general path below, and costs a third less of this node's time. The
+-- start of a job that is stored as one field `j` (see job/raw) has a path that is shorter still.
 if whole and event == START and seen == 1 and note == '' and asked_lease >= FIRST_LOOK then
   local accepted, most, limit = struct.unpack(WHOLE, whole)
   if accepted + FIRST_LOOK > NOW and (limit == 0 or limit * 1000 >= FIRST_LOOK) then
@@ -44,7 +45,7 @@ if not raw then return struct.pack(ANSWER, SAID + MISSING, 0, NOW) end
 local state, version, attempt, max, lost, released, last, ended_by, timeout, fence = struct.unpack(STANDING, raw)
 local kind = string.byte(SEEN, event)
 local to = string.byte(TABLE, (state - 1) * EVENTS + event)
--- Where the worker's name ends, and how much history there is behind it.
+-- The end of the worker's name, and the number of history lines after it.
 local named = NAME + string.byte(raw, NAME)
 local high, count = string.byte(raw, named + 1, named + 2)
 local short = high == 0 and count < 8
@@ -66,7 +67,7 @@ else
   else
     count = high * 256 + count
     local start_id, worker = string.sub(raw, START_ID, NAME - 1), string.sub(raw, NAME + 1, named)
-    -- Does the caller's view hold, or was this done already?
+    -- Is the job still as the caller saw it, or was this event applied before?
     local refusal
     if kind == BY_VERSION then
       if version == seen + 1 and last == event and (event ~= START or start_id == asked_id) then
@@ -85,7 +86,7 @@ else
     end
     if not refusal and to == 0 then refusal = ILLEGAL end
 
-    -- Has its moment come, by this node's clock?
+    -- Has the time for this event come, by this node's clock?
     local moment = string.byte(DUE, event)
     if not refusal then
       local overdue = deadline > 0 and deadline <= NOW
@@ -108,11 +109,11 @@ else
     local before = lives and look(state, false, since, due, lease, deadline, start_by, started)
     if state == RUNNING then
       ended_by = event
-      -- Cut off by a cancel or the clock, its worker may still be at it until the lease ends.
+      -- After a cancel or a time-out, the worker may still run the job until the lease ends.
       if event ~= CANCEL and event ~= TIME_OUT and event ~= CUT_SHORT then lease = 0 end
     end
     if event == START then
-      -- Progress of an earlier attempt is not this one's, even if that attempt was given back.
+      -- Remove the progress of an earlier attempt, even if its worker released that attempt.
       if started > 0 then redis.call('HDEL', KEYS[1], 'g') end
       attempt = attempt + 1
       fence = math.max(fence + 1, NOW)
@@ -139,7 +140,7 @@ else
       local next = look(to, true, NOW, due, lease, deadline, start_by, started)
       if next < before then forward = math.max(next - NOW, 0) + 1 end
     end
-    -- The history keeps the last 63 lines.
+    -- The history keeps the newest 63 lines.
     local first = named + 3
     if count < 63 then count = count + 1 else first = first + 1 + string.byte(raw, first) end
     top = struct.pack(TOP, to, version + 1, attempt, max, lost, released, event, ended_by, timeout, fence, NOW, due,
@@ -161,12 +162,12 @@ for try = 1, 2 do
     wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'r', result, 'e', error)
   end
   if type(wrote) ~= 'table' then break end
-  -- A Redis at its memory limit takes nothing new; what runs can end in it all the same.
+  -- At its memory limit, Redis refuses this write. A job must still be able to end, so try again after job/full.
   if try == 2 or to < SUCCEEDED or not string.find(wrote.err, 'OOM', 1, true) then return wrote end
   -- @include job/full
 end
--- A dispatch asks for no lease: 1 says that it is under a concurrency slot, taken under this version,
--- 2 that a place of its topic is one. A later dispatch under neither forgets the earlier one's.
+-- A dispatch has no lease, so the argument says what the job holds: 1 = a concurrency slot, 2 = a place of its topic,
+-- taken under this version. A later dispatch without both removes what an earlier one stored.
 if event == DISPATCH then
   if asked_lease > 0 then
     redis.call('HSET', KEYS[1], 'c', string.format('%.0f', version) .. (asked_lease > 1 and 't' or ''))

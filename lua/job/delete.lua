@@ -1,10 +1,11 @@
--- job/delete: removes an ended job's record. A stub without payload and result stays behind for as long
--- as it holds an idempotency key, or its submit may be read again: or the job would be made anew.
+-- job/delete: removes the record of an ended job. A stub without payload and result stays while the job's idempotency
+-- key is taken, and while the loop `reread` may read its submit again: without the stub, that would create the job
+-- again.
 -- @key job                  the job's hash
--- @arg keep_key: u64        microseconds after the submit for which an idempotency key stays taken
--- @arg keep_stub: u64       microseconds after its end for which a stub stays in any case
--- @arg kept: u64            microseconds after its end for which a record is kept; 0 = however young
--- @ret outcome: u64         1 deleted, 2 still alive, 3 missing, 4 too young
+-- @arg keep_key: u64        microseconds after the submit for which its idempotency key stays taken
+-- @arg keep_stub: u64       microseconds after its end for which a stub stays, with or without a key
+-- @arg kept: u64            microseconds after its end before which the record must not be deleted; 0 = no limit
+-- @ret outcome: u64         1 = deleted, 2 = not ended, 3 = missing, 4 = ended too recently
 -- @include job/table
 -- @include job/head
 -- @include job/raw

@@ -1,9 +1,9 @@
--- job/extend: keeps a running attempt's lease alive, and notes its progress. Never shortens a lease;
--- one that has run out but was not yet ended can still be extended.
+-- job/extend: extends the lease of a running attempt, and stores its progress. It never shortens a lease. A lease that
+-- has run out can still be extended, if the reconciler has not ended the attempt yet.
 -- @key job                  the job's hash
 -- @arg fence: u64           the attempt's fence
 -- @arg lease: u64           microseconds from now
--- @arg progress: bytes      to store with it; empty = none
+-- @arg progress: bytes      progress to store; empty = none
 -- @ret reply: bytes         SAID + outcome (applied, stale, missing), forward, now, head
 -- @include job/table
 -- @include job/head
@@ -24,7 +24,7 @@ for try = 1, 2 do
     wrote = redis.pcall('HSET', KEYS[1], 's', packed, 'g', ARGV[3])
   end
   if type(wrote) ~= 'table' then break end
-  -- A Redis at its memory limit takes nothing new; a lease is no more than a number that is there.
+  -- At its memory limit, Redis refuses this write. It only replaces a number, so try again after job/full.
   if try == 2 or not string.find(wrote.err, 'OOM', 1, true) then return wrote end
   -- @include job/full
 end

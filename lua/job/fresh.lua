@@ -1,4 +1,4 @@
--- One that is whole stands as it would if it had been written into `s`.
+-- For a job that is stored as one field `j`, build the record that `s` would hold.
 local RECORD = '>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0'
 if whole then
   local accepted, most, limit = struct.unpack(WHOLE, whole)

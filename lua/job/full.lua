@@ -1,3 +1,4 @@
--- job/full: lets this script write on in a Redis that is at its memory limit. That is judged before a script's first
--- write only, and this is one that takes no room and changes nothing: a record has no lifetime while it is needed.
+-- job/full: lets this script write to a Redis that is at its memory limit. Redis refuses a script's writes for lack
+-- of memory only until the script has written something. PERSIST is a write that needs no memory, and here it changes
+-- nothing: a record has no expiry while it is needed.
 redis.call('PERSIST', KEYS[1])

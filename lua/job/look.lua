@@ -1,5 +1,5 @@
--- When a job in this standing is due at the latest (`fresh` = it was entered just now).
--- The same as `latest_look` and `next_look` in domain/job/look.rs; a test holds them together.
+-- The latest time for the next check of a job in this state (`fresh` = this call moves the job into the state).
+-- The same rule as `latest_look` and `next_look` in domain/job/look.rs; a test compares them.
 local function look(state, fresh, since, due, lease, deadline, start_by, started)
   local at
   if state == PENDING then

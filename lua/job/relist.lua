@@ -1,9 +1,10 @@
--- job/relist: notes another place in the listing, if the record still has the one that was read.
+-- job/relist: stores a new position of the list entry, if the record still has the one that the caller read.
 -- @key job                  the job's hash
--- @arg read: bytes          place as read
--- @arg place: bytes         where it is listed now
--- @ret changed: u64         1 or 0
--- A job that is whole has its place within, see job/raw.
+-- @arg read: bytes          position as the caller read it
+-- @arg place: bytes         position of the list entry now
+-- @ret changed: u64         1 if stored, otherwise 0
+
+-- A job that is stored as one field `j` has the position inside that field, see job/raw.
 local place = redis.call('HGET', KEYS[1], 'l')
 if not place then
   local whole = redis.call('HGET', KEYS[1], 'j')

@@ -1,18 +1,18 @@
--- job/submit: creates a job, or tells that it exists. A repeat changes nothing. One that was accepted before
--- and forgotten is as old as it was, and its moments are those it had.
+-- job/submit: creates a job, or answers that it exists. A repeated call changes nothing. A job that Redis has lost
+-- keeps its time of acceptance when it is created again, and the times that are relative to it.
 -- @key job                  the job's hash
--- @arg bounds: packed       its moments: positive is absolute microseconds, negative from its acceptance on, 0 none
--- @pack max_attempts: u16   how many starts there may be
--- @pack timeout_ms: u32     the longest that one attempt may take; 0 = no limit
--- @pack run_at: i64         not before
--- @pack start_by: i64       not started after
--- @pack deadline: i64       over by
--- @pack accepted: u64       when, if it was accepted before; 0 = now
--- @arg spec: bytes          what was asked for
+-- @arg bounds: packed       limits; times in microseconds: positive = absolute, negative = after the acceptance, 0 = none
+-- @pack max_attempts: u16   the most attempts
+-- @pack timeout_ms: u32     time-out of one attempt; 0 = none
+-- @pack run_at: i64         the job must not run before this time
+-- @pack start_by: i64       the first attempt must start by this time
+-- @pack deadline: i64       the job must have ended by this time
+-- @pack accepted: u64       time of acceptance of a job that is created again; 0 = now
+-- @arg spec: bytes          the job's spec, in protobuf
 -- @arg payload: bytes       JSON, verbatim; empty = none
--- @arg place: bytes         where the listing names it; empty = nowhere in particular
--- @arg body_hash: bytes?    of an idempotent submit
--- @ret reply: bytes         the record, if it was created; else SAID + outcome (2 exists, 3 exists with another body), 0, now, head
+-- @arg place: bytes         position of its list entry; empty = none
+-- @arg body_hash: bytes?    hash of the request's body, for an idempotent submit
+-- @ret reply: bytes         the record, if created; else SAID + outcome (2 = exists, 3 = with another body), 0, now, head
 -- @include job/table
 -- @include job/head
 local EXISTS, ANOTHER = 2, 3
@@ -38,7 +38,7 @@ if deadline < 0 then deadline = created - deadline end
 local record = struct.pack(RECORD, PENDING, 1, 0, max, 0, 0, 0, 0, timeout,
   0, NOW, run_at, 0, deadline, start_by, 0, created, '\0\0\0\0\0\0\0\0', 0, '', lines)
 if payload ~= '' and body_hash == '' and place ~= '' then
-  -- The usual one, without the detour by a table.
+  -- The usual case, without building a table.
   redis.call('HSET', KEYS[1], 's', record, 'd', spec, 'p', payload, 'l', place)
   return record
 end

@@ -1,9 +1,9 @@
--- lease/join: notes that a replica shares the locks of a loop, and tells who does.
--- @key members              the replicas that share the loop, scored by when each lapses
--- @arg owner: bytes         who joins, or joins again
--- @arg ttl_ms: u64          how long that holds without joining again
--- @ret lapse_ms: u64        when the first of the others lapses unless it joins again; 0 = there is none
--- @ret members: list<bytes> all of them, by name
+-- lease/join: adds a replica to those that share the locks of a loop, and returns all of them.
+-- @key members              the replicas that share the loop; the score is the time when a membership expires
+-- @arg owner: bytes         the replica that joins, or renews its membership
+-- @arg ttl_ms: u64          how long the membership is valid without another call
+-- @ret lapse_ms: u64        milliseconds until another replica's membership expires, if not renewed; 0 = there is no other
+-- @ret members: list<bytes> all replicas, sorted by name
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), ARGV[1])

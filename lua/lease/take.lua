@@ -1,10 +1,10 @@
--- lease/take: grants a lock if it is free or already this owner's. The value is `owner:fence`.
+-- lease/take: grants a lock if it is free or this owner already has it. The stored value is `owner:fence`.
 -- @key lock                 the lock
--- @arg owner: bytes         who asks; unique per holder
--- @arg ttl_ms: u64          how long it holds without renewal
--- @ret fence: u64           0 = held by somebody else; otherwise the time of the grant, by this node
--- @ret holder: bytes        who holds it now
--- @ret left_ms: u64         until when, if nobody renews it; 0 = nobody knows
+-- @arg owner: bytes         name of the owner; unique per holder
+-- @arg ttl_ms: u64          how long the lock is valid without renewal
+-- @ret fence: u64           0 = another owner holds it; otherwise the time of the grant, by this node's clock
+-- @ret holder: bytes        `owner:fence` of the current holder
+-- @ret left_ms: u64         milliseconds until the lock expires, unless it is renewed; 0 = unknown
 local value = redis.call('GET', KEYS[1])
 if value then
   local owner, fence = string.match(value, '^(.*):(%d+)$')

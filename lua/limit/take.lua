@@ -1,11 +1,11 @@
--- limit/take: a GCRA rate limit. Takes up to n at once; what was granted is never more than the burst.
--- @key bucket               the limit's state: when it will be empty again
--- @arg n: u64               so many are wanted
--- @arg interval: u64        nanoseconds between two at the steady rate
--- @arg burst: u64           so many at once
--- @arg whole: u64           1 = all n or none
--- @ret granted: u64
--- @ret retry_after: u64     microseconds until one more (or, if whole, all n) would be granted
+-- limit/take: takes up to n tokens of a rate limit (GCRA), never more than the burst.
+-- @key bucket               the limit's state: the time at which all tokens are available again
+-- @arg n: u64               tokens wanted
+-- @arg interval: u64        nanoseconds between two tokens at the steady rate
+-- @arg burst: u64           the most tokens at once
+-- @arg whole: u64           1 = take all n tokens or none
+-- @ret granted: u64         tokens taken
+-- @ret retry_after: u64     microseconds until one more token (if `whole`, all n tokens) is available
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local n, interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2]) / 1000, tonumber(ARGV[3])

@@ -1,11 +1,11 @@
--- listing/put_back: lists a job at its place again. A list that was lost or cut short is filled up with
--- blanks, whose owners then find their places free; where somebody else stands, or too much is
--- missing, the job goes to the end instead and its caller tells the record.
+-- listing/put_back: lists a job at its position again. If entries before it are missing, the script adds blank ones,
+-- so that the jobs of these positions can be put back later. If another job has the position, or too many entries are
+-- missing, the script adds the job at the end, and the caller stores the new position in the record.
 -- @key listing              a tenant's jobs of ten minutes
--- @arg position: u64        where the record says that it stands
--- @arg most: u64            fill up with so many blanks at most
--- @arg job: bytes           raw id
--- @ret position: u64        where it stands now
+-- @arg position: u64        position that the record has
+-- @arg most: u64            the most blank entries to add
+-- @arg job: bytes           the job's raw id
+-- @ret position: u64        position of the job now
 local at, most, job = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local blank = string.rep('\0', 16)
 local length = redis.call('LLEN', KEYS[1])

@@ -1,7 +1,7 @@
--- operation/cancel: ends a running operation. What it has done stays done.
+-- operation/cancel: ends a running operation. It does not undo what the operation has done.
 -- @key operation            the operation's hash
--- @ret outcome: u64         0 = missing, 1 = cancelled, now or before, 2 = it ended otherwise
--- @ret fields: list<bytes>  what stands: name, value, and so on
+-- @ret outcome: u64         0 = missing, 1 = cancelled, by this call or before, 2 = ended in another way
+-- @ret fields: list<bytes>  the operation as stored: name, value; repeated for each field
 local status = redis.call('HGET', KEYS[1], 'status')
 if not status then return { 0, {} } end
 if status == 'running' then

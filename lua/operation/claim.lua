@@ -1,10 +1,10 @@
--- operation/claim: makes one replica the carrier of a running operation for a while. Another one
--- gets it when the claim has run out, under a higher fence.
+-- operation/claim: lets one replica carry out a running operation for some time. When the claim has expired, another
+-- replica can claim the operation, under a higher fence.
 -- @key operation            the operation's hash
--- @arg owner: bytes         who asks; unique per process
--- @arg hold: u64            microseconds
--- @ret outcome: u64         0 = missing, 1 = claimed, 2 = another carries it, 3 = over
--- @ret fields: list<bytes>  the operation, if claimed: name, value, and so on
+-- @arg owner: bytes         the replica that asks; unique per process
+-- @arg hold: u64            length of the claim in microseconds
+-- @ret outcome: u64         0 = missing, 1 = claimed, 2 = another replica has it, 3 = not running any more
+-- @ret fields: list<bytes>  the operation, if claimed: name, value; repeated for each field
 local stands = redis.call('HMGET', KEYS[1], 'status', 'owner', 'until')
 if not stands[1] then return { 0, {} } end
 if stands[1] ~= 'running' then return { 3, {} } end

@@ -1,9 +1,9 @@
--- operation/create: stores a bulk operation as running, unless it is there already.
+-- operation/create: stores a bulk operation as running, unless it exists.
 -- @key operation            the operation's hash
--- @arg ttl_ms: u64          how long it is kept
--- @arg fields: list<bytes>  name, value, and so on
--- @ret created: u64         1, or 0 if it was there
--- @ret fields: list<bytes>  what stands: name, value, and so on
+-- @arg ttl_ms: u64          how long the operation is kept
+-- @arg fields: list<bytes>  name, value; repeated for each field
+-- @ret created: u64         1 if created, 0 if it existed
+-- @ret fields: list<bytes>  the operation as stored: name, value; repeated for each field
 local created = 0
 if redis.call('EXISTS', KEYS[1]) == 0 then
   local t = redis.call('TIME')

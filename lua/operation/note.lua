@@ -1,11 +1,11 @@
--- operation/note: stores how far an operation is, if the fence is still the carrier's. What was done is
--- noted after a cancel too; only a running operation can end.
+-- operation/note: stores the progress of an operation, if the caller's fence is still valid. It stores progress after a
+-- cancel too, but changes the status of a running operation only.
 -- @key operation            the operation's hash
--- @arg fence: u64           the carrier's
--- @arg hold: u64            microseconds that it goes on to carry it
--- @arg status: bytes        `running`, or how it ended
--- @arg fields: list<bytes>  name, value, and so on
--- @ret status: bytes        what stands now; empty if another carries it
+-- @arg fence: u64           fence of the caller's claim
+-- @arg hold: u64            microseconds from now for which the claim is extended
+-- @arg status: bytes        `running`, or the final status
+-- @arg fields: list<bytes>  name, value; repeated for each field
+-- @ret status: bytes        the status now; empty if another replica has the operation
 local stands = redis.call('HMGET', KEYS[1], 'fence', 'status')
 if stands[1] ~= ARGV[1] then return '' end
 redis.call('HSET', KEYS[1], unpack(ARGV, 4))

@@ -1,10 +1,10 @@
--- queue/claim: takes the head of a backlog for a few seconds, so that two schedulers do not take the same.
--- A claimed entry's score is its claim's end less CLAIM, far below any age: a claim that lapsed
--- comes first again, in its old place. Nothing is popped.
+-- queue/claim: claims the first entries of a backlog for a few seconds, so that no two schedulers take the same ones.
+-- The score of a claimed entry is the end of its claim minus CLAIM, which is far below the score of any entry that
+-- waits. So entries with expired claims come first again, in their old order. No entry is removed.
 -- @key queue                one backlog queue
--- @arg n: u64               at most so many
--- @arg hold: u64            microseconds
--- @ret members: list<bytes> oldest first
+-- @arg n: u64               the most entries to claim
+-- @arg hold: u64            length of the claim in microseconds
+-- @ret members: list<bytes> the claimed entries: those with expired claims, then the oldest
 local CLAIM = 8000000000000000
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]

@@ -1,11 +1,11 @@
--- setting/put: stores versioned settings, if they still stand as their writer saw them.
--- A version is never used twice, even if a failover forgets one: it is at least the time.
+-- setting/put: stores versioned settings, if their version is still the one that the writer saw.
+-- No version is used twice, even if a failover loses one: a version is at least the current time.
 -- @key settings             the settings' hash
--- @arg writer: bytes        unique per call, so that a repeat is answered like the first time
--- @arg seen: bytes          the version that must stand: `any`, a number, or 0 for none yet
--- @arg fields: list<bytes>  name, value, and so on; an empty value removes the name
--- @ret outcome: u64         1 = stored, now or by the same call before; 0 = another version stands
--- @ret fields: list<bytes>  what stands: name, value, and so on
+-- @arg writer: bytes        unique per call, so that a repeated call gets the same answer as the first
+-- @arg seen: bytes          the version that must be stored now: `any`, a number, or 0 = no version yet
+-- @arg fields: list<bytes>  name, value; repeated for each field. An empty value removes the name
+-- @ret outcome: u64         1 = stored, by this call or by an earlier try of it; 0 = the stored version is another one
+-- @ret fields: list<bytes>  the settings as stored: name, value; repeated for each field
 local stands = redis.call('HMGET', KEYS[1], 'version', 'writer')
 local outcome = 1
 if stands[2] ~= ARGV[1] then

@@ -1,9 +1,9 @@
--- slot/keep: a slot is still held; somebody looks again later.
+-- slot/keep: sets the next check of a slot that its job still holds.
 -- @key slots                the limit's set
 -- @arg member: bytes        job and version at admission
--- @arg seen: bytes          only if its score is still this
--- @arg look: u64            microseconds from now
--- @ret kept: u64            1 or 0
+-- @arg seen: bytes          score that the member must still have
+-- @arg look: u64            microseconds from now until the next check
+-- @ret kept: u64            1 if set, otherwise 0
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not score or tonumber(score) ~= tonumber(ARGV[2]) then return 0 end
 local t = redis.call('TIME')

@@ -1,15 +1,15 @@
--- slot/take: admits a job under a concurrency limit, or notes that it waits, if it has a turn.
--- One sorted set per limit. Who holds a slot has the moment when somebody should look whether it is
--- still held (a slot is freed by what its job's record says, never by time alone); who waits has a
--- negative score, first come first.
+-- slot/take: gives a job a slot of a concurrency limit. If all slots are taken and `turn` is negative, the job waits.
+-- Each limit is one sorted set. The score of a job that holds a slot is the time when a scheduler should check whether
+-- the job still needs it: the job's record decides that, and time alone never frees a slot. The score of a job that
+-- waits is negative; the lowest is first.
 -- @key slots                the limit's set
 -- @arg member: bytes        job and version at admission
--- @arg max: u64             how many may hold a slot
--- @arg look: u64            microseconds from now
--- @arg turn: i64            negative; the lowest is first in line. 0 = nobody waits here
--- @ret outcome: u64         1 admitted, 2 was admitted before, 3 all slots are taken
--- @ret holders: list<bytes> member and score of who holds it, or of up to 64 that hold all
--- @ret now: u64
+-- @arg max: u64             number of slots
+-- @arg look: u64            microseconds from now until the first check of the slot
+-- @arg turn: i64            negative: score to wait with, the lowest is first; 0 = the job does not wait
+-- @ret outcome: u64         1 = admitted, 2 = was admitted before, 3 = all slots are taken
+-- @ret holders: list<bytes> 2: this member and its score; 3: members and scores of up to 64 jobs that hold slots
+-- @ret now: u64             this node's time
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local stamp = string.format('%.0f', now)
