@@ -41,8 +41,12 @@ def use(project: str, state: Path) -> None:
         raise Red(f"the state file lacks {', '.join(missing)}: it has {names}")
     print(f"ok    stack from-compose: {', '.join(names)}", flush=True)
     drill = muster("drill", "worker", "--state-file", str(state), timeout=300)
+    if drill["verdict"] != "pass" or not drill["recovery"]:
+        raise Red(f"drill worker did not pass: {json.dumps(drill)[:800]}")
     print(f"ok    drill worker: {json.dumps(drill)[:400]}", flush=True)
     bench = muster("bench", "submit", "--jobs", str(JOBS), "--connections", "16", "--state-file", str(state), timeout=300)
+    if not bench["exact"] or bench["delivery"]["succeeded"] != JOBS:
+        raise Red(f"bench submit was not exact: {json.dumps(bench['delivery'])}")
     print(f"ok    bench submit of {JOBS} jobs: {json.dumps(bench)[:400]}", flush=True)
 
 

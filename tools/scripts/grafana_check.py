@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Asks a running Grafana to take the dashboards and to answer each of their queries.
 
-usage: grafana_check.py URL      user and password from GRAFANA_USER (admin) and GRAFANA_PASSWORD (admin)
+usage: grafana_check.py URL      user from GRAFANA_USER (admin); password from GRAFANA_PASSWORD, else .env, else admin
 
 It imports each dashboard into a folder of its own, asks the query of every panel through Grafana, and
 removes the folder again. Exit code 1 if a dashboard is refused or a query fails.
@@ -10,6 +10,7 @@ removes the folder again. Exit code 1 if a dashboard is refused or a query fails
 import base64
 import json
 import os
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -24,11 +25,20 @@ from dashboards import expressions, promql  # noqa: E402
 FOLDER = "muster-check"
 
 
+def password() -> str:
+    """As compose finds it: the environment, the file that `make secrets` writes, the image's own default."""
+    try:
+        written = re.findall(r"^GRAFANA_PASSWORD=(.+)$", (ROOT / ".env").read_text(), re.MULTILINE)
+    except OSError:
+        written = []
+    return os.environ.get("GRAFANA_PASSWORD") or (written[-1] if written else "admin")
+
+
 class Grafana:
     """One Grafana, by its HTTP API."""
 
     def __init__(self, url: str) -> None:
-        login = f"{os.environ.get('GRAFANA_USER', 'admin')}:{os.environ.get('GRAFANA_PASSWORD', 'admin')}"
+        login = f"{os.environ.get('GRAFANA_USER', 'admin')}:{password()}"
         self.url = url.rstrip("/")
         self.headers = {
             "Authorization": "Basic " + base64.b64encode(login.encode()).decode(),

@@ -60,19 +60,19 @@ return 1
 "#,
     );
 
-    /// writes an API key anew, if it is still the one that was read. One that was deleted stays so.
+    /// replaces an API key's stored text, if it is still as the caller read it. A deleted key stays deleted.
     pub(crate) struct Swap {
         /// api_key
         pub(crate) key: Key,
-        /// as it was read
+        /// the text as the caller read it
         pub(crate) read: Vec<u8>,
-        /// as it shall be
+        /// the new text
         pub(crate) text: Vec<u8>,
     }
 
     /// What `api_key/swap` answers.
     pub(crate) struct SwapReply {
-        /// 1 or 0
+        /// 1 if replaced, otherwise 0
         pub(crate) swapped: u64,
     }
 
@@ -153,31 +153,31 @@ return { '1', number, hash, {} }
 "#,
     );
 
-    /// adds entries to the end of the log, if that is still where they were linked to and none
-    /// of them is there. Otherwise nothing is changed, and the caller is told how the log ends and what is known.
-    /// An id is remembered as the name of a consumer of the stream's own group `ids`: a set inside the one key, asked
-    /// and added to in one step. It is forgotten with its entry; whatever is older than where the log begins
-    /// counts as known. Entries before `keep_from` leave in the same step.
+    /// adds entries to the end of the log, if the log still ends with the hash that the first entry is linked
+    /// to, and if it has none of the entries. Otherwise the script changes nothing, and returns the end of the log and the
+    /// ids that are known. The script stores each id as the name of a consumer of the stream's group `ids`. This group is a
+    /// set inside the one key, and one command checks and adds an id. An id is removed together with its entry. Entries
+    /// older than the first entry of a trimmed log count as known. The same call removes the entries before `keep_from`.
     pub(crate) struct Append {
         /// audit
         pub(crate) key: Key,
-        /// the hash that the first of them is linked to
+        /// the hash that the first new entry is linked to
         pub(crate) tail: Vec<u8>,
-        /// stream id of the first entry that stays; empty = all stay
+        /// stream id of the oldest entry to keep; empty = keep all
         pub(crate) keep_from: Vec<u8>,
-        /// id, milliseconds, number, body, hash, and so on
+        /// id, milliseconds, number, body, hash; repeated for each entry
         pub(crate) entries: Vec<Vec<u8>>,
     }
 
     /// What `audit/append` answers.
     pub(crate) struct AppendReply {
-        /// 1, or 0 if nothing was changed
+        /// 1 if added, 0 if nothing was changed
         pub(crate) added: u64,
-        /// of the last entry
+        /// number of the last entry
         pub(crate) number: u64,
-        /// of the last entry
+        /// hash of the last entry
         pub(crate) hash: Vec<u8>,
-        /// ids that need not be added
+        /// ids of new entries that the log already has, or had before it was trimmed
         pub(crate) known: Vec<Vec<u8>>,
     }
 
@@ -216,17 +216,17 @@ return found
 "#,
     );
 
-    /// notes the format of the data, unless one as new or newer is noted already.
+    /// stores the number of the data format, unless the stored one is the same or newer.
     pub(crate) struct Raise {
         /// format
         pub(crate) key: Key,
-        /// the newest that the caller knows
+        /// the newest format that the caller knows
         pub(crate) known: u64,
     }
 
     /// What `format/raise` answers.
     pub(crate) struct RaiseReply {
-        /// what was noted before; empty = nothing
+        /// the number before this call; empty = none
         pub(crate) found: Vec<u8>,
     }
 
@@ -265,19 +265,19 @@ return redis.call('ZREM', KEYS[1], ARGV[1])
 "#,
     );
 
-    /// removes an entry that has no record, if it is due and its score is the one that was read.
+    /// removes the home of a job without a record, if it is due and its score is still as the caller read it.
     pub(crate) struct DropOrphan {
         /// homes
         pub(crate) key: Key,
-        /// id
+        /// the job's id
         pub(crate) job: Vec<u8>,
-        /// score as read
+        /// score as the caller read it
         pub(crate) read: u64,
     }
 
     /// What `home/drop_orphan` answers.
     pub(crate) struct DropOrphanReply {
-        /// 1 or 0
+        /// 1 if removed, otherwise 0
         pub(crate) dropped: u64,
     }
 
@@ -311,11 +311,11 @@ return { now, next, entries }
 "#,
     );
 
-    /// who is due, earliest first, and when the next one is. Changes nothing.
+    /// lists the homes that are due, earliest first, and the time of the next one. Changes nothing.
     pub(crate) struct Due {
         /// homes
         pub(crate) key: Key,
-        /// at most so many
+        /// the most homes to return
         pub(crate) limit: u64,
     }
 
@@ -323,9 +323,9 @@ return { now, next, entries }
     pub(crate) struct DueReply {
         /// this node's time
         pub(crate) now: u64,
-        /// when the first one that is not due yet will be; 0 = none, or more are due now
+        /// when the next home is due; 0 = there is none, or more than `limit` may be due now
         pub(crate) next: u64,
-        /// id, score, and so on
+        /// id, score; repeated for each home
         pub(crate) entries: Vec<Vec<u8>>,
     }
 
@@ -358,12 +358,12 @@ return string.format('%.0f', now)
 "#,
     );
 
-    /// brings homes nearer: min(score - 1, now + after), added if absent. The score always
-    /// changes, so that a reader under way fails to re-score and looks again.
+    /// moves homes to an earlier time: min(score - 1, now + after); adds a home that is missing. The score
+    /// always changes, so a reconciler that has read the old score fails to re-score the home, and checks the job again.
     pub(crate) struct Forward {
         /// homes
         pub(crate) key: Key,
-        /// id, microseconds from now, and so on
+        /// id, microseconds from now; repeated for each home
         pub(crate) pairs: Vec<Vec<u8>>,
     }
 
@@ -401,17 +401,17 @@ return added
 "#,
     );
 
-    /// gives a home to those who have none, due so long from now. One that is there stays as it is.
+    /// adds homes for jobs that have none. An existing home does not change.
     pub(crate) struct PutBack {
         /// homes
         pub(crate) key: Key,
-        /// id, microseconds from now, and so on
+        /// id, microseconds from now until the home is due; repeated for each job
         pub(crate) pairs: Vec<Vec<u8>>,
     }
 
     /// What `home/put_back` answers.
     pub(crate) struct PutBackReply {
-        /// how many had none
+        /// number of homes added
         pub(crate) added: u64,
     }
 
@@ -446,17 +446,17 @@ return changed
 "#,
     );
 
-    /// sets when homes are due next, where the score is still the one that was read.
+    /// sets when homes are due next. A home changes only if its score is still the one that the caller read.
     pub(crate) struct Rescore {
         /// homes
         pub(crate) key: Key,
-        /// id, score as read, microseconds from now, and so on
+        /// id, score as read, microseconds from now; repeated for each home
         pub(crate) triples: Vec<Vec<u8>>,
     }
 
     /// What `home/rescore` answers.
     pub(crate) struct RescoreReply {
-        /// how many were
+        /// number of homes changed
         pub(crate) changed: u64,
     }
 
@@ -490,13 +490,13 @@ return string.format('%.0f', now)
 "#,
     );
 
-    /// gives jobs their home entry, due so long from now, whatever stood there before.
+    /// sets the homes of jobs to one time from now, and replaces existing homes.
     pub(crate) struct Set {
         /// homes
         pub(crate) key: Key,
-        /// microseconds from now
+        /// microseconds from now until the homes are due
         pub(crate) after: u64,
-        /// ids
+        /// ids of the jobs
         pub(crate) jobs: Vec<Vec<u8>>,
     }
 
@@ -698,29 +698,28 @@ return struct.pack('>BI8I8', 128 + 1, forward, NOW) .. top
 "#,
     );
 
-    /// moves one job along the state table, if the caller's view of it still holds.
-    /// The only script that changes a job's state. Asked again by the same holder it answers
-    /// `already` with the same values and changes nothing; its caller then repeats the effects.
-    /// forward, now, head; without a head if the job is missing
-    /// A record that has ended, and one that runs, whole: what is taken over comes as it was.
+    /// applies one event of the state table to a job, if the job is still as the caller saw it.
+    /// This is the only script that changes a job's state. If the same holder repeats a call, the script changes nothing and
+    /// answers `already` with the same values; the caller then repeats the effects.
+    /// The reply has no head if the job is missing.
     pub(crate) struct Apply {
         /// job
         pub(crate) key: Key,
-        /// what is to happen
+        /// the event and its numbers
         pub(crate) ask: ApplyAsk,
-        /// for a start
+        /// name of the worker, for a start
         pub(crate) worker: Vec<u8>,
-        /// to store with it
+        /// result to store with the event
         pub(crate) result: Vec<u8>,
-        /// to store with it
+        /// error to store with the event
         pub(crate) error: Vec<u8>,
-        /// for the history, at most 240 bytes; of a start its worker unless given
+        /// text for the history, at most 240 bytes; default for a start: the worker
         pub(crate) note: Vec<u8>,
     }
 
     /// What `job/apply` answers.
     pub(crate) struct ApplyReply {
-        /// the record as it is now, if that is so by this call and its home can stay; else SAID + outcome,
+        /// the new record, if applied and the home need not move; else SAID + outcome, forward, now, head
         pub(crate) reply: Vec<u8>,
     }
 
@@ -741,15 +740,15 @@ return struct.pack('>BI8I8', 128 + 1, forward, NOW) .. top
 
     /// `ask` of `job/apply`.
     pub(crate) struct ApplyAsk {
-        /// which event
+        /// code of the event
         pub(crate) event: u8,
-        /// the version (offers, looks) or fence (workers) that the caller acts on
+        /// the version (offers, checks) or the fence (workers) that the caller has read
         pub(crate) seen: u64,
-        /// microseconds until run_at or the approval's expiry, for events that set it
+        /// microseconds until run_at or the approval's expiry, for events that set one of them
         pub(crate) wait: u64,
-        /// microseconds, for a start; for a dispatch 1 = under a slot, 2 = under its topic's place too
+        /// microseconds, for a start; for a dispatch: 0 = no slot, 1 = a slot, 2 = a place, with or without a slot
         pub(crate) lease: u64,
-        /// for a start
+        /// id of the start request, for a start
         pub(crate) start_id: [u8; 8],
     }
 
@@ -799,22 +798,23 @@ return 1
 "#,
     );
 
-    /// removes an ended job's record. A stub without payload and result stays behind for as long
-    /// as it holds an idempotency key, or its submit may be read again: or the job would be made anew.
+    /// removes the record of an ended job. A stub without payload and result stays while the job's idempotency
+    /// key is taken, and while the loop `reread` may read its submit again: without the stub, that would create the job
+    /// again.
     pub(crate) struct Delete {
         /// job
         pub(crate) key: Key,
-        /// microseconds after the submit for which an idempotency key stays taken
+        /// microseconds after the submit for which its idempotency key stays taken
         pub(crate) keep_key: u64,
-        /// microseconds after its end for which a stub stays in any case
+        /// microseconds after its end for which a stub stays, with or without a key
         pub(crate) keep_stub: u64,
-        /// microseconds after its end for which a record is kept; 0 = however young
+        /// microseconds after its end before which the record must not be deleted; 0 = no limit
         pub(crate) kept: u64,
     }
 
     /// What `job/delete` answers.
     pub(crate) struct DeleteReply {
-        /// 1 deleted, 2 still alive, 3 missing, 4 too young
+        /// 1 = deleted, 2 = not ended, 3 = missing, 4 = ended too recently
         pub(crate) outcome: u64,
     }
 
@@ -868,8 +868,8 @@ return struct.pack('>BI8I8', 128 + 1, 0, NOW) .. string.sub(packed, 1, head_end)
 "#,
     );
 
-    /// keeps a running attempt's lease alive, and notes its progress. Never shortens a lease;
-    /// one that has run out but was not yet ended can still be extended.
+    /// extends the lease of a running attempt, and stores its progress. It never shortens a lease. A lease that
+    /// has run out can still be extended, if the reconciler has not ended the attempt yet.
     pub(crate) struct Extend {
         /// job
         pub(crate) key: Key,
@@ -877,7 +877,7 @@ return struct.pack('>BI8I8', 128 + 1, 0, NOW) .. string.sub(packed, 1, head_end)
         pub(crate) fence: u64,
         /// microseconds from now
         pub(crate) lease: u64,
-        /// to store with it; empty = none
+        /// progress to store; empty = none
         pub(crate) progress: Vec<u8>,
     }
 
@@ -912,7 +912,7 @@ return 1
 "#,
     );
 
-    /// notes which job is this one's retry, if the record is still there.
+    /// stores the id of the job that retries this one, if this job's record still exists.
     pub(crate) struct MarkRetried {
         /// job
         pub(crate) key: Key,
@@ -922,7 +922,7 @@ return 1
 
     /// What `job/mark_retried` answers.
     pub(crate) struct MarkRetriedReply {
-        /// 1 or 0
+        /// 1 if the record exists, otherwise 0
         pub(crate) found: u64,
     }
 
@@ -954,20 +954,19 @@ return 1
 "#,
     );
 
-    /// notes another place in the listing, if the record still has the one that was read.
-    /// A job that is whole has its place within, see job/raw.
+    /// stores a new position of the list entry, if the record still has the one that the caller read.
     pub(crate) struct Relist {
         /// job
         pub(crate) key: Key,
-        /// place as read
+        /// position as the caller read it
         pub(crate) read: Vec<u8>,
-        /// where it is listed now
+        /// position of the list entry now
         pub(crate) place: Vec<u8>,
     }
 
     /// What `job/relist` answers.
     pub(crate) struct RelistReply {
-        /// 1 or 0
+        /// 1 if stored, otherwise 0
         pub(crate) changed: u64,
     }
 
@@ -1039,26 +1038,26 @@ return record
 "#,
     );
 
-    /// creates a job, or tells that it exists. A repeat changes nothing. One that was accepted before
-    /// and forgotten is as old as it was, and its moments are those it had.
+    /// creates a job, or answers that it exists. A repeated call changes nothing. A job that Redis has lost
+    /// keeps its time of acceptance when it is created again, and the times that are relative to it.
     pub(crate) struct Submit {
         /// job
         pub(crate) key: Key,
-        /// its moments: positive is absolute microseconds, negative from its acceptance on, 0 none
+        /// limits; times in microseconds: positive = absolute, negative = after the acceptance, 0 = none
         pub(crate) bounds: SubmitBounds,
-        /// what was asked for
+        /// the job's spec, in protobuf
         pub(crate) spec: Vec<u8>,
         /// JSON, verbatim; empty = none
         pub(crate) payload: Vec<u8>,
-        /// where the listing names it; empty = nowhere in particular
+        /// position of its list entry; empty = none
         pub(crate) place: Vec<u8>,
-        /// of an idempotent submit
+        /// hash of the request's body, for an idempotent submit
         pub(crate) body_hash: Vec<u8>,
     }
 
     /// What `job/submit` answers.
     pub(crate) struct SubmitReply {
-        /// the record, if it was created; else SAID + outcome (2 exists, 3 exists with another body), 0, now, head
+        /// the record, if created; else SAID + outcome (2 = exists, 3 = with another body), 0, now, head
         pub(crate) reply: Vec<u8>,
     }
 
@@ -1082,17 +1081,17 @@ return record
 
     /// `bounds` of `job/submit`.
     pub(crate) struct SubmitBounds {
-        /// how many starts there may be
+        /// the most attempts
         pub(crate) max_attempts: u16,
-        /// the longest that one attempt may take; 0 = no limit
+        /// time-out of one attempt; 0 = none
         pub(crate) timeout_ms: u32,
-        /// not before
+        /// the job must not run before this time
         pub(crate) run_at: i64,
-        /// not started after
+        /// the first attempt must start by this time
         pub(crate) start_by: i64,
-        /// over by
+        /// the job must have ended by this time
         pub(crate) deadline: i64,
-        /// when, if it was accepted before; 0 = now
+        /// time of acceptance of a job that is created again; 0 = now
         pub(crate) accepted: u64,
     }
 
@@ -1139,21 +1138,21 @@ return { string.format('%.0f', lapse), members }
 "#,
     );
 
-    /// notes that a replica shares the locks of a loop, and tells who does.
+    /// adds a replica to those that share the locks of a loop, and returns all of them.
     pub(crate) struct Join {
         /// members
         pub(crate) key: Key,
-        /// who joins, or joins again
+        /// the replica that joins, or renews its membership
         pub(crate) owner: Vec<u8>,
-        /// how long that holds without joining again
+        /// how long the membership is valid without another call
         pub(crate) ttl_ms: u64,
     }
 
     /// What `lease/join` answers.
     pub(crate) struct JoinReply {
-        /// when the first of the others lapses unless it joins again; 0 = there is none
+        /// milliseconds until another replica's membership expires, if not renewed; 0 = there is no other
         pub(crate) lapse_ms: u64,
-        /// all of them, by name
+        /// all replicas, sorted by name
         pub(crate) members: Vec<Vec<u8>>,
     }
 
@@ -1181,17 +1180,17 @@ return redis.call('DEL', KEYS[1])
 "#,
     );
 
-    /// frees a lock that is still this owner's, under whichever fence.
+    /// frees a lock if this owner holds it, under any fence.
     pub(crate) struct Release {
         /// lock
         pub(crate) key: Key,
-        /// who asked for it; unique per holder
+        /// name of the owner; unique per holder
         pub(crate) owner: Vec<u8>,
     }
 
     /// What `lease/release` answers.
     pub(crate) struct ReleaseReply {
-        /// 1 or 0
+        /// 1 if freed, otherwise 0
         pub(crate) freed: u64,
     }
 
@@ -1217,19 +1216,19 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 "#,
     );
 
-    /// prolongs a lock that is still this holder's.
+    /// extends a lock if this holder still has it.
     pub(crate) struct Renew {
         /// lock
         pub(crate) key: Key,
         /// `owner:fence` as granted
         pub(crate) value: Vec<u8>,
-        /// from now
+        /// new time to live, from now
         pub(crate) ttl_ms: u64,
     }
 
     /// What `lease/renew` answers.
     pub(crate) struct RenewReply {
-        /// 1 or 0
+        /// 1 if still held, otherwise 0
         pub(crate) held: u64,
     }
 
@@ -1268,23 +1267,23 @@ return { fence, value, ARGV[2] }
 "#,
     );
 
-    /// grants a lock if it is free or already this owner's. The value is `owner:fence`.
+    /// grants a lock if it is free or this owner already has it. The stored value is `owner:fence`.
     pub(crate) struct Take {
         /// lock
         pub(crate) key: Key,
-        /// who asks; unique per holder
+        /// name of the owner; unique per holder
         pub(crate) owner: Vec<u8>,
-        /// how long it holds without renewal
+        /// how long the lock is valid without renewal
         pub(crate) ttl_ms: u64,
     }
 
     /// What `lease/take` answers.
     pub(crate) struct TakeReply {
-        /// 0 = held by somebody else; otherwise the time of the grant, by this node
+        /// 0 = another owner holds it; otherwise the time of the grant, by this node's clock
         pub(crate) fence: u64,
-        /// who holds it now
+        /// `owner:fence` of the current holder
         pub(crate) holder: Vec<u8>,
-        /// until when, if nobody renews it; 0 = nobody knows
+        /// milliseconds until the lock expires, unless it is renewed; 0 = unknown
         pub(crate) left_ms: u64,
     }
 
@@ -1328,19 +1327,19 @@ return math.ceil(tat - now)
 "#,
     );
 
-    /// gives tokens back that were taken for something that cost nothing. The bucket is never fuller than full.
+    /// returns tokens to a rate limit, for requests that turned out to cost nothing. Never exceeds the burst.
     pub(crate) struct Give {
         /// bucket
         pub(crate) key: Key,
-        /// so many are given back
+        /// tokens to return
         pub(crate) n: u64,
-        /// nanoseconds between two at the steady rate
+        /// nanoseconds between two tokens at the steady rate
         pub(crate) interval: u64,
     }
 
     /// What `limit/give` answers.
     pub(crate) struct GiveReply {
-        /// microseconds until the bucket is full again
+        /// microseconds until all tokens are available again
         pub(crate) left: u64,
     }
 
@@ -1383,25 +1382,25 @@ return { string.format('%.0f', granted), string.format('%.0f', after) }
 "#,
     );
 
-    /// a GCRA rate limit. Takes up to n at once; what was granted is never more than the burst.
+    /// takes up to n tokens of a rate limit (GCRA), never more than the burst.
     pub(crate) struct Take {
         /// bucket
         pub(crate) key: Key,
-        /// so many are wanted
+        /// tokens wanted
         pub(crate) n: u64,
-        /// nanoseconds between two at the steady rate
+        /// nanoseconds between two tokens at the steady rate
         pub(crate) interval: u64,
-        /// so many at once
+        /// the most tokens at once
         pub(crate) burst: u64,
-        /// 1 = all n or none
+        /// 1 = take all n tokens or none
         pub(crate) whole: u64,
     }
 
     /// What `limit/take` answers.
     pub(crate) struct TakeReply {
-        /// granted
+        /// tokens taken
         pub(crate) granted: u64,
-        /// microseconds until one more (or, if whole, all n) would be granted
+        /// microseconds until one more token (if `whole`, all n tokens) is available
         pub(crate) retry_after: u64,
     }
 
@@ -1440,19 +1439,19 @@ return redis.call('ZREM', KEYS[1], ARGV[1])
 "#,
     );
 
-    /// removes the name of a line, if nobody has noted it since it was read.
+    /// removes the name of a line, if no scheduler has noted it since the caller read it.
     pub(crate) struct Drop {
         /// lines
         pub(crate) key: Key,
-        /// what its jobs require
+        /// what the line's jobs require
         pub(crate) member: Vec<u8>,
-        /// score as read
+        /// score as the caller read it
         pub(crate) read: u64,
     }
 
     /// What `line/drop` answers.
     pub(crate) struct DropReply {
-        /// 1 or 0
+        /// 1 if removed, otherwise 0
         pub(crate) dropped: u64,
     }
 
@@ -1482,19 +1481,19 @@ return stamp
 "#,
     );
 
-    /// enters names of a topic's lines, with the moment. A set that nobody notes in vanishes.
+    /// adds names of a topic's lines, with the current time. The set expires `ttl_ms` after the last call.
     pub(crate) struct Note {
         /// lines
         pub(crate) key: Key,
-        /// how long the set is kept
+        /// how long the set is kept after this call
         pub(crate) ttl_ms: u64,
-        /// what their jobs require
+        /// what the jobs of each line require
         pub(crate) members: Vec<Vec<u8>>,
     }
 
     /// What `line/note` answers.
     pub(crate) struct NoteReply {
-        /// now
+        /// this node's time
         pub(crate) now: u64,
     }
 
@@ -1533,17 +1532,17 @@ return 1
 "#,
     );
 
-    /// removes a list of which everybody is gone, unless somebody was added since it was read.
+    /// removes a list whose jobs are all deleted, unless a job was added since the caller read it.
     pub(crate) struct Drop {
         /// listing
         pub(crate) key: Key,
-        /// as read
+        /// number of entries as the caller read it
         pub(crate) length: u64,
     }
 
     /// What `listing/drop` answers.
     pub(crate) struct DropReply {
-        /// 1 if it is gone, now or before; otherwise 0
+        /// 1 if the list is removed, by this call or before; otherwise 0
         pub(crate) dropped: u64,
     }
 
@@ -1585,23 +1584,23 @@ return redis.call('RPUSH', KEYS[1], job) - 1
 "#,
     );
 
-    /// lists a job at its place again. A list that was lost or cut short is filled up with
-    /// blanks, whose owners then find their places free; where somebody else stands, or too much is
-    /// missing, the job goes to the end instead and its caller tells the record.
+    /// lists a job at its position again. If entries before it are missing, the script adds blank ones,
+    /// so that the jobs of these positions can be put back later. If another job has the position, or too many entries are
+    /// missing, the script adds the job at the end, and the caller stores the new position in the record.
     pub(crate) struct PutBack {
         /// listing
         pub(crate) key: Key,
-        /// where the record says that it stands
+        /// position that the record has
         pub(crate) position: u64,
-        /// fill up with so many blanks at most
+        /// the most blank entries to add
         pub(crate) most: u64,
-        /// raw id
+        /// the job's raw id
         pub(crate) job: Vec<u8>,
     }
 
     /// What `listing/put_back` answers.
     pub(crate) struct PutBackReply {
-        /// where it stands now
+        /// position of the job now
         pub(crate) position: u64,
     }
 
@@ -1641,19 +1640,19 @@ return ARGV[1]
 "#,
     );
 
-    /// what an HTTP worker's request was given. The first note wins and never changes.
+    /// stores which offers an HTTP worker's lease request received. The first note wins and never changes.
     pub(crate) struct Put {
         /// note
         pub(crate) key: Key,
-        /// raw ids and versions
+        /// raw ids and versions of the offers
         pub(crate) offers: Vec<u8>,
-        /// how long it is kept
+        /// how long the note is kept
         pub(crate) ttl_ms: u64,
     }
 
     /// What `note/put` answers.
     pub(crate) struct PutReply {
-        /// the note that stands
+        /// the stored note
         pub(crate) offers: Vec<u8>,
     }
 
@@ -1697,7 +1696,7 @@ return { status == 'cancelled' and 1 or 2, redis.call('HGETALL', KEYS[1]) }
 "#,
     );
 
-    /// ends a running operation. What it has done stays done.
+    /// ends a running operation. It does not undo what the operation has done.
     pub(crate) struct Cancel {
         /// operation
         pub(crate) key: Key,
@@ -1705,9 +1704,9 @@ return { status == 'cancelled' and 1 or 2, redis.call('HGETALL', KEYS[1]) }
 
     /// What `operation/cancel` answers.
     pub(crate) struct CancelReply {
-        /// 0 = missing, 1 = cancelled, now or before, 2 = it ended otherwise
+        /// 0 = missing, 1 = cancelled, by this call or before, 2 = ended in another way
         pub(crate) outcome: u64,
-        /// what stands: name, value, and so on
+        /// the operation as stored: name, value; repeated for each field
         pub(crate) fields: Vec<Vec<u8>>,
     }
 
@@ -1741,22 +1740,22 @@ return { 1, redis.call('HGETALL', KEYS[1]) }
 "#,
     );
 
-    /// makes one replica the carrier of a running operation for a while. Another one
-    /// gets it when the claim has run out, under a higher fence.
+    /// lets one replica carry out a running operation for some time. When the claim has expired, another
+    /// replica can claim the operation, under a higher fence.
     pub(crate) struct Claim {
         /// operation
         pub(crate) key: Key,
-        /// who asks; unique per process
+        /// the replica that asks; unique per process
         pub(crate) owner: Vec<u8>,
-        /// microseconds
+        /// length of the claim in microseconds
         pub(crate) hold: u64,
     }
 
     /// What `operation/claim` answers.
     pub(crate) struct ClaimReply {
-        /// 0 = missing, 1 = claimed, 2 = another carries it, 3 = over
+        /// 0 = missing, 1 = claimed, 2 = another replica has it, 3 = not running any more
         pub(crate) outcome: u64,
-        /// the operation, if claimed: name, value, and so on
+        /// the operation, if claimed: name, value; repeated for each field
         pub(crate) fields: Vec<Vec<u8>>,
     }
 
@@ -1790,21 +1789,21 @@ return { created, redis.call('HGETALL', KEYS[1]) }
 "#,
     );
 
-    /// stores a bulk operation as running, unless it is there already.
+    /// stores a bulk operation as running, unless it exists.
     pub(crate) struct Create {
         /// operation
         pub(crate) key: Key,
-        /// how long it is kept
+        /// how long the operation is kept
         pub(crate) ttl_ms: u64,
-        /// name, value, and so on
+        /// name, value; repeated for each field
         pub(crate) fields: Vec<Vec<u8>>,
     }
 
     /// What `operation/create` answers.
     pub(crate) struct CreateReply {
-        /// 1, or 0 if it was there
+        /// 1 if created, 0 if it existed
         pub(crate) created: u64,
-        /// what stands: name, value, and so on
+        /// the operation as stored: name, value; repeated for each field
         pub(crate) fields: Vec<Vec<u8>>,
     }
 
@@ -1841,24 +1840,24 @@ return ARGV[3]
 "#,
     );
 
-    /// stores how far an operation is, if the fence is still the carrier's. What was done is
-    /// noted after a cancel too; only a running operation can end.
+    /// stores the progress of an operation, if the caller's fence is still valid. It stores progress after a
+    /// cancel too, but changes the status of a running operation only.
     pub(crate) struct Note {
         /// operation
         pub(crate) key: Key,
-        /// the carrier's
+        /// fence of the caller's claim
         pub(crate) fence: u64,
-        /// microseconds that it goes on to carry it
+        /// microseconds from now for which the claim is extended
         pub(crate) hold: u64,
-        /// `running`, or how it ended
+        /// `running`, or the final status
         pub(crate) status: Vec<u8>,
-        /// name, value, and so on
+        /// name, value; repeated for each field
         pub(crate) fields: Vec<Vec<u8>>,
     }
 
     /// What `operation/note` answers.
     pub(crate) struct NoteReply {
-        /// what stands now; empty if another carries it
+        /// the status now; empty if another replica has the operation
         pub(crate) status: Vec<u8>,
     }
 
@@ -1912,21 +1911,21 @@ return members
 "#,
     );
 
-    /// takes the head of a backlog for a few seconds, so that two schedulers do not take the same.
-    /// A claimed entry's score is its claim's end less CLAIM, far below any age: a claim that lapsed
-    /// comes first again, in its old place. Nothing is popped.
+    /// claims the first entries of a backlog for a few seconds, so that no two schedulers take the same ones.
+    /// The score of a claimed entry is the end of its claim minus CLAIM, which is far below the score of any entry that
+    /// waits. So entries with expired claims come first again, in their old order. No entry is removed.
     pub(crate) struct Claim {
         /// queue
         pub(crate) key: Key,
-        /// at most so many
+        /// the most entries to claim
         pub(crate) n: u64,
-        /// microseconds
+        /// length of the claim in microseconds
         pub(crate) hold: u64,
     }
 
     /// What `queue/claim` answers.
     pub(crate) struct ClaimReply {
-        /// oldest first
+        /// the claimed entries: those with expired claims, then the oldest
         pub(crate) members: Vec<Vec<u8>>,
     }
 
@@ -1964,19 +1963,19 @@ return 1
 "#,
     );
 
-    /// notes what was last seen whole, if nobody has noted anything since it was read.
+    /// stores the mark of the last complete reread, if it has not changed since the caller read it.
     pub(crate) struct Mark {
         /// mark
         pub(crate) key: Key,
-        /// as read; empty = there was none
+        /// the mark as the caller read it; empty = none
         pub(crate) read: Vec<u8>,
-        /// what is known now
+        /// the new mark
         pub(crate) mark: Vec<u8>,
     }
 
     /// What `reread/mark` answers.
     pub(crate) struct MarkReply {
-        /// 1 or 0
+        /// 1 if stored, otherwise 0
         pub(crate) moved: u64,
     }
 
@@ -2029,24 +2028,24 @@ return { outcome, redis.call('HGETALL', KEYS[1]) }
 "#,
     );
 
-    /// stores versioned settings, if they still stand as their writer saw them.
-    /// A version is never used twice, even if a failover forgets one: it is at least the time.
+    /// stores versioned settings, if their version is still the one that the writer saw.
+    /// No version is used twice, even if a failover loses one: a version is at least the current time.
     pub(crate) struct Put {
         /// settings
         pub(crate) key: Key,
-        /// unique per call, so that a repeat is answered like the first time
+        /// unique per call, so that a repeated call gets the same answer as the first
         pub(crate) writer: Vec<u8>,
-        /// the version that must stand: `any`, a number, or 0 for none yet
+        /// the version that must be stored now: `any`, a number, or 0 = no version yet
         pub(crate) seen: Vec<u8>,
-        /// name, value, and so on; an empty value removes the name
+        /// name, value; repeated for each field. An empty value removes the name
         pub(crate) fields: Vec<Vec<u8>>,
     }
 
     /// What `setting/put` answers.
     pub(crate) struct PutReply {
-        /// 1 = stored, now or by the same call before; 0 = another version stands
+        /// 1 = stored, by this call or by an earlier try of it; 0 = the stored version is another one
         pub(crate) outcome: u64,
-        /// what stands: name, value, and so on
+        /// the settings as stored: name, value; repeated for each field
         pub(crate) fields: Vec<Vec<u8>>,
     }
 
@@ -2088,21 +2087,21 @@ return { freed, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(0', 'LIMIT', 0, 1
 "#,
     );
 
-    /// gives a slot back, or takes a waiter out of the line; tells who is next.
+    /// frees a slot, or removes a job that waits for one. Returns the next job that waits.
     pub(crate) struct Free {
         /// slots
         pub(crate) key: Key,
         /// job and version at admission
         pub(crate) member: Vec<u8>,
-        /// only if its score is still this; empty = whatever it is
+        /// score that the member must still have; empty = any
         pub(crate) seen: Vec<u8>,
     }
 
     /// What `slot/free` answers.
     pub(crate) struct FreeReply {
-        /// 1 or 0
+        /// 1 if removed, otherwise 0
         pub(crate) freed: u64,
-        /// the first that waits; empty = nobody
+        /// the first member that waits; empty = none
         pub(crate) next: Vec<u8>,
     }
 
@@ -2132,21 +2131,21 @@ return 1
 "#,
     );
 
-    /// a slot is still held; somebody looks again later.
+    /// sets the next check of a slot that its job still holds.
     pub(crate) struct Keep {
         /// slots
         pub(crate) key: Key,
         /// job and version at admission
         pub(crate) member: Vec<u8>,
-        /// only if its score is still this
+        /// score that the member must still have
         pub(crate) seen: Vec<u8>,
-        /// microseconds from now
+        /// microseconds from now until the next check
         pub(crate) look: u64,
     }
 
     /// What `slot/keep` answers.
     pub(crate) struct KeepReply {
-        /// 1 or 0
+        /// 1 if set, otherwise 0
         pub(crate) kept: u64,
     }
 
@@ -2183,30 +2182,30 @@ return { 3, redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'WITHSCORES', 'LIMIT
 "#,
     );
 
-    /// admits a job under a concurrency limit, or notes that it waits, if it has a turn.
-    /// One sorted set per limit. Who holds a slot has the moment when somebody should look whether it is
-    /// still held (a slot is freed by what its job's record says, never by time alone); who waits has a
-    /// negative score, first come first.
+    /// gives a job a slot of a concurrency limit. If all slots are taken and `turn` is negative, the job waits.
+    /// Each limit is one sorted set. The score of a job that holds a slot is the time when a scheduler should check whether
+    /// the job still needs it: the job's record decides that, and time alone never frees a slot. The score of a job that
+    /// waits is negative; the lowest is first.
     pub(crate) struct Take {
         /// slots
         pub(crate) key: Key,
         /// job and version at admission
         pub(crate) member: Vec<u8>,
-        /// how many may hold a slot
+        /// number of slots
         pub(crate) max: u64,
-        /// microseconds from now
+        /// microseconds from now until the first check of the slot
         pub(crate) look: u64,
-        /// negative; the lowest is first in line. 0 = nobody waits here
+        /// negative: score to wait with, the lowest is first; 0 = the job does not wait
         pub(crate) turn: i64,
     }
 
     /// What `slot/take` answers.
     pub(crate) struct TakeReply {
-        /// 1 admitted, 2 was admitted before, 3 all slots are taken
+        /// 1 = admitted, 2 = was admitted before, 3 = all slots are taken
         pub(crate) outcome: u64,
-        /// member and score of who holds it, or of up to 64 that hold all
+        /// 2: this member and its score; 3: members and scores of up to 64 jobs that hold slots
         pub(crate) holders: Vec<Vec<u8>>,
-        /// now
+        /// this node's time
         pub(crate) now: u64,
     }
 
