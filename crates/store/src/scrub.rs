@@ -122,6 +122,8 @@ pub struct Scrubbed {
     pub unfinished: u64,
     /// Homes that were due later than their records allow, brought nearer.
     pub late: u64,
+    /// Records with moments by a clock that ran ahead, mended.
+    pub ahead: u64,
     /// Queue entries of queued jobs.
     pub queued: u64,
     /// Places in listings, and listings that nobody had noted.

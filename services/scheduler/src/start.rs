@@ -14,7 +14,10 @@ use std::{
 };
 
 use muster_bus::Received;
-use muster_domain::{Event, Head, JobError, JobErrorCode, JobId, Outcome, StartId, Time, WorkerId, job::Lease};
+use muster_domain::{
+    Event, Head, JobError, JobErrorCode, JobId, Outcome, StartId, Time, WorkerId,
+    job::{LONGEST_LEASE, Lease},
+};
 use muster_flow::End;
 use muster_store::{Moved, Step, StoreError};
 use muster_telemetry::{Histogram, observe};
@@ -30,10 +33,8 @@ use crate::{
 };
 use request::{Read, Refused};
 
-/// Leases are granted within these bounds. The contract's least is 5 s; below that only tests go.
+/// The shortest lease that is granted. The contract's least is 5 s; below that only tests go.
 pub(crate) const LEAST_LEASE: Duration = Duration::from_secs(1);
-/// The longest lease that is granted.
-pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(900);
 /// What a worker gets that asks for nothing.
 const USUAL_LEASE: Duration = Duration::from_secs(30);
 /// How long an offer without a record may be younger than its record's replica.

@@ -1,7 +1,8 @@
 //! Puts homes and queue entries back that were lost, and brings homes nearer that are due too late.
 //!
 //! A home is due no later than its record allows. One that is, by a hand or by a clock that ran ahead, would leave
-//! its job unseen until then. It is re-scored if it is still the one that was read.
+//! its job unseen until then. It is re-scored if it is still the one that was read. Where that clock wrote into the
+//! record too, the record is mended first.
 //!
 //! A living job's home is there for all of its life. So one that has none, and is found alive when it
 //! is read again *after* that, has lost it; one that has merely ended meanwhile has not. A queue
@@ -14,13 +15,14 @@
 //! A home that is put back is told in the audit log first. A queue entry is not: it may only be early.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    borrow::Cow,
+    collections::{BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
 use muster_domain::{
     Act, JobId, Line, State, Tenant, Time, audit,
-    job::{QUEUED_LOOK, is_too_late, next_look},
+    job::{CLOCK_SLACK, LONGEST_LEASE, QUEUED_LOOK, asked_delay, is_too_late, next_look, ran_ahead},
     time::micros,
 };
 
@@ -54,7 +56,8 @@ struct Missing {
 impl Store {
     /// Looks for the homes and queue entries of these jobs, and puts back what is missing.
     pub(super) async fn put_entries_back(&self, records: &[Record], done: &mut Scrubbed) {
-        let missing = self.missing_entries(records, done).await;
+        let records = self.set_back(records, done).await;
+        let missing = self.missing_entries(&records, done).await;
         self.bring_nearer(&missing.late, done).await;
         let Missing { homes, entries, unfinished, .. } = &missing;
         let ids: BTreeSet<JobId> = homes.iter().chain(entries).chain(unfinished).copied().collect();
@@ -102,6 +105,28 @@ impl Store {
                 done.lines.insert(line);
             }
         }
+    }
+
+    /// The same records, after those were mended in which a clock that ran ahead has left its moments.
+    async fn set_back<'a>(&self, records: &'a [Record], done: &mut Scrubbed) -> Cow<'a, [Record]> {
+        let now = self.now();
+        let ahead: Vec<&Record> = records.iter().filter(|r| ran_ahead(&r.head, &r.spec, now)).collect();
+        if ahead.is_empty() {
+            return Cow::Borrowed(records);
+        }
+        let call = |record: &&Record| scripts::job::SetBack {
+            key: keys::job(record.id),
+            longest: micros(LONGEST_LEASE),
+            slack: micros(CLOCK_SLACK),
+            delay: asked_delay(&record.spec).map_or(0, micros),
+        };
+        for reply in self.run_many(ahead.iter().map(call).collect()).await {
+            done.ahead += done.take(reply.map(|reply| reply.changed));
+        }
+        let ids: Vec<JobId> = ahead.iter().map(|record| record.id).collect();
+        let again: HashMap<JobId, Record> =
+            self.readable(&ids, done).await.into_iter().map(|record| (record.id, record)).collect();
+        Cow::Owned(records.iter().map(|record| again.get(&record.id).unwrap_or(record).clone()).collect())
     }
 
     async fn missing_entries(&self, records: &[Record], done: &mut Scrubbed) -> Missing {

@@ -1,6 +1,7 @@
 //! The scheduler in-process, against a real Redis and a real NATS, with workers made by hand.
 
 mod backlog;
+mod clock;
 mod consult;
 mod damage;
 mod load;
