@@ -6,7 +6,8 @@
 //! an entry too many, which harms nobody: the look at an ended job's home removes it, whoever
 //! claims an outdated queue entry removes it, and a listing shows a job only where its record says
 //! it stands. A page of the walk counts as seen only once all of it was put back, so an outage is
-//! waited for and not skipped. Leaves to others: when to walk and how fast, and what the jobs need.
+//! waited for and not skipped. A record itself is changed only where a clock that ran ahead wrote it (`job/set_back`),
+//! and the script judges that. Leaves to others: when to walk and how fast, and what the jobs need.
 
 mod entries;
 mod listings;
