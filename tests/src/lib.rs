@@ -18,4 +18,4 @@ pub use failpoints::Failpoints;
 pub use probe::{Answer, Probe, metric_sum};
 pub use program::Program;
 pub use stack::{Away, Options, ProcessState, ShutOut, Stack, State, spawn_forever};
-pub use workers::{Executions, Run, Setup, TestWorker, WorkerProcess};
+pub use workers::{Executions, Run, Setup, TestWorker, WorkerProcess, pid_in, process_runs};

@@ -32,6 +32,11 @@ impl Program {
         Program { child: spawn_forever(command) }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends any signal.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal);

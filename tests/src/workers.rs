@@ -246,6 +246,17 @@ impl WorkerProcess {
     }
 }
 
+/// Whether a process runs. A zombie that nobody has reaped does not.
+pub fn process_runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// Waits until a command has written its process id to this file.
+pub async fn pid_in(file: &std::path::Path, within: Duration) -> i32 {
+    until(within, "a command to begin", async || std::fs::read_to_string(file).ok()?.trim().parse().ok()).await
+}
+
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
         self.kill9();

@@ -7,6 +7,7 @@ use muster_testkit::until;
 use muster_tests::{
     Executions, Options, Probe, Setup, Stack, WorkerProcess,
     by_hand::{HandWorker, bus_of},
+    pid_in, process_runs,
 };
 use muster_wire::{
     Body,
@@ -157,6 +158,39 @@ async fn a_worker_whose_loop_hangs_is_shown_unhealthy_by_every_gateway_and_its_j
         .await;
     }
     assert!(hung.is_alive());
+}
+
+#[tokio::test]
+async fn no_process_of_a_command_runs_when_its_job_begins_elsewhere() {
+    let stack = Stack::start().await;
+    let gateway = stack.gateway(1);
+    let folder = tempfile::tempdir().unwrap();
+    let (shell, child) = (folder.path().join("shell"), folder.path().join("child"));
+    // The command and its child ignore SIGTERM. The child leaves the output alone, so nobody waits for it because of
+    // that.
+    let deaf = format!(
+        "trap '' TERM; (echo $BASHPID > {}; while :; do sleep 1000; done) >&- 2>&- & echo $$ > {}; wait; wait",
+        child.display(),
+        shell.display()
+    );
+    let command = format!("exec bash -c '{}'", deaf.replace('\'', "'\\''"));
+    for way in [&[][..], &["--http"]] {
+        let _ = (std::fs::remove_file(&shell), std::fs::remove_file(&child));
+        let args = ["--topic", "deaf", "--id", "leaving", "--drain", "1s", "--exec", &command];
+        let mut leaving = WorkerProcess::start(&stack, &[&args, way].concat());
+        let id = gateway.submit(json!({"topic": "deaf"})).await;
+        let pids = [pid_in(&shell, SOON).await, pid_in(&child, SOON).await];
+        leaving.signal(Signal::SIGTERM);
+        let runs = Executions::default();
+        let _other = runs
+            .worker(&stack, Setup::new("other", "deaf"), move |_, _| async move { Ok(json!(pids.map(process_runs))) });
+        let job = gateway.ended(&id, SOON).await;
+        assert_eq!((&job["state"], &job["worker"]), (&json!("succeeded"), &json!("other")), "{job}");
+        assert_eq!(job["result"], json!([false, false]), "which of them still ran {way:?}");
+        let events = gateway.history(&id).await["transitions"].to_string();
+        assert!(events.contains("release"), "given back, not lost: {events}");
+        assert!(leaving.exited(SOON).await.success(), "{}", leaving.log());
+    }
 }
 
 #[tokio::test]

@@ -1,18 +1,15 @@
 //! Claim and fence: one offer has one winner, and a worker that lost its attempt changes nothing any more.
 
-use std::{
-    collections::HashSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use muster_bus::{Bus, ConsumerSpec, Subject, subjects};
 use muster_domain::{JobId, StartId, Tenant, Topic};
 use muster_store::{Fields, NewJob, Record, Store};
-use muster_testkit::until;
+use muster_testkit::{Proxy, until};
 use muster_tests::{
     Executions, Options, Setup, Stack, WorkerProcess,
     by_hand::{Attempt, HandWorker, ask, bus_of, offer_again, offers_are_gone},
+    pid_in, process_runs,
 };
 use muster_wire::{
     Body,
@@ -225,13 +222,19 @@ async fn whoever_lost_its_attempt_is_refused_told_and_counted() {
 async fn the_late_result_of_a_worker_that_was_paused_changes_nothing() {
     let stack = Stack::with(impatient()).await;
     let gateway = stack.gateway(1);
-    let args =
-        ["--topic", "pause", "--lease", "2s", "--id", "paused", "--exec", "sleep 3; echo \"\\\"$MUSTER_FENCE\\\"\""];
+    let nats = stack.state().nats_url;
+    let nats = Proxy::start(nats.rsplit(':').next().unwrap().trim_end_matches('/').parse().unwrap()).await;
+    let url = format!("nats://127.0.0.1:{}", nats.url_port());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let command = format!("echo $$ > {}; sleep 3; echo \"\\\"$MUSTER_FENCE\\\"\"", file.display());
+    let args = ["--nats-url", &url, "--topic", "pause", "--lease", "2s", "--id", "paused", "--exec", &command];
     let paused = WorkerProcess::start(&stack, &args);
     let id = gateway.submit(json!({"topic": "pause"})).await;
-    gateway.reaches(&id, "running", SOON).await;
+    let shell = pid_in(&file, SOON).await;
     paused.signal(Signal::SIGSTOP);
-    let stopped = Instant::now();
+    // The notice that the worker has lost its job must not reach it. Then it reports its result, which is refused.
+    nats.stall();
 
     let runs = Executions::default();
     let gate = Arc::new(Semaphore::new(0));
@@ -244,9 +247,11 @@ async fn the_late_result_of_a_worker_that_was_paused_changes_nothing() {
         }
     });
     runs.reach(1, SOON).await;
-    // The worker's command continues meanwhile, and has ended when the worker wakes. Otherwise the worker would be
-    // asked to stop it.
-    until(SOON, "its command to end", async || (stopped.elapsed() > Duration::from_secs(5)).then_some(())).await;
+    // The command continues while its worker is stopped, and has ended when the worker wakes.
+    until(SOON, "its command to end", async || (!process_runs(shell)).then_some(())).await;
+    // What the proxy holds back is lost with the connection, and the notice is not sent again.
+    nats.cut().await;
+    nats.heal().await;
     let before = stack.metric("scheduler", "muster_stale_writes_total").await;
     paused.signal(Signal::SIGCONT);
     until(SOON, "the late worker to be refused", async || {

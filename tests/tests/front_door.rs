@@ -1,11 +1,14 @@
 //! What an operator finds in a gateway's log: every request that failed through no fault of its client, and how the
-//! process ended.
+//! process ended. Also: connections without a key, and few descriptors.
 
 use std::time::{Duration, Instant};
 
-use muster_testkit::until;
-use muster_tests::{Stack, State};
-use nix::sys::signal::Signal;
+use muster_testkit::{bin, free_port, until};
+use muster_tests::{Probe, Program, Stack, State};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    signal::Signal,
+};
 use reqwest::Method;
 use serde_json::Value;
 use tokio::{
@@ -94,4 +97,72 @@ async fn a_request_that_outlasts_the_stop_is_cut_off_and_named() {
     line(&stack, "\"event\":\"stopped\"", "muster-gateway").await;
     assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     assert_eq!(held.read(&mut said).await.unwrap_or(0), 0, "its connection is closed");
+}
+
+/// One more gateway on the stores of a stack, started with this limit of descriptors, soft and hard.
+struct Limited {
+    program: Program,
+    address: String,
+    gateway: Probe,
+    _folder: tempfile::TempDir,
+}
+
+impl Limited {
+    async fn start(stack: &Stack, descriptors: &str) -> Limited {
+        let port = async || tokio::task::spawn_blocking(free_port).await.expect("a port");
+        let (address, admin) = (format!("127.0.0.1:{}", port().await), format!("127.0.0.1:{}", port().await));
+        let (state, folder) = (stack.state(), tempfile::tempdir().expect("a folder"));
+        let env = [
+            ("REDIS_URL", state.redis_url.as_str()),
+            ("NATS_URL", &state.nats_url),
+            ("MUSTER_API_KEY", &state.api_key),
+            ("MUSTER_HTTP_ADDR", &address),
+            ("MUSTER_ADMIN_ADDR", &admin),
+            ("MUSTER_INSTANCE_ID", "limited"),
+        ];
+        let program = bin("muster-gateway").display().to_string();
+        let args = [&format!("--nofile={descriptors}"), program.as_str()];
+        let program = Program::start("prlimit", &args, &env, &folder.path().join("log"));
+        let gateway = Probe::new(format!("http://{address}"), state.api_key);
+        until(SOON, "the gateway to be ready", async || {
+            let answer = gateway.send(Method::GET, "/readyz", &[], None).await.ok()?;
+            answer.status.is_success().then_some(())
+        })
+        .await;
+        Limited { program, address, gateway, _folder: folder }
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_without_a_key_take_no_descriptor_that_a_client_needs() {
+    const STRANGERS: usize = 1_100;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(4_096).min(hard), hard).unwrap();
+    let stack = Stack::start().await;
+    let limited = Limited::start(&stack, "1024:1024").await;
+    let mut strangers = Vec::with_capacity(STRANGERS);
+    let mut slowest = Duration::ZERO;
+    for n in 1..=STRANGERS {
+        strangers.push(TcpStream::connect(&limited.address).await.unwrap());
+        if n % 100 == 0 {
+            // Each on a connection of its own.
+            let client = reqwest::Client::new().get(format!("http://{}/api/v1/jobs", limited.address));
+            let began = Instant::now();
+            let answer = client.bearer_auth(stack.state().api_key).send().await.unwrap();
+            assert_eq!(answer.status(), 200, "after {n}");
+            slowest = slowest.max(began.elapsed());
+        }
+    }
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    assert_eq!(limited.gateway.get("/whoami").await.status, 200, "and on one that it has");
+}
+
+#[tokio::test]
+async fn a_gateway_raises_its_soft_limit_of_descriptors() {
+    let stack = Stack::start().await;
+    let limited = Limited::start(&stack, "256:3000").await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", limited.program.pid())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let numbers: Vec<&str> = line.split_whitespace().filter(|word| word.parse::<u64>().is_ok()).collect();
+    assert_eq!(numbers, ["3000", "3000"], "{line}");
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries the API of a stack of its own with requests made from its OpenAPI document (schemathesis, every
 # check but what tools/schemathesis.toml says): no answer may be a 5xx, and each must have a status, a content type and a shape that the document
-# declares. usage: fuzz_api.sh [SECONDS] with the programs in $MUSTER_BIN. SEED repeats a run; without it each run
+# declares. Every operation must have been tried. usage: fuzz_api.sh [SECONDS] with the programs in $MUSTER_BIN. SEED repeats a run; without it each run
 # tries other requests.
 set -euo pipefail
 
@@ -42,4 +42,10 @@ cd "$folder"
 "$tools/st" --config-file "$root/tools/schemathesis.toml" run "$url/openapi.json" \
     --header "Authorization: Bearer $key" --phases examples,coverage,fuzzing,stateful \
     ${SEED:+--seed "$SEED"} --max-response-time 35 --max-time "$seconds" --max-examples "${EXAMPLES:-10}" --workers 1 --wait-for-schema 30 --request-timeout 40 \
-    --continue-on-failure --no-color
+    --continue-on-failure --no-color --report-json-path "$folder/report.json"
+"$tools/python" - "$folder/report.json" <<'PYTHON'
+import json, sys
+operations = json.load(open(sys.argv[1]))["operations"]
+if operations["tested"] < operations["selected"]:
+    sys.exit(f"error: not every operation was tried within the time: {operations}")
+PYTHON

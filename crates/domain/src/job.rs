@@ -1,5 +1,6 @@
 //! A job: its request ([`JobSpec`]), its current state ([`Head`]), and the rules that move it.
 
+mod ahead;
 mod head;
 mod look;
 mod retry;
@@ -7,6 +8,7 @@ mod spec;
 mod state;
 mod unmoved;
 
+pub use ahead::{LONGEST_LEASE, asked_delay, ran_ahead};
 pub use head::{EndedBy, Head, Lease, Phase, Transition};
 pub use look::{
     Action, BusView, CLOCK_SLACK, DISPATCHED_LOOK, Known, Look, PENDING_LOOK, PENDING_LOOK_MAX, QUEUED_LOOK,

@@ -18,6 +18,7 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &job::EXTEND,
     &job::MARK_RETRIED,
     &job::RELIST,
+    &job::SET_BACK,
     &job::SUBMIT,
     &lease::JOIN,
     &lease::RELEASE,
@@ -982,6 +983,70 @@ return 1
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(RelistReply { changed: reply.u64()? })
+        }
+    }
+
+    /// The source of `job/set_back`.
+    pub(crate) static SET_BACK: ScriptSource = ScriptSource::new(
+        "job/set_back",
+        r#"local NOW = redis.call('TIME')
+NOW = NOW[1] * 1000000 + NOW[2]
+local raw = redis.call('HGET', KEYS[1], 's')
+if not raw then return 0 end
+local state, last = string.byte(raw, 1), string.byte(raw, 13)
+local since, due, lease = struct.unpack('>I8I8I8I8I8I8I8', raw, 27)
+local longest, latest, delay = tonumber(ARGV[1]), NOW + tonumber(ARGV[2]), tonumber(ARGV[3])
+if state == 7 then
+  if lease <= latest + longest then return 0 end
+  lease = NOW + math.min(math.max(lease - since, 0), longest)
+elseif state == 3 or (state == 2 and last == 15) then
+  if since <= latest then return 0 end
+  since, due = NOW, NOW + math.max(due - since, 0)
+elseif (state == 1 or state == 2) and delay > 0 then
+  if due <= latest + delay then return 0 end
+  due = NOW + delay
+else
+  return 0
+end
+redis.call('HSET', KEYS[1], 's', string.sub(raw, 1, 27 - 1) .. struct.pack('>I8I8I8', since, due, lease)
+  .. string.sub(raw, 51))
+return 1
+"#,
+    );
+
+    /// mends the moments that a clock left in a job's record while it ran ahead. A lease that ends later than
+    /// any lease can ends after as long as it was granted for, counted from now; a wait that was counted from a moment in
+    /// the future is counted from now. The state and the version stay.
+    pub(crate) struct SetBack {
+        /// job
+        pub(crate) key: Key,
+        /// the longest lease, in microseconds
+        pub(crate) longest: u64,
+        /// how far a moment may be ahead, in microseconds
+        pub(crate) slack: u64,
+        /// microseconds that the submit asked to wait; 0 = none, or until a moment of its own
+        pub(crate) delay: u64,
+    }
+
+    /// What `job/set_back` answers.
+    pub(crate) struct SetBackReply {
+        /// 1 or 0
+        pub(crate) changed: u64,
+    }
+
+    impl Script for SetBack {
+        type Reply = SetBackReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&SET_BACK, self.key.as_bytes())
+                .arg(self.longest)
+                .arg(self.slack)
+                .arg(self.delay)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(SetBackReply { changed: reply.u64()? })
         }
     }
 

@@ -5,8 +5,9 @@
 //! that is correct. It restores what the record said a moment ago. If the job moves in the meantime, one entry too many
 //! is left, which is harmless: the check of an ended job removes its home, a scheduler that claims an outdated queue
 //! entry removes it, and a listing shows a job only at the place that its record names. A page of the walk counts as
-//! seen only after all of it was restored, so the walk waits for an outage instead of skipping records. The callers
-//! decide when to walk and how fast, and the reconciler what the jobs need.
+//! seen only after all of it was restored, so the walk waits for an outage instead of skipping records. The
+//! scrub changes a record itself only where a clock that ran ahead wrote it; the script `job/set_back` judges that. The
+//! callers decide when to walk and how fast, and the reconciler what the jobs need.
 
 mod entries;
 mod listings;
@@ -123,6 +124,8 @@ pub struct Scrubbed {
     pub unfinished: u64,
     /// Homes that were due later than their records allow, and were forwarded.
     pub late: u64,
+    /// Records with times from a clock that ran ahead, which were set back.
+    pub ahead: u64,
     /// Queue entries that were restored.
     pub queued: u64,
     /// Places in listings that were restored, and listings that had not been noted.

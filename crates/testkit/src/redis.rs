@@ -26,7 +26,7 @@ struct Inner {
     folder: TempDir,
     extra: Vec<String>,
     /// How far its clock is off, in the format of libfaketime.
-    clock: Option<&'static str>,
+    clock: Mutex<Option<&'static str>>,
     process: Mutex<Option<Process>>,
 }
 
@@ -40,6 +40,29 @@ impl RedisServer {
     pub async fn start_with(options: &[&str]) -> RedisServer {
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         off_runtime(move || Self::start_blocking(&options)).await
+    }
+
+    /// Starts a server whose clock is off by this much, such as `+1h`.
+    pub async fn start_off_by(offset: &'static str) -> RedisServer {
+        off_runtime(move || {
+            let mut server = Self::launch_at(Some(offset), &[]);
+            for _ in 0..START_TRIES {
+                match server.wait_ready() {
+                    Ok(()) => return server,
+                    Err(_) => server = Self::launch_at(Some(offset), &[]),
+                }
+            }
+            server.wait_ready().expect("redis-server starts");
+            server
+        })
+        .await
+    }
+
+    /// Stops the server, which writes all of its log, and starts it again with the right clock and the same data.
+    pub async fn correct_clock(&self) {
+        self.stop();
+        *self.inner.clock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.restart().await;
     }
 
     pub(crate) fn start_blocking(extra: &[String]) -> RedisServer {
@@ -62,7 +85,7 @@ impl RedisServer {
     /// The same with a clock that is off by this much, such as `+1m`.
     pub(crate) fn launch_at(clock: Option<&'static str>, extra: &[String]) -> RedisServer {
         let (port, folder, extra) = (free_port(), folder::fresh(), extra.to_vec());
-        let inner = Inner { port, folder, extra, clock, process: Mutex::new(None) };
+        let inner = Inner { port, folder, extra, clock: Mutex::new(clock), process: Mutex::new(None) };
         inner.spawn();
         RedisServer { inner: Arc::new(inner) }
     }
@@ -157,7 +180,7 @@ impl Inner {
             .collect();
         args.extend(["--port".into(), self.port.to_string(), "--dir".into(), folder.display().to_string()]);
         args.extend(self.extra.iter().cloned());
-        let program = if let Some(offset) = self.clock {
+        let program = if let Some(offset) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner) {
             let lies = clock::off_by(offset).into_iter().map(|(name, value)| format!("{name}={value}"));
             args.splice(0..0, lies.chain(["redis-server".to_owned()]));
             "env"

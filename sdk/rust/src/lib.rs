@@ -60,6 +60,6 @@ pub use muster_domain::{
     WorkerId,
 };
 pub use worker::{
-    Context, HandlerError, INVALID_PAYLOAD, JobResult, MAX_RESULT, RESULT_PREVIEW, StopReason, Summary, Worker,
-    WorkerBuilder, WorkerError, WorkerHandle,
+    Context, HandlerError, INVALID_PAYLOAD, JobResult, LEAVE_GRACE, MAX_RESULT, RESULT_PREVIEW, StopReason, Summary,
+    Worker, WorkerBuilder, WorkerError, WorkerHandle,
 };

@@ -40,6 +40,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 pub use context::{Context, StopReason};
 pub use handler::{HandlerError, INVALID_PAYLOAD, JobResult, MAX_RESULT, RESULT_PREVIEW};
+pub use leave::LEAVE_GRACE;
 use pulls::{Pulls, Source};
 use pulse::{Pulse, Vitals};
 use turn::Turn;

@@ -14,7 +14,10 @@ use std::{
 };
 
 use muster_bus::Received;
-use muster_domain::{Event, Head, JobError, JobErrorCode, JobId, Outcome, StartId, Time, WorkerId, job::Lease};
+use muster_domain::{
+    Event, Head, JobError, JobErrorCode, JobId, Outcome, StartId, Time, WorkerId,
+    job::{LONGEST_LEASE, Lease},
+};
 use muster_flow::End;
 use muster_store::{Moved, Step, StoreError};
 use muster_telemetry::{Histogram, observe};
@@ -32,8 +35,6 @@ use request::{Read, Refused};
 
 /// The shortest lease that is granted. The documented least is 5 s; only tests ask for less.
 pub(crate) const LEAST_LEASE: Duration = Duration::from_secs(1);
-/// The longest lease that is granted.
-pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(900);
 /// The lease of a worker that asks for none, on a topic that sets none.
 const USUAL_LEASE: Duration = Duration::from_secs(30);
 /// How long an offer without a record is answered `unknown`: the record may be restored from the stream.

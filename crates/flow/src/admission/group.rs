@@ -43,10 +43,10 @@ const COMMITTERS: usize = 2;
 /// How long a submit waits for a running commit before a second commit begins. A commit of one larger group costs
 /// less than two commits side by side. A commit takes a few milliseconds.
 const BESIDE_AFTER: Duration = Duration::from_millis(20);
-/// The same for submits that wait for a Redis replica. Without a replica each commit takes a second; this delay
+/// The same for submits that wait for a Redis replica. While a replica is behind, each commit takes a second; this delay
 /// spreads the starts of the committers, so that no submit waits longer than this for one of them to begin.
 const DURABLE_BESIDE_AFTER: Duration = Duration::from_millis(170);
-/// The committers for submits that wait for a Redis replica or the disk. Without a replica each commit takes a
+/// The committers for submits that wait for a Redis replica or the disk. While a replica is behind, a commit takes a
 /// second. With this many committers no submit waits long for its turn, and their connections, one for each node,
 /// still fit the pool.
 const DURABLE_COMMITTERS: usize = 6;

@@ -3,9 +3,12 @@
 //! WAIT and WAITAOF block their connection and count only what was written on it. So such a write has a connection of
 //! its own, with write and wait in one pipeline. These connections are opened on demand and kept for the next write;
 //! the limit counts them together with the shared ones.
+//!
+//! If a node reported after a write that it has no replica, later writes to it wait only for a short time. Each of them
+//! asks again, so only the first write after a replica has connected can be answered too early.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -21,6 +24,8 @@ use super::{
 
 /// An unused connection is closed after this time, unless it is one of those kept open in advance.
 const IDLE: Duration = Duration::from_secs(60);
+/// How long a write waits for replicas of a node that had none after the last one.
+const ALONE_WAIT: Duration = Duration::from_millis(50);
 
 /// What a durable write waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +60,14 @@ pub(super) struct Dedicated {
     ceiling: usize,
     warm: usize,
     tags: Mutex<HashMap<u16, u32>>,
+    /// The nodes that had no replica after the last durable write.
+    alone: Mutex<HashSet<NodeAddr>>,
 }
 
 impl Dedicated {
     pub(super) fn new(ceiling: usize, warm: usize, shared: Arc<Gauge>) -> Dedicated {
-        Dedicated { idle: Mutex::default(), open: Arc::default(), shared, ceiling, warm, tags: Mutex::default() }
+        let (idle, open, tags, alone) = Default::default();
+        Dedicated { idle, open, shared, ceiling, warm, tags, alone }
     }
 
     /// The number of open connections, and how many of them are idle.
@@ -121,6 +129,28 @@ impl Dedicated {
         let mut marker = segment.filter(|segment| !segment.contains(&b'{')).unwrap_or_default().to_vec();
         marker.extend_from_slice(format!("sync:{{{tag}}}").as_bytes());
         marker
+    }
+
+    /// How long a write on this node waits.
+    pub(super) fn wait(&self, addr: &NodeAddr, durability: Durability) -> Duration {
+        match durability.kept {
+            Kept::ByReplicas(_) if self.alone().contains(addr) => durability.wait.min(ALONE_WAIT),
+            Kept::ByReplicas(_) | Kept::OnDisk => durability.wait,
+        }
+    }
+
+    /// Notes whether this node has a replica.
+    pub(super) fn note_replicas(&self, addr: &NodeAddr, any: bool) {
+        let mut alone = self.alone();
+        if any {
+            alone.remove(addr);
+        } else if !alone.contains(addr) {
+            alone.insert(addr.clone());
+        }
+    }
+
+    fn alone(&self) -> MutexGuard<'_, HashSet<NodeAddr>> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn grant(&self, addr: &NodeAddr) -> Grant {

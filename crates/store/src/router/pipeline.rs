@@ -217,7 +217,7 @@ async fn send(inner: &Inner, mut group: Group, call: Call) -> Landed {
                 Lane::Shared(live) => node.heard(&live),
                 Lane::Own(own) => inner.dedicated.give_back(own),
             }
-            judge_all(inner, group, &pipeline, values, call.durable.is_some())
+            judge_all(inner, group, &pipeline, values, call.durable)
         }
         Err(error) => {
             let fault = match &lane {
@@ -274,9 +274,10 @@ fn pack(inner: &Inner, group: &mut Group, durable: Option<Durability>) -> Pipeli
             pipeline.cmd("ASKING");
         }
         pipeline.cmd("SET").arg(marker).arg(1).arg("PX").arg(MARKER_TTL_MS);
-        let wait = u64::try_from(durable.wait.as_millis()).unwrap_or(u64::MAX).max(1);
+        let wait = inner.dedicated.wait(&group.node.addr, durable);
+        let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
         match durable.kept {
-            Kept::ByReplicas(n) => pipeline.cmd("WAIT").arg(n).arg(wait),
+            Kept::ByReplicas(n) => pipeline.cmd("WAIT").arg(n).arg(wait).cmd("ROLE"),
             Kept::OnDisk => pipeline.cmd("WAITAOF").arg(1).arg(0).arg(wait),
         };
     }
@@ -301,8 +302,18 @@ fn place(index: usize, asking: bool) -> usize {
     if asking { index * 2 + 1 } else { index }
 }
 
-fn judge_all(inner: &Inner, group: Group, pipeline: &Pipeline, mut values: Vec<Value>, durable: bool) -> Landed {
-    let replicas = if durable { acknowledged(&mut values) } else { 0 };
+fn judge_all(
+    inner: &Inner,
+    group: Group,
+    pipeline: &Pipeline,
+    mut values: Vec<Value>,
+    durable: Option<Durability>,
+) -> Landed {
+    if let Some(Durability { kept: Kept::ByReplicas(_), .. }) = durable {
+        let alone = values.pop().is_some_and(|role| has_no_replica(&role));
+        inner.dedicated.note_replicas(&group.node.addr, !alone);
+    }
+    let replicas = if durable.is_some() { acknowledged(&mut values) } else { 0 };
     let mut landed = Landed { done: Vec::with_capacity(group.items.len()), ..Landed::default() };
     for (index, mut item) in group.items.into_iter().enumerate() {
         let place = place(index, group.asking);
@@ -348,6 +359,11 @@ fn judge_all(inner: &Inner, group: Group, pipeline: &Pipeline, mut values: Vec<V
 
 fn soon(landed: &mut Landed, item: Item) {
     if item.tries <= AT_ONCE { landed.now.push(item) } else { landed.later.push(item) }
+}
+
+/// Whether ROLE named a primary without replicas.
+fn has_no_replica(role: &Value) -> bool {
+    matches!(role, Value::Array(parts) if matches!(parts.get(2), Some(Value::Array(replicas)) if replicas.is_empty()))
 }
 
 /// The number that WAIT returned, or WAITAOF for the node's own disk; zero if the marker before it could not be

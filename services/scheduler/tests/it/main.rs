@@ -1,6 +1,7 @@
 //! The scheduler in-process, with a real Redis, a real NATS and hand-written workers.
 
 mod backlog;
+mod clock;
 mod consult;
 mod damage;
 mod load;

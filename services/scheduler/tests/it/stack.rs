@@ -35,7 +35,12 @@ impl Stack {
     }
 
     pub(crate) async fn without_scheduler() -> Stack {
-        let (redis, nats) = tokio::join!(RedisServer::start(), NatsServer::start());
+        Stack::over(RedisServer::start().await).await
+    }
+
+    /// A stack over this Redis, without a scheduler.
+    pub(crate) async fn over(redis: RedisServer) -> Stack {
+        let nats = NatsServer::start().await;
         let store = Store::connect(RedisSettings::new(redis.url())).await.unwrap();
         let bus = Bus::connect(BusSettings::new(nats.url(), "test")).await.unwrap();
         let clock = store.clone();

@@ -126,7 +126,13 @@ impl Worker {
     }
 
     pub(crate) async fn release(&self, attempt: &Attempt) {
-        self.report(attempt, Kind::Release(Release { delay_ms: 0 })).await;
+        self.release_for(attempt, Duration::ZERO).await;
+    }
+
+    /// Gives the job back, not to be started before this time has passed.
+    pub(crate) async fn release_for(&self, attempt: &Attempt, delay: Duration) {
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap();
+        self.report(attempt, Kind::Release(Release { delay_ms })).await;
     }
 
     async fn report(&self, attempt: &Attempt, kind: Kind) {

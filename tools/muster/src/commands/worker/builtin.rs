@@ -111,7 +111,8 @@ mod tests {
 
     fn task(payload: &'static str) -> Task {
         let payload = Bytes::from_static(payload.as_bytes());
-        Task { job_id: "j".into(), attempt: 2, fence: 9, payload, stop: CancellationToken::new() }
+        let (stop, leaves) = (CancellationToken::new(), Box::new(|| false));
+        Task { job_id: "j".into(), attempt: 2, fence: 9, payload, stop, leaves }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Runs a shell command per job. The payload goes to its standard input, its standard output is the result, its exit
 //! code says how it ended. It has a process group of its own: when the attempt has to stop, the whole group gets
-//! SIGTERM and, if that does not help, SIGKILL.
+//! SIGTERM and, if that does not help, SIGKILL. The attempt is over when no process of the group runs any more.
+
+mod group;
 
 use std::{
     io,
@@ -11,15 +13,14 @@ use std::{
 
 use bytes::Bytes;
 use muster_sdk::{HandlerError, JobResult, RESULT_PREVIEW};
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
+
+use self::group::{Group, KILLED};
 
 use super::task::Task;
 use crate::{commands::dev, programs};
@@ -28,15 +29,23 @@ use crate::{commands::dev, programs};
 const PERMANENT: i32 = 65;
 /// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
+/// The same when the worker leaves. The SDK gives its handlers less time then.
+const LEAVING_GRACE: Duration = Duration::from_secs(1);
 /// How long a process that the command left behind may hold its output after the command has ended.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often a group that got SIGTERM is checked.
-const LOOK: Duration = Duration::from_millis(20);
+/// The same once the attempt has to stop.
+const STOPPED_LINGER: Duration = Duration::from_millis(200);
 /// The most bytes of output that are kept whole, to see whether they are JSON. Of a larger output only the beginning
 /// and the size are used: a result of more than 256 KiB is cut to a preview anyway.
 const MAX_OUTPUT: usize = 16 * 1024 * 1024;
 /// The most bytes of an error message.
 const MAX_ERROR: usize = 4_000;
+
+// A worker that leaves gives an attempt back when its handler ends or is aborted. The group must be dead before.
+const _: () = {
+    let longest = LEAVING_GRACE.as_millis() + STOPPED_LINGER.as_millis() + KILLED.as_millis();
+    assert!(longest < muster_sdk::LEAVE_GRACE.as_millis());
+};
 
 /// The command as given.
 pub(super) struct Exec {
@@ -87,13 +96,16 @@ impl Exec {
                 tokio::select! {
                     status = child.wait(), if ended.is_none() => {
                         ended = Some(status.map_err(cannot)?);
-                        limit = Instant::now() + LINGER;
+                        limit = Instant::now() + if told_at.is_none() { LINGER } else { STOPPED_LINGER };
                     }
                     _ = &mut pipes, if !drained => drained = true,
-                    () = task.stop.cancelled(), if told_at.is_none() && ended.is_none() => {
+                    () = task.stop.cancelled(), if told_at.is_none() => {
                         group.signal(Signal::SIGTERM);
                         told_at = Some(Instant::now());
-                        limit = Instant::now() + GRACE;
+                        limit = match ended {
+                            None => Instant::now() + grace(&task),
+                            Some(_) => limit.min(Instant::now() + STOPPED_LINGER),
+                        };
                     }
                     () = sleep_until(limit), if ended.is_some() || told_at.is_some() => match ended {
                         Some(status) => break status,
@@ -108,12 +120,18 @@ impl Exec {
                 }
             }
         };
-        group.end(told_at).await;
+        let told_at = told_at.unwrap_or_else(Instant::now);
+        group.end(|| told_at + grace(&task)).await;
         if task.stop.is_cancelled() && !status.success() {
             return Err(HandlerError::retryable("told to stop"));
         }
         judge(status, output, &error)
     }
+}
+
+/// The time between SIGTERM and SIGKILL for this attempt, as things stand.
+fn grace(task: &Task) -> Duration {
+    if (task.leaves)() { LEAVING_GRACE } else { GRACE }
 }
 
 /// The result of the job, from the exit of the command.
@@ -262,59 +280,24 @@ impl TextSize {
     }
 }
 
-/// The command's process group. If the attempt is dropped half-way, the group is killed at once.
-struct Group {
-    id: Option<Pid>,
-}
-
-impl Group {
-    fn of(pid: Option<u32>) -> Group {
-        Group { id: pid.and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw) }
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(id) = self.id {
-            let _ = killpg(id, signal);
-        }
-    }
-
-    /// Ends the group after the command has ended; `told_at` is when the command was asked to stop, if it was.
-    /// Processes that the command left in its group were part of the attempt and must end too: by SIGTERM first, and
-    /// by SIGKILL after the grace time. Until then the attempt is not over.
-    async fn end(&mut self, told_at: Option<Instant>) {
-        let limit = told_at.unwrap_or_else(Instant::now) + GRACE;
-        self.signal(Signal::SIGTERM);
-        while self.is_alive() {
-            if Instant::now() >= limit {
-                self.signal(Signal::SIGKILL);
-                break;
-            }
-            sleep(LOOK).await;
-        }
-        self.id = None;
-    }
-
-    fn is_alive(&self) -> bool {
-        self.id.is_some_and(|id| killpg(id, None).is_ok())
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The attempt is given back next, and the job runs elsewhere: no part of it may still run here.
-        self.signal(Signal::SIGKILL);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use muster_sdk::LEAVE_GRACE;
+    use tokio::time::sleep;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
 
     fn task(payload: &'static str) -> Task {
         let payload = Bytes::from_static(payload.as_bytes());
-        Task { job_id: "id-1".into(), attempt: 3, fence: 77, payload, stop: CancellationToken::new() }
+        Task {
+            job_id: "id-1".into(),
+            attempt: 3,
+            fence: 77,
+            payload,
+            stop: CancellationToken::new(),
+            leaves: Box::new(|| false),
+        }
     }
 
     async fn run(command: &str, payload: &'static str) -> Result<Bytes, HandlerError> {
@@ -386,13 +369,12 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_process_of_the_group_that_will_not_go_is_killed_after_the_grace_and_holds_its_slot_till_then() {
+    /// Runs a command whose shell dies from SIGTERM while its child ignores it and does not hold the output. Stops it
+    /// once the child runs. Returns the time from there to the end of the attempt.
+    async fn stop_a_deaf_child(job: Task) -> Duration {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
-        let job = task("");
         let stop = job.stop.clone();
-        // The shell dies from the signal, its child does not; and the child does not hold the output.
         let deaf = "trap '' TERM; echo $$ > \"$0\"; while :; do sleep 1000; done";
         let exec =
             Exec::new(&format!("sh -c '{}' {} >/dev/null 2>&1 & wait", deaf.replace('\'', "'\\''"), file.display()));
@@ -404,14 +386,24 @@ mod tests {
             Instant::now()
         };
         let (ended, told_at) = tokio::join!(exec.run(job), until_started);
-        assert_eq!(ended.unwrap_err().message, "told to stop");
-        assert!(told_at.elapsed() >= GRACE - Duration::from_millis(100), "{:?}", told_at.elapsed());
+        let took = told_at.elapsed();
         let child: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        let limit = Instant::now() + Duration::from_secs(5);
-        while alive(child) {
-            assert!(Instant::now() < limit, "the deaf child survived");
-            sleep(Duration::from_millis(5)).await;
-        }
+        assert!(!alive(child), "the attempt ended before its deaf child");
+        assert_eq!(ended.unwrap_err().message, "told to stop");
+        took
+    }
+
+    #[tokio::test]
+    async fn a_process_of_the_group_that_will_not_go_is_killed_after_the_grace_and_holds_its_slot_till_then() {
+        let took = stop_a_deaf_child(task("")).await;
+        assert!(took >= GRACE - Duration::from_millis(100), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn when_the_worker_leaves_the_group_is_dead_before_the_attempt_is_given_back() {
+        let took = stop_a_deaf_child(Task { leaves: Box::new(|| true), ..task("") }).await;
+        assert!(took >= LEAVING_GRACE - Duration::from_millis(100), "{took:?}");
+        assert!(took < LEAVE_GRACE, "the SDK would have aborted the handler: {took:?}");
     }
 
     #[tokio::test]
@@ -430,11 +422,7 @@ mod tests {
         let (ended, ()) = tokio::join!(exec.run(job), until_started);
         assert_eq!(ended.unwrap_err().message, "told to stop");
         let grandchild: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        let limit = Instant::now() + Duration::from_secs(5);
-        while alive(grandchild) {
-            assert!(Instant::now() < limit, "the grandchild survived");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        assert!(!alive(grandchild), "the grandchild survived");
     }
 
     #[tokio::test]

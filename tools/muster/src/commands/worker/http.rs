@@ -230,6 +230,7 @@ impl<'a> HttpWorker<'a> {
                 fence: offer.fence,
                 payload: payload.unwrap_or_default(),
                 stop,
+                leaves: Box::new(|| false),
             };
             let work = Arc::clone(&self.work);
             self.running.push(Box::pin(async move { (offer.job_id, offer.fence, work.run(task).await) }));

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use muster_sdk::{Context, Worker};
+use muster_sdk::{Context, StopReason, Worker};
 
 use super::{Settings, task::Task, work::Work};
 use crate::{outcome::Failure, signals::StopSignals};
@@ -58,11 +58,13 @@ pub(super) async fn run(settings: Settings, url: &str, work: Arc<Work>, mut stop
 }
 
 fn task(context: &Context, payload: Bytes) -> Task {
+    let told = context.clone();
     Task {
         job_id: context.job_id().to_string(),
         attempt: context.attempt(),
         fence: context.fence(),
         payload,
         stop: context.cancellation(),
+        leaves: Box::new(move || told.stop_reason() == Some(StopReason::Draining)),
     }
 }

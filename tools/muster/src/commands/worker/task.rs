@@ -12,4 +12,7 @@ pub(super) struct Task {
     pub(super) payload: Bytes,
     /// Cancelled when the attempt has to stop.
     pub(super) stop: CancellationToken,
+    /// Whether it has to stop because the worker leaves, which hurries: the SDK aborts a handler then that has not
+    /// stopped within [`muster_sdk::LEAVE_GRACE`]. False over HTTP, where the worker waits for its handlers.
+    pub(super) leaves: Box<dyn Fn() -> bool + Send + Sync>,
 }
