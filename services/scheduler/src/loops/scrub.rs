@@ -58,7 +58,7 @@ impl Scrub {
                     event = "scrubbed",
                     action,
                     n,
-                    "an index had lost entries or had them at the wrong place; they are put right"
+                    "entries of an index were missing or at the wrong place; repaired them"
                 );
             }
         }
@@ -86,7 +86,7 @@ impl Loop for Scrub {
     const NAME: &'static str = "scrub";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Scrub.as_str(),
-        why: "it only reads records, and adds an entry only where there is none",
+        why: "it only reads records, and adds an entry only where one is missing",
         duplicate_costs: "a second scan",
     };
     type Lease = Lease;
