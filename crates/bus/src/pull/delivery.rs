@@ -169,8 +169,7 @@ impl Receipt {
     /// The server delivered a message that this consumer does not carry; the consumer that carries it gets it as well.
     /// Stops redelivery here, unless the stream would then delete it for that consumer, too.
     pub(super) async fn pass_on(&self, stream: Stream) {
-        tracing::warn!(event = "astray", subject = %self.subject, "NATS delivered a message that this consumer does \
-                                                                   not carry");
+        tracing::warn!(event = "astray", subject = %self.subject, "NATS delivered a message of another consumer");
         if stream != Stream::Jobs {
             self.terminate().await;
         }
