@@ -195,7 +195,7 @@ impl Emit for Unanswered<'_> {
         static QUIET: Quiet = Quiet::new();
         count(Counter::Decisions, &[("outcome", "unanswered")], 1);
         if let Some(left_out) = QUIET.speak() {
-            warn!(event = "unanswered", job = %self.job, detail = self.detail, left_out, "the decider did not decide");
+            warn!(event = "unanswered", job = %self.job, detail = self.detail, left_out, "no decision about a job");
         }
     }
 }
