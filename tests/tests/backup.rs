@@ -119,7 +119,7 @@ async fn all_is_deleted_and_restored_with_an_empty_nats_and_every_job_ends() {
     })
     .await;
     assert!(restored.ok, "{}", restored.text);
-    assert!(restored.text.contains(&format!("{} jobs were alive", alive.len())), "{}", restored.text);
+    assert!(restored.text.contains(&format!("{} jobs had not ended", alive.len())), "{}", restored.text);
     come_back(away).await;
 
     let after = Executions::default();

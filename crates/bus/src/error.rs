@@ -25,7 +25,7 @@ pub enum BusError {
         after: Duration,
     },
     /// No subscriber listens on the subject.
-    #[error("nobody listens on {subject}")]
+    #[error("no subscriber listens on {subject}")]
     NoResponders {
         /// The subject.
         subject: String,

@@ -150,7 +150,7 @@ impl<T: Send + 'static> GroupPublisher<T> {
         match timeout_at(deadline, answer).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) if self.items.is_closed() => Err(BusError::Stopped),
-            Ok(Err(_)) => Err(BusError::away("whoever published it panicked")),
+            Ok(Err(_)) => Err(BusError::away("the publishing task panicked")),
             Err(_) => Err(self.late()),
         }
     }

@@ -65,7 +65,7 @@ impl Bus {
     }
 
     async fn give_files(&self, stream: Stream, why: &str) -> Result<(), BusError> {
-        warn!(stream = stream.name(), why, "the stream has lost its files; purged, so that it gets new ones");
+        warn!(stream = stream.name(), why, "the stream has lost its files; purged it, so that NATS creates new ones");
         self.api::<Value>(&format!("STREAM.PURGE.{}", stream.name()), &Value::Null).await.map(drop)
     }
 }

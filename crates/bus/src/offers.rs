@@ -78,7 +78,7 @@ pub(crate) fn weed(subject: &str, items: &mut Vec<Offer>) -> Option<Bad> {
                 bad.jobs.push((id, offer.version));
                 let (tenant, topic) = (&offer.tenant, &offer.topic);
                 bad.senseless
-                    .push(format!("offer {place} of {of}, of job {id}, is of tenant {tenant:?} and topic {topic:?}"));
+                    .push(format!("offer {place} of {of}, for job {id}, has tenant {tenant:?} and topic {topic:?}"));
             }
             Err(fault) => bad.nameless.push(format!("offer {place} of {of}: {fault}")),
         }

@@ -275,7 +275,7 @@ impl Bus {
         if compare(name, &config, &found.config).is_ok() {
             return self.mend_unreadable(stream).await;
         }
-        warn!(stream = name, "stream was altered; setting it right");
+        warn!(stream = name, "the stream's configuration was changed; correcting it");
         let updated: Described = self.api(&format!("STREAM.UPDATE.{name}"), &config).await.map_err(|refused| {
             // A field that cannot be changed in place needs an operator; name the field.
             compare(&format!("stream {name}"), &config, &found.config).err().unwrap_or(refused)
@@ -306,7 +306,7 @@ impl Bus {
                 // A consumer of another subject has this name. An upsert would replace it.
                 return compare(&what, &config, &found.config);
             }
-            Ok(_) => warn!(consumer = name, "consumer was altered; setting it right"),
+            Ok(_) => warn!(consumer = name, "the consumer's configuration was changed; correcting it"),
             Err(fault) if fault.is_missing(NO_STREAM) => self.heal().await?,
             Err(fault) if fault.is_missing(NO_CONSUMER) => {}
             Err(fault) => return Err(fault),

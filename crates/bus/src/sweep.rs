@@ -129,7 +129,7 @@ impl Bus {
             (removed, from) = (removed + 1, found + 1);
         }
         if removed > 0 {
-            warn!(subject, removed, "offers were acked and still stood on the stream");
+            warn!(subject, removed, "removed offers that were acked but still on the stream");
         }
         Ok(removed)
     }

@@ -81,7 +81,7 @@ pub fn serve_strangers(
             match accepted {
                 Ok((stream, peer)) => take(stream, peer),
                 Err(fault) => {
-                    warn!(event = "accept_failed", listener = name, detail = %fault, "cannot take a connection");
+                    warn!(event = "accept_failed", listener = name, detail = %fault, "cannot accept a connection");
                     connections.crowd.make_room();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

@@ -50,7 +50,7 @@ impl Probe {
     /// Asks the admin port. `Ok` holds the replica's answer, `Err` the reason why the probe fails.
     pub(crate) fn ask(self, admin: SocketAddr) -> Result<String, String> {
         if admin.port() == 0 {
-            return Err("the admin port is picked at the start (port 0), so a probe cannot know it".to_owned());
+            return Err("the system picks the admin port at start (port 0), so a probe cannot know it".to_owned());
         }
         let addr = reachable(admin);
         let url = format!("http://{addr}/{}", self.word());

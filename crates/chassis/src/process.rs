@@ -149,7 +149,7 @@ pub fn run(
             for warning in &loaded.warnings {
                 let _ = writeln!(std::io::stderr(), "warning: {warning}");
             }
-            return say(&format!("{service}: the settings are fine\n"));
+            return say(&format!("{service}: the settings are valid\n"));
         }
         Ask::PrintConfig => return say(&loaded.values.print()),
         Ask::Run | Ask::Help | Ask::Reference | Ask::Loops | Ask::Version => {}

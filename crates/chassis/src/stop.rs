@@ -86,7 +86,7 @@ impl Stop {
                     warn!(event = "stop_stage_panicked", stage = name, took_ms, "a stop stage panicked")
                 }
                 Err(_) => {
-                    warn!(event = "stop_stage_late", stage = name, took_ms, "late; left behind");
+                    warn!(event = "stop_stage_late", stage = name, took_ms, "did not end in time; stopping without it");
                     late.push(name);
                 }
             }

@@ -27,8 +27,8 @@ impl fmt::Display for Emptied {
         let Emptied { missing, example } = self;
         write!(
             f,
-            "Redis has none of {missing} jobs whose submits stand on the stream (such as {example}): it was emptied, \
-             replaced, or put back from an older backup"
+            "Redis has none of {missing} jobs with submits on the stream (such as {example}): it was emptied, replaced, \
+             or restored from an older backup"
         )
     }
 }

@@ -26,8 +26,8 @@ impl Loop for ConfigWatch {
     const SETTING: &'static str = "config";
     const EVERY: &'static str = "30s";
     const SAFE: Safety = Safety::Idempotent {
-        why: "reads only: each replica keeps what Redis says for itself",
-        duplicate_costs: "nothing: every replica has to know",
+        why: "it only reads: each replica keeps its own copy of the settings in Redis",
+        duplicate_costs: "nothing: every replica needs the settings",
     };
     type Lease = ();
 

@@ -118,7 +118,7 @@ impl Store {
             let known: HashSet<&[u8]> = reply.known.iter().map(Vec::as_slice).collect();
             batch.retain(|told| !known.contains(told.act.id.as_bytes()));
         }
-        Err(StoreError::unavailable("the audit log is written by too many at once"))
+        Err(StoreError::unavailable("too many processes write to the audit log at once"))
     }
 }
 

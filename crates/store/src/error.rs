@@ -34,7 +34,7 @@ pub enum StoreError {
         what: String,
     },
     /// The data were written by a newer version, in a format that this one does not know.
-    #[error("the data have format {found}, and this version knows {known}: start one that is at least as new")]
+    #[error("the data has format {found}, and this version reads formats up to {known}: start a newer version")]
     Newer {
         /// The format of the stored data.
         found: u64,

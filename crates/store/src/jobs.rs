@@ -327,7 +327,7 @@ impl Store {
     }
 
     async fn found(&self, id: JobId) -> Result<Submitted, StoreError> {
-        let lost = || StoreError::unavailable("the job was there and is gone");
+        let lost = || StoreError::unavailable("the job existed, but its record is gone now");
         self.read_one(id, Fields::NONE).await?.map(|record| Submitted::Exists(record.head)).ok_or_else(lost)
     }
 

@@ -307,7 +307,7 @@ impl LeaseKeeper {
     fn lose(&self, lease: &Lease) {
         lease.trusted_micros.store(0, Ordering::Release);
         self.lease.send_replace(None);
-        LeaseLost { lock: self.lock.name, detail: "not renewed in time, or taken by another" }.emit();
+        LeaseLost { lock: self.lock.name, detail: "not renewed in time, or taken by another replica" }.emit();
     }
 
     /// Takes the lock, or returns how soon it is free if its holder is dead. `None`: unknown.
@@ -391,7 +391,7 @@ impl Drop for Watch<'_> {
             lease.iter().for_each(|lease| lease.trusted_micros.store(0, Ordering::Release));
             lease.is_some()
         });
-        LeaseLost { lock: self.0.lock.name, detail: "whoever renewed it has panicked" }.emit();
+        LeaseLost { lock: self.0.lock.name, detail: "the task that renews it panicked" }.emit();
     }
 }
 

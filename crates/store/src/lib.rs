@@ -124,7 +124,7 @@ impl Store {
     pub async fn times(&self, limit: Duration) -> Result<Vec<(NodeAddr, Said)>, StoreError> {
         let ask = async |node: NodeAddr| {
             let asked = tokio::time::timeout(limit, self.time_of(&node)).await;
-            let late = || Err(StoreError::unavailable(format!("{node} did not say its time within {limit:?}")));
+            let late = || Err(StoreError::unavailable(format!("{node} did not return its time within {limit:?}")));
             let said = asked.unwrap_or_else(|_| late()).map(|time| (time, Instant::now()));
             (node, said)
         };

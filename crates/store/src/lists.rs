@@ -171,7 +171,7 @@ impl Cursor {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     /// The cursor was not given by a list.
-    #[error("this cursor was not given by a list of this kind")]
+    #[error("this cursor is not from a list of this kind")]
     BadCursor,
     /// Redis failed.
     #[error(transparent)]

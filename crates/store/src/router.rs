@@ -173,7 +173,7 @@ impl Router {
                 return Err(StoreError::Config(format!("REDIS_URL names a cluster, but: {code} {message}")));
             }
             Err(refused @ Fault::Refused { .. }) => return Err(refused.into()),
-            Err(Fault::Away(detail)) => warn!(detail, "redis is not there yet"),
+            Err(Fault::Away(detail)) => warn!(detail, "Redis does not answer yet"),
             Ok(()) => inner.warm_up(),
         }
         Ok(Router(inner))
@@ -353,7 +353,7 @@ impl Inner {
             warn!(
                 primaries = map.primaries().len(),
                 pool_size = self.settings.pool_size,
-                "REDIS_POOL_SIZE is below one connection per primary: one each is opened all the same"
+                "REDIS_POOL_SIZE is smaller than the number of primaries; opening one connection to each anyway"
             );
         }
     }

@@ -92,7 +92,7 @@ impl Emit for StoreAway<'_> {
         static QUIET: Quiet = Quiet::new();
         count(Counter::StoreFaults, &[], 1);
         if let Some(left_out) = QUIET.speak() {
-            warn!(event = "store_away", detail = self.detail, left_out, "redis does not answer");
+            warn!(event = "store_away", detail = self.detail, left_out, "Redis does not answer");
         }
     }
 }
@@ -146,7 +146,7 @@ impl Emit for BusAway<'_> {
         static QUIET: Quiet = Quiet::new();
         count(Counter::BusFaults, &[], 1);
         if let Some(left_out) = QUIET.speak() {
-            warn!(event = "bus_away", detail = self.detail, left_out, "nats does not answer");
+            warn!(event = "bus_away", detail = self.detail, left_out, "NATS does not answer");
         }
     }
 }
@@ -195,7 +195,7 @@ impl Emit for Unanswered<'_> {
         static QUIET: Quiet = Quiet::new();
         count(Counter::Decisions, &[("outcome", "unanswered")], 1);
         if let Some(left_out) = QUIET.speak() {
-            warn!(event = "unanswered", job = %self.job, detail = self.detail, left_out, "nobody decides about a job");
+            warn!(event = "unanswered", job = %self.job, detail = self.detail, left_out, "no decision about a job");
         }
     }
 }

@@ -167,7 +167,7 @@ impl SpanProcessor for Queue {
             return self.batch.on_end(span);
         }
         self.state.waiting.fetch_sub(1, Ordering::Relaxed);
-        SpansLost { n: 1, detail: "the collector is slower than the spans come" }.emit();
+        SpansLost { n: 1, detail: "the collector takes spans too slowly" }.emit();
     }
 
     fn force_flush(&self) -> OTelSdkResult {

@@ -88,11 +88,11 @@ pub(crate) async fn examine(flow: &Flow) -> Vec<Finding> {
 
 /// Whether Redis still has the jobs that the streams name.
 fn emptied(now: Option<Emptied>, note: Option<String>) -> Finding {
-    const MEND: &str = "jobs of the last ten minutes are made again by themselves, older ones are gone: restore the newest \
-                        backup into an empty Redis, or submit them again; then DEL muster:meta:emptied";
+    const MEND: &str = "the schedulers create jobs of the last ten minutes again; older jobs are lost: restore the \
+                        newest backup into an empty Redis, or submit them again; then DEL muster:meta:emptied";
     let mut chart = Chart::of("redis");
     let (text, fault) = match (now, note) {
-        (None, None) => ("the jobs whose submits stand on the stream are there".to_owned(), None),
+        (None, None) => ("Redis has the jobs whose submits are on the stream".to_owned(), None),
         (Some(found), _) => (found.to_string(), Some((Level::Error, MEND))),
         (None, Some(note)) => (note, Some((Level::Error, MEND))),
     };
@@ -137,9 +137,8 @@ const SLOW: Duration = Duration::from_millis(10);
 
 /// Adds the finding about the latency of a store.
 fn latency(chart: &mut Chart, median: Duration) {
-    let slow =
-        (Level::Warn, "bring the services and the store nearer to each other, or look what keeps the store busy");
-    let found = format!("{:.1} ms for an answer, as the median of five", median.as_secs_f64() * 1e3);
+    let slow = (Level::Warn, "run the services closer to the store, or find out what keeps the store busy");
+    let found = format!("an answer takes {:.1} ms (median of five)", median.as_secs_f64() * 1e3);
     chart.note("latency", found, (median > SLOW).then_some(slow));
 }
 

@@ -149,7 +149,7 @@ async fn read(context: &Context, items: Vec<Submit>) -> (Vec<Ask>, Vec<usize>) {
             Some(spec) => {
                 context.routes.route_for(&spec.tenant, &spec.topic, &spec.requires).map_err(|fault| fault.to_string())
             }
-            None => Err("a submit without a spec".to_owned()),
+            None => Err("the submit has no spec".to_owned()),
         };
         match (id, route) {
             (Ok(id), Ok(route)) => asks.push(Ask { place, id, route, submit }),
@@ -435,7 +435,7 @@ async fn make_again(context: &Context, forgotten: Vec<(usize, Submit)>) -> Vec<u
     let done = context.flow.recreate(&submits).await;
     if done.made > 0 {
         count(Counter::Reconciled, &[("action", "recreate")], done.made);
-        tracing::warn!(event = "recreated", n = done.made, "submits came whose jobs redis had forgotten");
+        tracing::warn!(event = "recreated", n = done.made, "Redis had lost submitted jobs; created them again");
     }
     if done.fault.is_some() { places } else { Vec::new() }
 }

@@ -62,9 +62,9 @@ impl Unfit {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Unfit::RedisSilent => "Redis does not answer; this replica takes no work",
-            Unfit::NodeSilent => "a Redis node answers another scheduler and not this one, which takes no work",
-            Unfit::RedisSlow => "Redis answers another scheduler much sooner; this replica takes no work",
-            Unfit::NatsSlow => "NATS answers another scheduler much sooner; this replica takes no work",
+            Unfit::NodeSilent => "a Redis node answers another scheduler but not this one; this replica takes no work",
+            Unfit::RedisSlow => "Redis answers another scheduler much faster; this replica takes no work",
+            Unfit::NatsSlow => "NATS answers another scheduler much faster; this replica takes no work",
         }
     }
 }

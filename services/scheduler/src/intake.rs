@@ -201,7 +201,7 @@ async fn see_through<W: Work>(
     let Batch { deliveries, items, again, foreign } = batch;
     if foreign {
         for (delivery, _) in &deliveries {
-            delivery.receipt.reject("another kind of message than this subject carries").await;
+            delivery.receipt.reject("wrong kind of message for this subject").await;
         }
         return;
     }

@@ -39,8 +39,9 @@ pub(crate) async fn run(context: &Context, redis: &Part, nats: &Part, stop: &Can
         let asked: Vec<usize> = (0..consumers.len()).filter(|n| all || *n == turn % consumers.len()).collect();
         let states = join_all(asked.iter().map(|n| context.bus().consumer_state(&consumers[*n])));
         let format = async {
-            let late =
-                || StoreError::Unavailable { detail: format!("the data's format was not told within {ANSWER:?}") };
+            let late = || StoreError::Unavailable {
+                detail: format!("Redis did not return the data's format within {ANSWER:?}"),
+            };
             tokio::time::timeout(ANSWER, context.store().check_format()).await.unwrap_or_else(|_| Err(late()))
         };
         let (times, states, format) = tokio::join!(context.store().times(ANSWER), states, format);

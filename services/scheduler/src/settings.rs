@@ -19,22 +19,23 @@ muster_chassis::settings! {
         "outage_wait",
         "MUSTER_OUTAGE_WAIT",
         WAIT,
-        "How long after an outage, or after its start, this replica ends no lease for silence. One usual lease.",
+        "After a store was away, and after its own start, this replica expires no lease for this long. Use the usual \
+         length of a lease.",
     )
     .or("30s");
 
     const DECIDE_TOPICS: Setting<Vec<String>> = Setting::list(
         "decide_topics",
         "MUSTER_DECIDE_TOPICS",
-        "Topics whose jobs somebody outside has a say in, asked on the subject sys.job.decide; * stands for any \
-         characters. None: nobody is asked.",
+        "Topics whose jobs a decider allows or denies, asked on the subject sys.job.decide; * matches any characters. \
+         None: no decider is asked.",
     );
 
     const DECIDE_TIMEOUT: Setting<Duration> = Setting::duration(
         "decide_timeout",
         "MUSTER_DECIDE_TIMEOUT",
         WAIT,
-        "How long one such question may take before it is asked again.",
+        "How long the decider may take for an answer before the scheduler asks again.",
     )
     .or("60s");
 }

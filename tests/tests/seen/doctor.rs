@@ -56,7 +56,7 @@ async fn what_could_lose_jobs_is_found_and_told_with_what_mends_it() {
     }
     until(SOON, "the gateway to say so in its log", async || {
         let log = stack.log("gateway-1");
-        (log.contains("nobody follows it") && log.contains("\"doctor\"")).then_some(())
+        (log.contains("it has no replica") && log.contains("\"doctor\"")).then_some(())
     })
     .await;
 
@@ -72,7 +72,7 @@ async fn what_could_lose_jobs_is_found_and_told_with_what_mends_it() {
     stack.replaced("gateway-1", old).await;
     until(SOON, "the next gateway to say so", async || {
         let log = stack.log("gateway-1");
-        let said = |line: &&str| line.contains("a restart forgets every job") && line.contains("ERROR");
+        let said = |line: &&str| line.contains("Redis loses every job when it restarts") && line.contains("ERROR");
         log.lines().rfind(said).map(drop)
     })
     .await;

@@ -171,14 +171,14 @@ impl Problem {
     /// What the user can do about it, if known.
     fn hint(&self) -> Option<String> {
         Some(match (self.status, self.code.as_str()) {
-            (401, _) => "give a valid key by --api-key or MUSTER_API_KEY".to_owned(),
-            (403, _) => "use a key that has this scope; `muster key create --scope …` makes one".to_owned(),
-            (429, _) => "slow down, or raise API_RATE_LIMIT_RPS on the gateways".to_owned(),
-            (503, "overloaded") => "this gateway has no room now; docs/errors/overloaded.md says why".to_owned(),
-            (503, _) => "a store is away; `muster status` and the gateway's /readyz say which".to_owned(),
+            (401, _) => "give a valid key with --api-key or MUSTER_API_KEY".to_owned(),
+            (403, _) => "use a key that has this scope; `muster key create --scope …` creates one".to_owned(),
+            (429, _) => "send fewer requests, or raise API_RATE_LIMIT_RPS on the gateways".to_owned(),
+            (503, "overloaded") => "this gateway is overloaded; docs/errors/overloaded.md explains why".to_owned(),
+            (503, _) => "a store does not answer; `muster status` and the gateway's /readyz show which one".to_owned(),
             (_, "") => return None,
-            (404, _) => format!("`muster {} list` shows those there are; --tenant names another tenant", self.noun),
-            (_, code) => format!("docs/errors/{code}.md says what this means and what to do"),
+            (404, _) => format!("`muster {} list` shows what exists; use --tenant for another tenant", self.noun),
+            (_, code) => format!("docs/errors/{code}.md explains the error and what to do"),
         })
     }
 }
@@ -187,9 +187,8 @@ impl From<CallError> for Failure {
     fn from(error: CallError) -> Failure {
         let words = error.to_string();
         match error {
-            CallError::Unreachable { .. } => {
-                Failure::new(words).hint("is the stack up? `muster dev` starts one; --url and MUSTER_URL name another")
-            }
+            CallError::Unreachable { .. } => Failure::new(words)
+                .hint("does the stack run? `muster dev` starts one; use --url or MUSTER_URL for another one"),
             CallError::Refused(problem) => {
                 let code = if problem.status == 404 { Code::NotFound } else { Code::Error };
                 let failure = Failure::new(words).with_code(code);

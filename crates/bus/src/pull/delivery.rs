@@ -83,7 +83,7 @@ impl Delivery {
     /// redelivered.
     pub(super) async fn without(self, bad: Bad) -> Option<Delivery> {
         for fault in &bad.senseless {
-            tracing::warn!(subject = %self.subject, "rejects a job whose offer makes no sense: {fault}");
+            tracing::warn!(subject = %self.subject, "rejecting a job, because its offer is invalid: {fault}");
         }
         let receipt = &self.receipt;
         let done = receipt.bus.reject_jobs(&self.subject, &bad.jobs).await
@@ -169,7 +169,7 @@ impl Receipt {
     /// The server delivered a message that this consumer does not carry; the consumer that carries it gets it as well.
     /// Stops redelivery here, unless the stream would then delete it for that consumer, too.
     pub(super) async fn pass_on(&self, stream: Stream) {
-        tracing::warn!(event = "astray", subject = %self.subject, "nats delivered what this consumer does not carry");
+        tracing::warn!(event = "astray", subject = %self.subject, "NATS delivered a message of another consumer");
         if stream != Stream::Jobs {
             self.terminate().await;
         }

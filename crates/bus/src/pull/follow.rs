@@ -147,7 +147,7 @@ impl Follower {
         // A consumer that was created on another stream would deliver that stream's messages as if they were of this
         // one.
         if bus.events_span().await?.epoch != span.epoch {
-            return Err(BusError::away("the stream of events was made anew"));
+            return Err(BusError::away("the stream of events was created again"));
         }
         let place = format!("{}.{}", stream.name(), made.name);
         self.open = Some(Open { inbox, place, proof: Some(Proof::default()), delivered: 0 });
@@ -185,7 +185,7 @@ impl Open {
         self.proof = None;
         self.delivered += 1;
         if place.nth != self.delivered {
-            return Err(BusError::away("a message was lost on its way"));
+            return Err(BusError::away("a message was lost between NATS and this process"));
         }
         Ok(Some((place, message.payload)))
     }

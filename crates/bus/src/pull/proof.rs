@@ -67,7 +67,7 @@ impl Proof {
         if owed.is_some() && owed == self.doubted {
             *self = Proof::default();
             let _ = bus.api::<Value>(&format!("CONSUMER.DELETE.{place}"), &Value::Null).await;
-            let what = format!("{place}: it delivers nothing of what stands there, and is made again");
+            let what = format!("{place}: the consumer delivers none of its pending messages, and is created again");
             return Err(BusError::Timeout { what, after: SOON });
         }
         self.pause = if owed.is_some() { SOON } else { (self.pause * 2).min(LATEST) };

@@ -114,7 +114,7 @@ impl Connections {
             }
         };
         if let Err(fault) = ended {
-            debug!(%peer, %fault, "connection ended badly");
+            debug!(%peer, %fault, "a connection ended with an error");
         }
     }
 }

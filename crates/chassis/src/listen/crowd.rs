@@ -86,7 +86,7 @@ impl Strangers {
         let idle = self.by_age.iter().filter(|(_, who)| !who.busy.load(Ordering::Relaxed));
         let oldest: Vec<u64> = idle.map(|(id, _)| *id).take(most).collect();
         for who in oldest.iter().filter_map(|id| self.by_age.remove(id)) {
-            debug!(peer = %who.peer, "an idle connection without a key is cut off: there are too many");
+            debug!(peer = %who.peer, "too many connections: closing an idle one without a key");
             who.cut.notify_one();
         }
     }

@@ -62,7 +62,7 @@ pub(super) async fn run<L: Loop>(
         sleep::<L, _>(&*leadership, &entry, &stop, due, failures).await;
     }
     if tokio::time::timeout(RELEASE_LIMIT, leadership.release()).await.is_err() {
-        warn!(event = "release_late", r#loop = L::NAME, "the lease was not given up in time; it will expire");
+        warn!(event = "release_late", r#loop = L::NAME, "the lease was not released in time; it will expire");
     }
     if entry.holds(false) {
         body.stands_down();
@@ -156,8 +156,8 @@ fn record<L: Loop>(entry: &Entry, outcome: Outcome, took: Duration) -> Option<Du
             (counts, None)
         }
         Outcome::CutOff => {
-            warn!(event = "loop_cut_off", r#loop = L::NAME, took_ms, "a tick took twice its budget and was cut off");
-            (Counts::none(), Some("cut off at twice its budget".to_owned()))
+            warn!(event = "loop_cut_off", r#loop = L::NAME, took_ms, "a tick took twice its budget and was cancelled");
+            (Counts::none(), Some("cancelled at twice its budget".to_owned()))
         }
         Outcome::Failed(fault) => {
             let detail = format!("{fault:#}");
@@ -166,8 +166,8 @@ fn record<L: Loop>(entry: &Entry, outcome: Outcome, took: Duration) -> Option<Du
         }
         Outcome::Panicked => (Counts::none(), Some("panicked; see the log".to_owned())),
         Outcome::LeaseLost => {
-            warn!(event = "loop_lease_lost", r#loop = L::NAME, took_ms, "a tick was cut off: the lease is lost");
-            (Counts::none(), Some("cut off: the lease is lost".to_owned()))
+            warn!(event = "loop_lease_lost", r#loop = L::NAME, took_ms, "a tick was cancelled: the lease is lost");
+            (Counts::none(), Some("cancelled: the lease is lost".to_owned()))
         }
     };
     let due = counts.next_due;

@@ -126,7 +126,9 @@ fn read_one(setting: &Declaration, layer: &Layer) -> Option<Result<Value, Fault>
     match (direct, by_file) {
         (None, None) => None,
         (Some(given), None) => Some(parse(setting.kind, &given.text, &given.place)),
-        (Some(_), Some(file)) => Some(Err(Fault::new(&file.place, format!("{} is given as well", setting.key)))),
+        (Some(_), Some(file)) => {
+            Some(Err(Fault::new(&file.place, format!("{} is also set; set only one of the two", setting.key))))
+        }
         (None, Some(file)) => Some(match std::fs::read_to_string(&file.text) {
             Ok(text) if text.trim().is_empty() => Err(Fault::new(&file.place, format!("file {} is empty", file.text))),
             Ok(text) => parse(setting.kind, text.trim(), &file.place),
@@ -191,7 +193,7 @@ fn read_flags(settings: &[Declaration], args: &[String], faults: &mut Vec<Fault>
             Some(word) if name == "probe" => match Probe::parse(&word) {
                 Some(probe) => flags.probe = Some(probe),
                 None => {
-                    let problem = format!("`{word}` is none of {}", probe::WORDS.join(", "));
+                    let problem = format!("`{word}` is not one of {}", probe::WORDS.join(", "));
                     faults.push(Fault::new(place, problem).suggest(&word, probe::WORDS.iter().copied()));
                 }
             },

@@ -29,7 +29,7 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
         Kind::Text => Ok(Value::Text(text.to_owned())),
         Kind::Name => match is_name(text) {
             true => Ok(Value::Text(text.to_owned())),
-            false => Err(wrong(format!("`{text}` is no name; letters, digits, `.`, `_`, `-`, at most 128"))),
+            false => Err(wrong(format!("`{text}` is not a name; use letters, digits, `.`, `_`, `-`, at most 128"))),
         },
         Kind::Url(schemes) => match check_urls(text, schemes) {
             Ok(()) => Ok(Value::Text(text.to_owned())),
@@ -62,15 +62,15 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
         Kind::Duration { min, max } => match parse_duration(text) {
             Some(span) if (min..=max).contains(&span) => Ok(Value::Duration(span)),
             Some(_) => Err(wrong(format!("{text} is outside {} to {}", duration_text(min), duration_text(max)))),
-            None => Err(wrong(format!("`{text}` is no duration; write 250ms, 30s, 5m or 1h"))),
+            None => Err(wrong(format!("`{text}` is not a duration; write 250ms, 30s, 5m or 1h"))),
         },
         Kind::Addr => match parse_addr(text) {
             Some(addr) => Ok(Value::Addr(addr)),
-            None => Err(wrong(format!("`{text}` is no address; write 127.0.0.1:8081 or :8081"))),
+            None => Err(wrong(format!("`{text}` is not an address; write 127.0.0.1:8081 or :8081"))),
         },
         Kind::HostPort => match is_host_port(text) {
             true => Ok(Value::Text(text.to_owned())),
-            false => Err(wrong(format!("`{text}` is no host; write replica-1.example, 10.0.0.7 or 10.0.0.7:9090"))),
+            false => Err(wrong(format!("`{text}` is not a host; write replica-1.example, 10.0.0.7 or 10.0.0.7:9090"))),
         },
         Kind::List => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
@@ -80,12 +80,12 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
             Some(word) => Ok(Value::Text((*word).to_owned())),
             None => Err(Fault {
                 suggestion: nearest(text, words.iter().copied()).map(str::to_owned),
-                ..wrong(format!("`{text}` is none of {}", words.join(", ")))
+                ..wrong(format!("`{text}` is not one of {}", words.join(", ")))
             }),
         },
         Kind::LogFilter => match muster_telemetry::trace::check_filter(text) {
             Ok(()) => Ok(Value::Text(text.to_owned())),
-            Err(fault) => Err(wrong(format!("`{text}` is no log filter: {fault}"))),
+            Err(fault) => Err(wrong(format!("`{text}` is not a log filter: {fault}"))),
         },
     }
 }
@@ -93,17 +93,17 @@ pub(super) fn parse(kind: Kind, text: &str, place: &str) -> Result<Value, Fault>
 /// Parses the keys; a fault never shows any of them.
 fn check_keys(text: &str, min: usize) -> Result<Value, String> {
     let keys: Vec<&str> = text.split(',').map(str::trim).collect();
-    let made = "make one by `openssl rand -hex 24`";
+    let made = "create one with `openssl rand -hex 24`";
     for (n, key) in keys.iter().enumerate() {
         let which = if keys.len() == 1 { "the key".to_owned() } else { format!("key {} of {}", n + 1, keys.len()) };
         if key.is_empty() {
             return Err(match keys.len() {
-                1 => format!("holds no key; {made}, or leave it out"),
-                _ => format!("{which} is empty; take the comma away, or {made}"),
+                1 => format!("contains no key; {made}, or remove the setting"),
+                _ => format!("{which} is empty; remove the comma, or {made}"),
             });
         }
         if !key.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(format!("{which} holds characters that a header cannot carry; {made}"));
+            return Err(format!("{which} contains characters that are not allowed in a header; {made}"));
         }
         if key.len() < min {
             return Err(format!("{which} has fewer than {min} characters; {made}"));
@@ -195,7 +195,7 @@ fn check_urls(list: &str, schemes: &[&str]) -> Result<(), String> {
 
 fn check_url(url: &str, schemes: &[&str]) -> Result<(), String> {
     let Some((scheme, rest)) = url.split_once("://") else {
-        return Err(format!("`{}` is no URL; it begins with {}://", mask_url(url), schemes.join(":// or ")));
+        return Err(format!("`{}` is not a URL that begins with {}://", mask_url(url), schemes.join(":// or ")));
     };
     if !schemes.contains(&scheme) {
         return Err(format!("scheme `{scheme}` is not one of {}", schemes.join(", ")));
@@ -203,7 +203,7 @@ fn check_url(url: &str, schemes: &[&str]) -> Result<(), String> {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     if host.is_empty() || host.starts_with(':') {
-        return Err(format!("`{}` names no host", mask_url(url)));
+        return Err(format!("`{}` has no host", mask_url(url)));
     }
     Ok(())
 }
@@ -211,12 +211,12 @@ fn check_url(url: &str, schemes: &[&str]) -> Result<(), String> {
 fn check_http_url(url: &str) -> Result<(), String> {
     check_url(url, &["http", "https"])?;
     match url.parse::<axum::http::Uri>() {
-        Err(fault) => Err(format!("`{}` is no URL: {fault}", mask_url(url))),
+        Err(fault) => Err(format!("`{}` is not a URL: {fault}", mask_url(url))),
         Ok(uri) if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) => {
-            Err(format!("`{}` holds a login; that belongs into a header", mask_url(url)))
+            Err(format!("`{}` contains a login; put it into a header", mask_url(url)))
         }
         Ok(uri) if uri.query().is_some() || url.contains([',', '#']) => {
-            Err(format!("`{url}` is more than one URL of a scheme, a host and a path"))
+            Err(format!("`{url}` must be a single URL with only a scheme, a host and a path"))
         }
         Ok(_) => Ok(()),
     }
@@ -261,12 +261,12 @@ mod tests {
         let both = Value::List(vec!["first-key".into(), "second-key".into()]);
         assert_eq!(read("first-key, second-key"), Ok(both));
         for (bad, says) in [
-            ("", "holds no key"),
-            (" ", "holds no key"),
+            ("", "contains no key"),
+            (" ", "contains no key"),
             ("first-key,", "key 2 of 2 is empty"),
             (",first-key", "key 1 of 2 is empty"),
             ("first-key,hunter2", "key 2 of 2 has fewer than 8"),
-            ("with a space", "a header cannot carry"),
+            ("with a space", "not allowed in a header"),
         ] {
             let fault = read(bad).unwrap_err().to_string();
             assert!(fault.contains(says) && !fault.contains("hunter2"), "{bad:?}: {fault}");
@@ -282,11 +282,11 @@ mod tests {
         for (bad, says) in [
             ("127.0.0.1:4318", "begins with http://"),
             ("grpc://h:4317", "scheme `grpc`"),
-            ("http://", "names no host"),
+            ("http://", "has no host"),
             ("http://a:4318,http://b:4318", "is"),
-            ("http://h/?key=1", "more than one"),
-            ("http://me:hunter2@h", "holds a login"),
-            ("http://h :1", "is no URL"),
+            ("http://h/?key=1", "a single URL"),
+            ("http://me:hunter2@h", "contains a login"),
+            ("http://h :1", "is not a URL"),
         ] {
             let fault = read(bad).unwrap_err();
             assert!(fault.contains(says) && !fault.contains("hunter2"), "{bad:?}: {fault}");

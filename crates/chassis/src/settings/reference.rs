@@ -6,16 +6,21 @@ use super::{Declaration, Fallback, Kind, duration_text, with_common};
 
 /// What `--help` prints.
 pub fn help(service: &str, own: &[Declaration]) -> String {
-    let mut text = format!("{service}\n\nSettings come from a file, the environment and flags; the later wins.\n\n");
+    let mut text = format!(
+        "{service}\n\nSettings come from a file, the environment and flags; a later source overrides an earlier \
+         one.\n\n"
+    );
     for setting in with_common(own) {
         let _ = writeln!(text, "  {} {}", setting.flag(), shape(setting.kind));
         let _ = writeln!(text, "      {}", meaning(&setting));
         let _ = writeln!(text, "      environment {}, default {}", variables(&setting), usual(&setting));
     }
     text.push_str("\n  --config FILE     read settings from a TOML file\n");
-    text.push_str("  --check-config    say whether the settings are fine, and exit\n");
+    text.push_str("  --check-config    check the settings, and exit\n");
     text.push_str("  --print-config    show the settings, secrets masked, and exit\n");
-    text.push_str("  --probe WORD      livez or readyz: ask the replica with these settings, exit 0 or 1\n");
+    text.push_str(
+        "  --probe WORD      livez or readyz: ask the running replica with these settings; the exit code is 0 or 1\n",
+    );
     text.push_str("  --version         show the version, and exit\n");
     text
 }

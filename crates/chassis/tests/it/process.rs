@@ -178,7 +178,7 @@ fn a_probe_of_what_does_not_answer_ends_after_two_seconds() {
 fn a_probe_of_something_else_exits_with_2() {
     let (code, said) = probe("ready", ":1");
     assert_eq!(code, 2, "{said}");
-    assert!(said.contains("--probe: `ready` is none of livez, readyz; did you mean readyz?"), "{said}");
+    assert!(said.contains("--probe: `ready` is not one of livez, readyz; did you mean readyz?"), "{said}");
     let (code, _, err) = output(plain().arg("--probe"));
     assert!(code == 2 && err.contains("--probe: needs a value"), "{err}");
     let (code, said) = probe("livez", "127.0.0.1:0");

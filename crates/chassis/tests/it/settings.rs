@@ -105,19 +105,19 @@ fn every_fault_is_listed_at_once_with_a_suggestion() {
     let text = faults.to_string();
     for expected in [
         "--nats-ulr: unknown flag; did you mean --nats-url?",
-        "--topics: `opne` is none of open, declared; did you mean open?",
+        "--topics: `opne` is not one of open, declared; did you mean open?",
         "stray: unexpected argument",
         "--admin-addr: needs a value",
         ", redis_ulr: unknown key; did you mean redis_url?",
         ", limit_rps: -1 is outside 0 to 1000000",
         ", redis: unknown key",
         "REDIS_POOL_SIZE: `many` is not a whole number",
-        "NATS_USE_JETSTREAM: false is refused: the promises need it",
+        "NATS_USE_JETSTREAM: false is refused: without JetStream an offer could be lost",
         "MUSTER_LOOP_SCRUB_INTERVAL: 10ms is outside 1s to 1d",
         "REDIS_RATE_LIMIT: `maybe` is neither true nor false",
         "REDIS_URL: scheme `http` is not one of",
-        "MUSTER_INSTANCE_ID: `a:b` is no name",
-        "MUSTER_LOG: `muster_store=loudest` is no log filter",
+        "MUSTER_INSTANCE_ID: `a:b` is not a name",
+        "MUSTER_LOG: `muster_store=loudest` is not a log filter",
     ] {
         assert!(text.contains(expected), "missing: {expected}\nin:\n{text}");
     }
@@ -226,7 +226,7 @@ fn a_secret_may_come_from_a_file() {
     );
 
     let both = load(&[], &[("MUSTER_API_KEY_FILE", path), ("MUSTER_API_KEY", "x")]).unwrap_err();
-    assert!(both.to_string().contains("MUSTER_API_KEY_FILE: api_key is given as well"), "{both}");
+    assert!(both.to_string().contains("MUSTER_API_KEY_FILE: api_key is also set"), "{both}");
     let missing = load(&[], &[("MUSTER_API_KEY_FILE", "/nowhere/key")]).unwrap_err();
     assert!(missing.to_string().contains("cannot read /nowhere/key"), "{missing}");
     let empty = file("\n");
@@ -280,10 +280,10 @@ fn nodes_of_a_redis_cluster_share_the_scheme_of_the_first() {
         assert_eq!(values(&[], &[("REDIS_URL", url)]).get(settings::baseline::REDIS_URL), url);
     }
     for (name, url, says) in [
-        ("REDIS_URL", "a,b", "`a` is no URL"),
-        ("REDIS_URL", "a,redis+cluster://b", "`a` is no URL"),
-        ("REDIS_URL", "redis+cluster://a,", "names no host"),
-        ("REDIS_URL", "redis+cluster://a,:6379", "names no host"),
+        ("REDIS_URL", "a,b", "`a` is not a URL"),
+        ("REDIS_URL", "a,redis+cluster://b", "`a` is not a URL"),
+        ("REDIS_URL", "redis+cluster://a,", "has no host"),
+        ("REDIS_URL", "redis+cluster://a,:6379", "has no host"),
         ("REDIS_URL", "redis+cluster://a,http://b", "scheme `http`"),
         ("NATS_URL", "nats://a,b", "`b` is no URL"),
     ] {

@@ -148,7 +148,7 @@ fn out_of_time(head: &Head, now: Time) -> Option<Action> {
     }
     match head.phase {
         Phase::AwaitingApproval { expires } if expires.reached(now) => {
-            end(Event::Expire, JobErrorCode::DeadlineExceeded, "nobody approved the job in time")
+            end(Event::Expire, JobErrorCode::DeadlineExceeded, "the job was not approved in time")
         }
         _ => None,
     }

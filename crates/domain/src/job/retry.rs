@@ -49,17 +49,17 @@ pub fn after_lost_lease(head: &Head, spec: &JobSpec) -> FailedAttempt {
     let silent = |text: &str| JobError::new(JobErrorCode::StaleTimeout.as_str(), text, true);
     let left = head.attempt < head.max_attempts;
     if spec.on_lost_lease == OnLostLease::Retry && left {
-        let error = silent("the worker fell silent and its lease ran out");
+        let error = silent("the worker stopped responding and its lease expired");
         return FailedAttempt { event: Event::Rescue, wait: Duration::ZERO, error };
     }
     let every_attempt = head.lost.saturating_add(1) >= head.attempt;
     if spec.on_lost_lease == OnLostLease::Retry && every_attempt {
-        let error = silent("every attempt lost its worker");
+        let error = silent("the worker of every attempt stopped responding");
         return FailedAttempt { event: Event::Poison, wait: Duration::ZERO, error };
     }
     let error = silent(match left {
-        true => "the worker fell silent and its lease ran out; `on_lost_lease` is `fail`, so it is not tried again",
-        false => "the worker fell silent and its lease ran out; no attempt is left",
+        true => "the worker stopped responding and its lease expired; `on_lost_lease` is `fail`, so there is no retry",
+        false => "the worker stopped responding and its lease expired; no attempt is left",
     });
     FailedAttempt { event: Event::Abandon, wait: Duration::ZERO, error }
 }

@@ -104,11 +104,11 @@ impl Stand {
             return Err("it is not linked to the entry before it".to_owned());
         }
         if link(&self.hash, &entry.number, &entry.body) != entry.hash {
-            return Err("its hash does not fit what it says: it was changed".to_owned());
+            return Err("its hash does not match its content: it was changed".to_owned());
         }
         let act: Act = entry.act().ok_or("it cannot be read")?;
         if act.id != entry.id {
-            return Err("its id is not the one that it says".to_owned());
+            return Err("its id differs from the id in its content".to_owned());
         }
         self.anchored |= trim::anchor(&act).is_some_and(|(n, hash)| n == self.begins.0 && hash == self.begins.1);
         self.number = number;
@@ -194,7 +194,7 @@ impl Store {
         if !stand.anchored {
             return Ok(at(
                 stand.begins.0,
-                "the entries up to this one are gone, and none says that they left by retention",
+                "the entries up to this one are gone, and no entry says that retention removed them",
             ));
         }
         let ends = self.audit_end().await?;
@@ -211,7 +211,8 @@ impl Store {
         if newest.is_empty() && length == kept && ids.is_some_and(|ids| ids > length) {
             return Ok(at(
                 stand.number,
-                "ids are remembered whose entries are gone: the newest entries were removed, and others added since",
+                "the entries of some recorded ids are missing: the newest entries were removed, and others were added \
+                 since",
             ));
         }
         Ok(None)

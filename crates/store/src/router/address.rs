@@ -82,7 +82,7 @@ impl Seeds {
                 return Err(config("names a database, but a cluster has only database 0"));
             }
             if cluster && matches!(info.addr(), ConnectionAddr::Unix(_)) {
-                return Err(config("names a Unix socket, which a cluster cannot be reached by"));
+                return Err(config("names a Unix socket, but a cluster needs a host and a port"));
             }
             let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
             nodes.push((NodeAddr::of(&info), info));

@@ -262,12 +262,12 @@ impl Node {
     fn opened(&self, outcome: Result<MultiplexedConnection, Fault>) {
         let link = match outcome {
             Ok(conn) => {
-                info!(node = %self.addr, "connected to redis");
+                info!(node = %self.addr, "connected to Redis");
                 let heard = AtomicU64::new(self.around.now());
                 Link::Up(Arc::new(Live { conn, heard, _counted: Counted::one(&self.around.shared) }))
             }
             Err(fault) => {
-                debug!(node = %self.addr, ?fault, "redis cannot be reached");
+                debug!(node = %self.addr, ?fault, "Redis cannot be reached");
                 Link::Down { retry_at: Instant::now() + REST, fault: Some(fault) }
             }
         };
@@ -301,7 +301,7 @@ impl Node {
             _ => false,
         });
         if closed {
-            warn!(node = %self.addr, why, "lost a connection to redis");
+            warn!(node = %self.addr, why, "lost a connection to Redis");
         }
     }
 

@@ -90,7 +90,7 @@ async fn ask(inner: &Arc<Inner>, node: Arc<Node>) -> Result<SlotMap, Fault> {
     let reply = inner.ask_once(&node, &slots, Instant::now() + inner.settings.connect_timeout).await?;
     let ranges = read_ranges(&reply, &node.addr).map_err(|error| Fault::Away(error.to_string()))?;
     if ranges.is_empty() {
-        return Err(Fault::Away(format!("{}: knows of no slots", node.addr)));
+        return Err(Fault::Away(format!("{}: reports no slots", node.addr)));
     }
     Ok(SlotMap::build(&ranges, |addr| inner.node(addr)))
 }

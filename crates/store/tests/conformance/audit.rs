@@ -150,7 +150,7 @@ async fn whoever_changes_the_log_by_hand_is_found_out_and_where() {
         ("remove", 5, "removed or inserted"),
         ("cut the beginning", 3, "retention"),
         ("cut the end", 10, "newest entries"),
-        ("cut the end and go on", 11, "ids are remembered"),
+        ("cut the end and go on", 11, "recorded ids are missing"),
         ("insert", 11, "not written by Muster"),
         ("relink", 11, "linked"),
     ] {

@@ -51,23 +51,23 @@ macro_rules! catalogue {
 catalogue! {
     /// Metrics that only grow.
     Counter {
-        Jobs = "muster_jobs_total" ["topic", "state"] Every "Jobs that ended, by how.";
+        Jobs = "muster_jobs_total" ["topic", "state"] Every "Jobs that ended, by final state.";
         JobAttempts = "muster_job_attempts_total" ["topic", "outcome"] Scheduler "Attempts that ended, by outcome.";
         RateLimitHits = "muster_rate_limit_hits_total" [] Gateway "Requests refused by a rate limit.";
         LeaseLost = "muster_lease_lost_total" ["lock"] Every "Leases that their holder lost before it released them.";
-        StoodDown = "muster_stood_down_total" ["reason"] Scheduler "Times that a scheduler took no more work because it reached a store worse than others, by why.";
+        StoodDown = "muster_stood_down_total" ["reason"] Scheduler "Times that a scheduler stopped taking work because a store answered it worse than other schedulers, by reason.";
         StaleWrites = "muster_stale_writes_total" ["event"] Scheduler "Writes refused because their fence or version was old.";
         Replayed = "muster_replayed_total" [] Every "Messages published again because they were lost or unanswered.";
-        Reconciled = "muster_reconciled_total" ["action"] Scheduler "Jobs that the reconciler helped along, by what it did.";
+        Reconciled = "muster_reconciled_total" ["action"] Scheduler "Repairs of jobs, by action.";
         LoopTicks = "muster_loop_ticks_total" ["loop", "outcome"] Every "Passes of a periodic loop, by outcome.";
         TaskPanics = "muster_task_panics_total" ["task"] Every "Panics caught in a named task.";
-        Decisions = "muster_decisions_total" ["outcome"] Scheduler "Answers from outside about jobs that somebody there has a say in, and questions without one.";
-        DeadLetters = "muster_dead_letters_total" ["reason"] Every "Messages that nobody could read, kept as dead letters.";
+        Decisions = "muster_decisions_total" ["outcome"] Scheduler "Answers of deciders about jobs, and questions without an answer, by outcome.";
+        DeadLetters = "muster_dead_letters_total" ["reason"] Every "Messages that could not be read and became dead letters.";
         BusPublishFailures = "muster_bus_publish_failures_total" ["subject"] Every "Publishes that the bus did not acknowledge.";
         BusFaults = "muster_bus_faults_total" [] Every "Calls to NATS that failed or timed out.";
-        StoreFaults = "muster_store_faults_total" [] Every "Calls to Redis that failed or ran out of time.";
-        UnreadableRecords = "muster_unreadable_records_total" [] Every "Times that a job's record was met that cannot be read.";
-        SpansLost = "muster_spans_lost_total" [] Every "Spans of traces that no collector took.";
+        StoreFaults = "muster_store_faults_total" [] Every "Calls to Redis that failed or timed out.";
+        UnreadableRecords = "muster_unreadable_records_total" [] Every "Times that a job's record could not be read.";
+        SpansLost = "muster_spans_lost_total" [] Every "Spans that could not be exported to the trace collector.";
     }
 }
 
@@ -75,46 +75,46 @@ catalogue! {
     /// Metrics that go up and down.
     Gauge {
         Leader = "muster_leader" ["loop"] Every "1 while this replica leads the loop, otherwise 0.";
-        ReplicaFit = "muster_replica_fit" [] Scheduler "1 while this scheduler takes work, 0 while it has stood down.";
-        BusConsumerPending = "muster_bus_consumer_pending" ["consumer"] Scheduler "Messages that a durable consumer has still to deliver.";
-        SubmitLag = "muster_submit_lag_seconds" [] Gateway "How old the oldest submit is that no scheduler has handled, as a gateway last heard.";
+        ReplicaFit = "muster_replica_fit" [] Scheduler "1 while this scheduler takes work, 0 while it takes none because of a slow or silent store.";
+        BusConsumerPending = "muster_bus_consumer_pending" ["consumer"] Scheduler "Messages that a durable consumer has not delivered yet.";
+        SubmitLag = "muster_submit_lag_seconds" [] Gateway "Age of the oldest submit that no scheduler has handled, as this gateway last measured it.";
         RedisConnections = "muster_redis_connections" ["state"] Every "Connections to Redis nodes, by state.";
         EventStreams = "muster_event_streams" [] Gateway "Clients that watch events on this gateway.";
-        Workers = "muster_workers" ["topic"] Snapshot "Live workers that take the topic; only the leader of the snapshot counts them.";
-        JobsCurrent = "muster_jobs_current" ["topic", "state"] Snapshot "Jobs that live, by state; only the leader of the snapshot counts them.";
-        QueueDepth = "muster_queue_depth" ["topic"] Snapshot "Jobs that wait to be started: pending, queued or offered; told by the leader of the snapshot.";
-        QueueRunnable = "muster_queue_runnable" ["topic"] Snapshot "Those of them that a free worker could start; told by the leader of the snapshot.";
-        QueueOldestAge = "muster_queue_oldest_age_seconds" ["topic"] Snapshot "How long the oldest of them has waited; told by the leader of the snapshot.";
-        OldestRunningAge = "muster_oldest_running_age_seconds" ["topic"] Snapshot "How long the oldest running attempt has been running; told by the leader of the snapshot.";
-        OverdueJobs = "muster_overdue_jobs" [] Snapshot "Jobs whose look is more than ten seconds late; told by the leader of the snapshot.";
-        ConsistencyGap = "muster_consistency_gap" [] Snapshot "Accepted jobs that the last complete scrub found neither ended nor looked after; told by the leader of the snapshot.";
-        CensusAge = "muster_census_age_seconds" [] Snapshot "How old the count of living jobs is; told by the leader of the snapshot.";
-        Replicas = "muster_replicas" ["service"] Snapshot "Replicas that live, by service, as they announce themselves.";
-        DeadLettersCurrent = "muster_dead_letters_current" [] Snapshot "Jobs and unreadable messages among the dead letters now.";
+        Workers = "muster_workers" ["topic"] Snapshot "Live workers that take jobs of the topic; reported by the leader of the loop `snapshot`.";
+        JobsCurrent = "muster_jobs_current" ["topic", "state"] Snapshot "Jobs that have not ended, by state; reported by the leader of the loop `snapshot`.";
+        QueueDepth = "muster_queue_depth" ["topic"] Snapshot "Jobs that wait to be started: pending, queued or offered; reported by the leader of the loop `snapshot`.";
+        QueueRunnable = "muster_queue_runnable" ["topic"] Snapshot "Waiting jobs that a free worker could start; reported by the leader of the loop `snapshot`.";
+        QueueOldestAge = "muster_queue_oldest_age_seconds" ["topic"] Snapshot "How long the oldest waiting job has waited; reported by the leader of the loop `snapshot`.";
+        OldestRunningAge = "muster_oldest_running_age_seconds" ["topic"] Snapshot "How long the oldest running attempt has been running; reported by the leader of the loop `snapshot`.";
+        OverdueJobs = "muster_overdue_jobs" [] Snapshot "Jobs whose check is more than ten seconds late; reported by the leader of the loop `snapshot`.";
+        ConsistencyGap = "muster_consistency_gap" [] Snapshot "Accepted jobs without an end and without a next check, by the last complete scrub; reported by the leader of the loop `snapshot`.";
+        CensusAge = "muster_census_age_seconds" [] Snapshot "Age of the count of jobs that have not ended; reported by the leader of the loop `snapshot`.";
+        Replicas = "muster_replicas" ["service"] Snapshot "Live replicas, by service, as they announce themselves.";
+        DeadLettersCurrent = "muster_dead_letters_current" [] Snapshot "Dead letters that exist now: jobs and unreadable messages.";
         BackupLastSuccess = "muster_backup_last_success_timestamp_seconds" [] Snapshot "When `muster backup create` last succeeded, as Unix time; 0 if it never did.";
-        ApiKeysExpiring = "muster_api_keys_expiring" ["within"] Snapshot "API keys that still work and expire within this time.";
+        ApiKeysExpiring = "muster_api_keys_expiring" ["within"] Snapshot "Valid API keys that expire within this time.";
         AuditChainBroken = "muster_audit_chain_broken" [] Snapshot "1 if the newest 500 entries of the audit log do not form a chain, otherwise 0.";
         RedisAofEnabled = "muster_redis_aof_enabled" [] Snapshot "1 if every Redis primary keeps an append-only log, otherwise 0.";
         RedisEvicts = "muster_redis_evicts" [] Snapshot "1 if a Redis primary may evict keys when its memory is full, otherwise 0.";
-        NatsStreamBytes = "muster_nats_stream_bytes" ["stream"] Snapshot "Bytes that a stream holds, one copy.";
-        NatsStreamMessages = "muster_nats_stream_messages" ["stream"] Snapshot "Messages that a stream holds.";
+        NatsStreamBytes = "muster_nats_stream_bytes" ["stream"] Snapshot "Bytes in one copy of a stream.";
+        NatsStreamMessages = "muster_nats_stream_messages" ["stream"] Snapshot "Messages in a stream.";
         NatsStreamLimit = "muster_nats_stream_limit_bytes" ["stream"] Snapshot "Bytes at which a stream drops its oldest messages; 0 without a limit.";
         NatsStreamConsumers = "muster_nats_stream_consumers" ["stream"] Snapshot "Consumers on a stream.";
         NatsStreamLagging = "muster_nats_stream_replicas_lagging" ["stream"] Snapshot "Copies of a stream that lag or are offline.";
         NatsStorageUsed = "muster_nats_storage_used_bytes" [] Snapshot "Bytes on disk that the streams of the NATS account use, over all copies.";
         NatsStorageLimit = "muster_nats_storage_limit_bytes" [] Snapshot "Bytes on disk that the NATS account may use; 0 if it has no limit of its own.";
-        BuildInfo = "muster_build_info" ["version"] Every "Always 1; the label says which version runs.";
+        BuildInfo = "muster_build_info" ["version"] Every "Always 1; the label is the version of this replica.";
     }
 }
 
 catalogue! {
     /// Durations, in seconds.
     Histogram {
-        DispatchLatency = "muster_dispatch_latency_seconds" [] Scheduler "From a job's acceptance, or the time it asked for, to its first dispatch.";
-        JobWait = "muster_job_wait_seconds" ["topic"] Scheduler "From runnable to started.";
+        DispatchLatency = "muster_dispatch_latency_seconds" [] Scheduler "From a job's acceptance, or its requested start time, to its first dispatch.";
+        JobWait = "muster_job_wait_seconds" ["topic"] Scheduler "From the time when a job can run to its start.";
         JobDuration = "muster_job_duration_seconds" ["topic"] Every "From the start of the last attempt to the job's end.";
-        HttpRequestDuration = "muster_http_request_duration_seconds" ["route", "status"] Gateway "HTTP requests, from head to answer.";
-        RedisCommand = "muster_redis_command_seconds" [] Every "Calls to Redis, pipelines as one, retries included.";
+        HttpRequestDuration = "muster_http_request_duration_seconds" ["route", "status"] Gateway "HTTP requests, from the request head to the answer.";
+        RedisCommand = "muster_redis_command_seconds" [] Every "Calls to Redis, with retries; a pipeline counts as one call.";
     }
 }
 

@@ -7,8 +7,11 @@ use super::{Chart, Finding, Level, Version, at_least, latency, numbers};
 /// The oldest version with all the features that Muster uses.
 const VERSION: (u32, u32) = (2, 9);
 /// Versions with a fault that affects Muster: the first one, the last one, and the remedy.
-const BAD: &[(Version, Version, &str)] =
-    &[((2, 10, 20), (2, 10, 22), "nats-server 2.10.23 or later: this one may lose a stream when its machine crashes")];
+const BAD: &[(Version, Version, &str)] = &[(
+    (2, 10, 20),
+    (2, 10, 22),
+    "use nats-server 2.10.23 or later: this version may lose a stream when its machine crashes",
+)];
 /// Percentages of the storage limit: from the first on, storage is nearly full; from the second on, it counts as
 /// full.
 const NEARLY_FULL: (u64, u64) = (80, 95);
@@ -21,14 +24,14 @@ pub(super) fn judge(checkup: &Result<BusVitals, BusError>) -> Vec<Finding> {
         Ok(vitals) => vitals,
         Err(fault) => {
             let mut chart = Chart::of("nats");
-            let mend = "start it with JetStream, or mend NATS_URL and the way there";
+            let mend = "start NATS with JetStream, or correct NATS_URL and the network";
             chart.note("answers", fault.to_string(), Some((Level::Error, mend)));
             return chart.findings;
         }
     };
     let mut chart = Chart::of(format!("nats {}", vitals.server));
     chart.note("version", &vitals.version, version(&vitals.version));
-    let small = (Level::Warn, "max_payload 1MB or above: large payloads and results may not fit");
+    let small = (Level::Warn, "set max_payload to 1MB or more: large payloads and results may not fit");
     chart.note(
         "max_payload",
         format!("{} bytes", vitals.max_payload),
@@ -36,12 +39,12 @@ pub(super) fn judge(checkup: &Result<BusVitals, BusError>) -> Vec<Finding> {
     );
     latency(&mut chart, vitals.latency);
     storage(&mut chart, vitals.storage);
-    let sync = "nats-server does not tell its sync_interval: 2 min unless it is set. What is not synced is lost if the \
-                machines of all copies go at once";
+    let sync = "nats-server does not report its sync_interval; its default is 2 min. If the machines of all copies \
+                crash at once, messages that were not synced are lost";
     chart.note("sync", sync, None);
     if vitals.wanted_copies > 1 && !vitals.clustered {
-        let found = format!("NATS_REPLICAS is {}, and this server belongs to no cluster", vitals.wanted_copies);
-        let mend = "NATS_REPLICAS=1 on a single server, or a cluster of NATS: no stream can be made so";
+        let found = format!("NATS_REPLICAS is {}, but this server is not part of a cluster", vitals.wanted_copies);
+        let mend = "set NATS_REPLICAS=1 for a single server, or use a NATS cluster: otherwise no stream can be created";
         chart.note("settings", found, Some((Level::Error, mend)));
     }
     let mut findings = chart.findings;
@@ -55,7 +58,7 @@ pub(super) fn judge(checkup: &Result<BusVitals, BusError>) -> Vec<Finding> {
 
 fn version(version: &str) -> Option<(Level, &'static str)> {
     if !at_least(version, VERSION) {
-        return Some((Level::Error, "nats-server 2.9 or later"));
+        return Some((Level::Error, "use nats-server 2.9 or later"));
     }
     let number = numbers(version)?;
     let bad = BAD.iter().find(|(from, to, _)| (*from..=*to).contains(&number));
@@ -65,12 +68,12 @@ fn version(version: &str) -> Option<(Level, &'static str)> {
 fn storage(chart: &mut Chart, StorageVitals { used, limit }: StorageVitals) {
     let Some(limit) = limit else {
         let found =
-            format!("{used} bytes used; the account has no limit of its own, and the server does not tell its own");
+            format!("{used} bytes used; the account has no limit of its own, and the server does not report its limit");
         return chart.note("storage", found, None);
     };
     let share = used.saturating_mul(100) / limit.max(1);
-    let mend =
-        "more disk and a higher limit, or fewer jobs on the bus: when it is full, offers and results are refused";
+    let mend = "add disk and raise the limit, or keep fewer jobs on the bus: NATS refuses offers and results when its \
+                storage is full";
     let fault = match share {
         share if share >= NEARLY_FULL.1 => Some((Level::Error, mend)),
         share if share >= NEARLY_FULL.0 => Some((Level::Warn, mend)),
@@ -81,14 +84,16 @@ fn storage(chart: &mut Chart, StorageVitals { used, limit }: StorageVitals) {
 
 /// Reports fields of streams and consumers that differ from what Muster sets.
 pub(super) fn judge_drift(drift: &Result<Vec<Drift>, BusError>) -> Vec<Finding> {
-    const MEND: &str =
-        "what can be changed in place is set right by itself; otherwise delete it: it is made again and refilled";
+    const MEND: &str = "Muster corrects what can be changed in place; otherwise delete the stream or consumer: Muster \
+                        creates and fills it again";
     let mut chart = Chart::of("nats");
     match drift {
         Err(fault) => {
             chart.note("drift", fault.to_string(), Some((Level::Warn, "streams and consumers could not be compared")));
         }
-        Ok(fields) if fields.is_empty() => chart.note("drift", "streams and consumers are as Muster made them", None),
+        Ok(fields) if fields.is_empty() => {
+            chart.note("drift", "streams and consumers are as Muster created them", None)
+        }
         Ok(fields) => {
             for Drift { what, field, want, got } in fields {
                 let level = if what.starts_with("stream") { Level::Error } else { Level::Warn };
@@ -102,22 +107,26 @@ pub(super) fn judge_drift(drift: &Result<Vec<Drift>, BusError>) -> Vec<Finding> 
 fn stream(chart: &mut Chart, told: &Result<StreamVitals, BusError>, wanted: usize) {
     match told {
         Err(fault) => {
-            let mend = "it is made again by itself; if it stays away, see the logs of the schedulers";
+            let mend = "Muster creates it again; if it stays missing, read the logs of the schedulers";
             chart.note("stream", fault.to_string(), Some((Level::Error, mend)));
         }
         Ok(StreamVitals { copies: 1, .. }) if wanted == 1 => {
             // NATS does not report how often it syncs. Its default is every two minutes.
-            let mend =
-                "three nodes and NATS_REPLICAS=3; or a short `sync_interval` on the one server, which it does not tell";
-            chart.note("copies", "one copy, and what is not synced goes with its machine", Some((Level::Warn, mend)));
+            let mend = "use three nodes and NATS_REPLICAS=3, or a short `sync_interval` on the single server (the \
+                        doctor cannot see it)";
+            chart.note(
+                "copies",
+                "one copy: messages that were not synced are lost with its machine",
+                Some((Level::Warn, mend)),
+            );
         }
         Ok(StreamVitals { copies, .. }) if *copies < wanted => {
-            let mend = "`nats stream edit --replicas`, or delete the stream: it is made again and refilled";
+            let mend = "run `nats stream edit --replicas`, or delete the stream: Muster creates and fills it again";
             let found = format!("{copies} copies, NATS_REPLICAS says {wanted}");
             chart.note("copies", found, Some((Level::Error, mend)));
         }
         Ok(StreamVitals { copies, in_step, .. }) => {
-            let behind = (Level::Warn, "a NATS node is away or catching up");
+            let behind = (Level::Warn, "a NATS node is down or still catching up: start it, or wait");
             let found = format!("{in_step} of {copies} copies are in step");
             chart.note("copies", found, (in_step < copies).then_some(behind));
         }

@@ -38,7 +38,7 @@ fn skew(nodes: &[(NodeAddr, Result<NodeVitals, StoreError>)]) -> Option<Finding>
     }
     let apart = ahead.iter().max()?.abs_diff(*ahead.iter().min()?);
     let apart = Duration::from_micros(apart);
-    let mend = "set the clocks of all Redis nodes by NTP: each judges by its own when a job is due";
+    let mend = "synchronize the clocks of all Redis nodes by NTP: each node decides by its own clock when a job is due";
     let fault = match apart {
         apart if apart > SKEW.1 => Some((Level::Error, mend)),
         apart if apart > SKEW.0 => Some((Level::Warn, mend)),
@@ -51,7 +51,7 @@ fn skew(nodes: &[(NodeAddr, Result<NodeVitals, StoreError>)]) -> Option<Finding>
 
 fn silent(place: &str, fault: &StoreError) -> Vec<Finding> {
     let mut chart = Chart::of(place);
-    chart.note("answers", fault.to_string(), Some((Level::Error, "start it, or mend REDIS_URL and the way there")));
+    chart.note("answers", fault.to_string(), Some((Level::Error, "start Redis, or correct REDIS_URL and the network")));
     chart.findings
 }
 
@@ -61,9 +61,9 @@ fn node(place: &str, vitals: &Result<NodeVitals, StoreError>, cluster: bool) -> 
         Err(fault) => return silent(place, fault),
     };
     let mut chart = Chart::of(place);
-    let old = (Level::Error, "Redis 7.0 or later");
+    let old = (Level::Error, "use Redis 7.0 or later");
     chart.note("version", &vitals.version, (!at_least(&vitals.version, VERSION)).then_some(old));
-    let role = if vitals.follows { "it follows another server and takes no writes" } else { "it takes writes" };
+    let role = if vitals.follows { "it is a replica of another server and takes no writes" } else { "it takes writes" };
     let follower = (Level::Error, "name the primary in REDIS_URL, or give all nodes of a cluster");
     chart.note("role", role, vitals.follows.then_some(follower));
     log(&mut chart, vitals);
@@ -72,12 +72,13 @@ fn node(place: &str, vitals: &Result<NodeVitals, StoreError>, cluster: bool) -> 
     clock(&mut chart, vitals);
     latency(&mut chart, vitals.latency);
     if let Some(size) = vitals.packed_values {
-        let loose = (Level::Warn, "hash-max-listpack-value 512: records then take less memory");
+        let loose = (Level::Warn, "set hash-max-listpack-value 512: records then take less memory");
         chart.note("memory", format!("hash-max-listpack-value {size}"), (size < PACKED).then_some(loose));
     }
     if let Some(full) = vitals.full_coverage.filter(|_| cluster) {
         let word = if full { "yes" } else { "no" };
-        let all_or_none = (Level::Warn, "cluster-require-full-coverage no: one missing shard then stops no other");
+        let all_or_none =
+            (Level::Warn, "set cluster-require-full-coverage no: a missing shard then does not stop the others");
         chart.note("coverage", format!("cluster-require-full-coverage {word}"), full.then_some(all_or_none));
     }
     chart.findings
@@ -86,21 +87,21 @@ fn node(place: &str, vitals: &Result<NodeVitals, StoreError>, cluster: bool) -> 
 fn log(chart: &mut Chart, vitals: &NodeVitals) {
     let sync = vitals.fsync.as_deref();
     let found = match (vitals.append_only, sync) {
-        (false, _) => "appendonly no: a restart forgets every job".to_owned(),
+        (false, _) => "appendonly no: Redis loses every job when it restarts".to_owned(),
         (true, Some(sync)) => format!("appendonly yes, appendfsync {sync}"),
         (true, None) => "appendonly yes".to_owned(),
     };
     let fault = match (vitals.append_only, vitals.log_fails, sync) {
-        (false, ..) => Some((Level::Error, "appendonly yes, appendfsync everysec")),
+        (false, ..) => Some((Level::Error, "set appendonly yes and appendfsync everysec")),
         (true, true, _) => Some((Level::Error, "its last write to the log failed: is the disk full?")),
-        (true, false, Some("no")) => Some((Level::Warn, "appendfsync everysec, or always")),
+        (true, false, Some("no")) => Some((Level::Warn, "set appendfsync to everysec or always")),
         (true, false, _) => None,
     };
     chart.note("log", found, fault);
 }
 
 fn eviction(chart: &mut Chart, vitals: &NodeVitals) {
-    const MEND: &str = "maxmemory-policy noeviction: an evicted key is a lost job";
+    const MEND: &str = "set maxmemory-policy noeviction: an evicted key is a lost job";
     let limit =
         if vitals.max_memory == 0 { "no maxmemory".to_owned() } else { format!("maxmemory {}", vitals.max_memory) };
     // Without a memory limit, Redis evicts nothing yet.
@@ -114,13 +115,13 @@ fn eviction(chart: &mut Chart, vitals: &NodeVitals) {
 
 fn replicas(chart: &mut Chart, vitals: &NodeVitals, cluster: bool) {
     let found = match vitals.replicas {
-        0 => "nobody follows it".to_owned(),
+        0 => "it has no replica".to_owned(),
         1 => "one replica".to_owned(),
         n => format!("{n} replicas"),
     };
     let fault = match (vitals.replicas, cluster) {
-        (0, true) => Some((Level::Error, "a replica for each primary: without one a dead node takes its jobs with it")),
-        (0, false) => Some((Level::Warn, "one server is enough to try things out; otherwise a cluster with replicas")),
+        (0, true) => Some((Level::Error, "give each primary a replica: without one, a dead node loses its jobs")),
+        (0, false) => Some((Level::Warn, "a single server is enough for tests; otherwise use a cluster with replicas")),
         _ => None,
     };
     chart.note("replicas", found, fault);
@@ -128,8 +129,11 @@ fn replicas(chart: &mut Chart, vitals: &NodeVitals, cluster: bool) {
 
 fn clock(chart: &mut Chart, vitals: &NodeVitals) {
     let ms = vitals.clock_off.as_millis();
-    let off = (Level::Warn, "set both clocks by NTP: jobs go by that of Redis, logs and traces by that of the gateway");
-    chart.note("clock", format!("{ms} ms from this gateway's"), (vitals.clock_off > CLOCK_OFF).then_some(off));
+    let off = (
+        Level::Warn,
+        "synchronize both clocks by NTP: jobs use the clock of Redis, logs and traces use the clock of the gateway",
+    );
+    chart.note("clock", format!("{ms} ms off this gateway's clock"), (vitals.clock_off > CLOCK_OFF).then_some(off));
 }
 
 #[cfg(test)]

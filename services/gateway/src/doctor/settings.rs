@@ -12,20 +12,45 @@ use super::{Chart, Finding, Level};
 
 /// Settings that must be equal on every replica that has them, and the remedy when they differ.
 const EQUAL: &[(&str, &str)] = &[
-    ("nats_replicas", "NATS_REPLICAS alike everywhere: the highest counts, whoever starts first"),
-    ("rate_limit_shared", "REDIS_RATE_LIMIT alike on all gateways: otherwise the limit depends on which one is asked"),
-    ("rate_limit_rps", "API_RATE_LIMIT_RPS alike on all gateways: otherwise the limit depends on which one is asked"),
+    (
+        "nats_replicas",
+        "set NATS_REPLICAS to the same value everywhere: the highest value wins, in whatever order the replicas start",
+    ),
+    (
+        "rate_limit_shared",
+        "set REDIS_RATE_LIMIT to the same value on all gateways: otherwise the limit depends on the gateway",
+    ),
+    (
+        "rate_limit_rps",
+        "set API_RATE_LIMIT_RPS to the same value on all gateways: otherwise the limit depends on the gateway",
+    ),
     (
         "rate_limit_burst",
-        "API_RATE_LIMIT_BURST alike on all gateways: otherwise the limit depends on which one is asked",
+        "set API_RATE_LIMIT_BURST to the same value on all gateways: otherwise the limit depends on the gateway",
     ),
-    ("topics", "MUSTER_TOPICS alike on all gateways: otherwise an undeclared topic is refused by some of them"),
-    ("retention_succeeded", "MUSTER_RETENTION_SUCCEEDED alike everywhere: the leader of the loop decides"),
-    ("retention_failed", "MUSTER_RETENTION_FAILED alike everywhere: the leader of the loop decides"),
-    ("audit_retention", "MUSTER_AUDIT_RETENTION alike everywhere: the leader of the loop decides"),
-    ("audit_transport", "AUDIT_TRANSPORT alike on all gateways: otherwise only some export the audit log"),
-    ("decide_topics", "MUSTER_DECIDE_TOPICS alike on all schedulers: otherwise some ask nobody before a job runs"),
-    ("outage_wait", "MUSTER_OUTAGE_WAIT alike on all schedulers: the leader of the reconciler decides"),
+    ("topics", "set MUSTER_TOPICS to the same value on all gateways: otherwise only some refuse an undeclared topic"),
+    (
+        "retention_succeeded",
+        "set MUSTER_RETENTION_SUCCEEDED to the same value everywhere: only the value of the leader counts",
+    ),
+    (
+        "retention_failed",
+        "set MUSTER_RETENTION_FAILED to the same value everywhere: only the value of the leader counts",
+    ),
+    ("audit_retention", "set MUSTER_AUDIT_RETENTION to the same value everywhere: only the value of the leader counts"),
+    (
+        "audit_transport",
+        "set AUDIT_TRANSPORT to the same value on all gateways: otherwise only some export the audit log",
+    ),
+    (
+        "decide_topics",
+        "set MUSTER_DECIDE_TOPICS to the same value on all schedulers: otherwise some start jobs without asking the \
+         decider",
+    ),
+    (
+        "outage_wait",
+        "set MUSTER_OUTAGE_WAIT to the same value on all schedulers: only the value of the reconciler's leader counts",
+    ),
 ];
 /// How often loops renew their leases, in milliseconds.
 const RENEWED_MS: u64 = 5_000;
@@ -45,7 +70,7 @@ pub(super) fn judge(replicas: &Result<Vec<Replica>, StoreError>) -> Vec<Finding>
             versions(&mut chart, replicas);
             replicas.iter().for_each(|replica| together(&mut chart, replica));
             if chart.findings.is_empty() {
-                chart.note("settings", format!("{} replicas fit each other", replicas.len()), None);
+                chart.note("settings", format!("the settings of {} replicas agree", replicas.len()), None);
             }
         }
     }
@@ -85,26 +110,27 @@ fn together(chart: &mut Chart, replica: &Replica) {
     let who = &replica.instance;
     let call = number("redis_call_timeout_ms");
     if let Some(call) = call.filter(|call| *call > RENEWED_MS) {
-        let found = format!("{who}: a call to Redis may take {call} ms, and leases are renewed every {RENEWED_MS} ms");
-        let mend = "REDIS_CALL_TIMEOUT_MS of 5000 or less: a slow call must not cost the leases of the loops";
+        let found = format!("{who}: a call to Redis may take {call} ms, but leases are renewed every {RENEWED_MS} ms");
+        let mend = "set REDIS_CALL_TIMEOUT_MS to 5000 or less: otherwise one slow call can lose the lease of a loop";
         chart.note("settings", found, Some((Level::Warn, mend)));
     }
     if let Some((call, answer)) = call.zip(number("redis_response_timeout_ms")).filter(|(call, answer)| answer > call) {
-        let found = format!("{who}: one answer of Redis may take {answer} ms, and a whole call {call} ms");
-        let mend = "REDIS_RESPONSE_TIMEOUT_MS below REDIS_CALL_TIMEOUT_MS: otherwise no question is asked again";
+        let found = format!("{who}: one answer of Redis may take {answer} ms, but a whole call {call} ms");
+        let mend = "set REDIS_RESPONSE_TIMEOUT_MS below REDIS_CALL_TIMEOUT_MS: otherwise no command is tried again";
         chart.note("settings", found, Some((Level::Warn, mend)));
     }
     let pool = number("redis_pool_size").zip(number("redis_min_idle_conns"));
     if let Some((most, warm)) = pool.filter(|(most, warm)| warm > most) {
-        let found = format!("{who}: {warm} connections to Redis are to be kept warm, and {most} is the most");
-        chart.note("settings", found, Some((Level::Warn, "REDIS_MIN_IDLE_CONNS of REDIS_POOL_SIZE at most")));
+        let found = format!("{who}: {warm} connections to Redis should stay open, but at most {most} are allowed");
+        chart.note("settings", found, Some((Level::Warn, "set REDIS_MIN_IDLE_CONNS to at most REDIS_POOL_SIZE")));
     }
     let lag = value(replica, "max_submit_lag").and_then(millis);
     if lag.is_some_and(|lag| lag == 0 || lag >= SUBMITS_KEPT_MS) {
         let found = format!(
-            "{who}: submits are taken however far the schedulers are behind, and leave their stream after 10 min"
+            "{who}: accepts submits however far behind the schedulers are, but submits leave their stream after 10 min"
         );
-        let mend = "MUSTER_MAX_SUBMIT_LAG below 10m: what leaves unhandled waits for a look of the reconciler";
+        let mend = "set MUSTER_MAX_SUBMIT_LAG below 10m: a submit that leaves its stream unhandled waits for a check \
+                    by the reconciler";
         chart.note("settings", found, Some((Level::Warn, mend)));
     }
 }
@@ -162,7 +188,7 @@ mod tests {
     #[test]
     fn values_that_do_not_fit_on_one_replica_are_found() {
         for (settings, says) in [
-            (vec![("redis_call_timeout_ms", "6000")], "may take 6000 ms, and leases"),
+            (vec![("redis_call_timeout_ms", "6000")], "may take 6000 ms, but leases"),
             (vec![("redis_call_timeout_ms", "500"), ("redis_response_timeout_ms", "600")], "a whole call 500 ms"),
             (vec![("redis_pool_size", "4"), ("redis_min_idle_conns", "5")], "5 connections"),
             (vec![("max_submit_lag", "10m")], "however far"),

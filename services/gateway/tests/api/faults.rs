@@ -281,7 +281,7 @@ async fn data_of_a_newer_version_are_left_alone(redis: &RedisServer, gate: &Gate
     redis.cli(&["SET", "muster:meta:version", "3"]).await;
     becomes(503).await;
     let shown = gate.chassis.health.show().1.to_string();
-    assert!(shown.contains("the data have format 3, and this version knows 2"), "{shown}");
+    assert!(shown.contains("the data has format 3, and this version reads formats up to 2"), "{shown}");
     redis.cli(&["SET", "muster:meta:version", "2"]).await;
     becomes(200).await;
 }

@@ -62,7 +62,7 @@ impl Counsel for Outside {
 
     fn ask<'a>(&'a self, submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>> {
         async move {
-            let question = question(submit).ok_or("the submit names no job")?;
+            let question = question(submit).ok_or("the submit has no spec or no job id")?;
             let answer = self.bus.request_plain(&subjects::decide(), question, self.patience).await;
             read(&answer.map_err(|fault| fault.to_string())?)
         }
@@ -91,7 +91,7 @@ fn read(answer: &[u8]) -> Result<Advice, String> {
             let reason: String = reason.chars().filter(|c| !c.is_control()).take(MOST_REASON).collect();
             Ok(Advice::Deny(if reason.is_empty() { "no reason was given".to_owned() } else { reason }))
         }
-        Err(fault) => Err(format!("the answer makes no sense: {fault}")),
+        Err(fault) => Err(format!("the decider's answer cannot be read: {fault}")),
     }
 }
 

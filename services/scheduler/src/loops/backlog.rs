@@ -23,8 +23,8 @@ impl LoopOf<Arc<Context>> for Backlog {
 impl Loop for Backlog {
     const NAME: &'static str = "backlog";
     const SAFE: Safety = Safety::Claim {
-        why: "an entry is claimed by a script and its job dispatched by version",
-        duplicate_costs: "a dispatch that is refused, because the other one's came first",
+        why: "a script claims each entry, and a job is dispatched only at the version that was read",
+        duplicate_costs: "a dispatch that Redis refuses, because the other replica's came first",
     };
     type Lease = ();
 

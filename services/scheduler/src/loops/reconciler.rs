@@ -63,8 +63,8 @@ impl Loop for Reconciler {
     const NAME: &'static str = RECONCILER;
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Reconciler.as_str(),
-        why: "each write compares, in one script, what was read, and every effect has an id of its own",
-        duplicate_costs: "a second look at the same jobs",
+        why: "each write is one script that first compares what was read, and every effect has its own id",
+        duplicate_costs: "a second check of the same jobs",
     };
     type Lease = Lease;
 

@@ -96,7 +96,7 @@ impl Reread {
                 event = "reread",
                 from = ?pass.from,
                 until = end.sequence,
-                "a primary began another life: the bus is read again"
+                "a Redis primary may have lost writes; reading the bus again"
             );
             return Ok(Some(pass));
         }
@@ -110,7 +110,7 @@ impl Reread {
     /// again; jobs older than the stream are gone.
     async fn tell_emptied(&self) -> anyhow::Result<()> {
         if let Some(emptied) = self.context.flow.emptied().await? {
-            tracing::error!(event = "redis_emptied", detail = %emptied, "Redis lacks what the streams remember");
+            tracing::error!(event = "redis_emptied", detail = %emptied, "Redis lacks jobs that the streams still have");
             self.context.store().note_emptied(&emptied.to_string()).await?;
         }
         Ok(())
@@ -159,9 +159,8 @@ impl Loop for Reread {
     const NAME: &'static str = "reread";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Reread.as_str(),
-        why: "a job is made again by the script that refuses one that is there; cancels and results are applied as \
-              those that come twice",
-        duplicate_costs: "the last minutes of the bus read twice",
+        why: "the script that creates a job refuses one that exists; cancels and results are applied like duplicates",
+        duplicate_costs: "the last minutes of the bus are read twice",
     };
     type Lease = Lease;
 
@@ -229,7 +228,7 @@ fn tell(action: &'static str, n: u64, counts: &mut Counts) {
     counts.add(action, n);
     if n > 0 {
         count(Counter::Reconciled, &[("action", action)], n);
-        tracing::warn!(event = "reread", action, n, "what redis did not have is made good from the bus");
+        tracing::warn!(event = "reread", action, n, "restored from the bus what Redis had lost");
     }
 }
 

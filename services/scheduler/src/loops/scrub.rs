@@ -59,7 +59,7 @@ impl Scrub {
                     event = "scrubbed",
                     action,
                     n,
-                    "an index had lost entries or had them at the wrong place; they are put right"
+                    "entries of an index were missing or at the wrong place; repaired them"
                 );
             }
         }
@@ -87,7 +87,7 @@ impl Loop for Scrub {
     const NAME: &'static str = "scrub";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Scrub.as_str(),
-        why: "it adds an entry only where there is none, and mends a record only where its script finds it wrong",
+        why: "it adds an entry only where one is missing, and changes a record only where its script finds it wrong",
         duplicate_costs: "a second scan",
     };
     type Lease = Lease;

@@ -53,15 +53,17 @@ impl Loop for Snapshot {
     const NAME: &'static str = SNAPSHOT;
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Snapshot.as_str(),
-        why: "it writes down what every replica hears, and the later one stands; a line's name goes only if nobody noted it since it was read",
-        duplicate_costs: "the same list written twice, workers counted twice until one stands down",
+        why: "every replica hears the same heartbeats, and the later write wins; a line's name is removed only if no \
+              replica has noted it since it was read",
+        duplicate_costs: "the same list is written twice, and workers are counted twice until one replica stops \
+                          leading",
     };
     type Lease = Lease;
 
     async fn run_once(&mut self, lease: &Lease, _budget: Budget) -> anyhow::Result<Counts> {
         let (context, mut counts) = (self.context.clone(), Counts::none());
         // A replica that hears no worker must not report that there are none.
-        anyhow::ensure!(context.bus().is_connected(), "not connected to NATS, so no worker can be heard");
+        anyhow::ensure!(context.bus().is_connected(), "not connected to NATS, so no heartbeat can arrive");
         let knows_all = self.own || context.fleet.has_heard_all(Instant::now());
         if !knows_all && context.store().read_workers().await?.is_some() {
             counts.add("still_listening", 1);

@@ -27,8 +27,8 @@ impl Loop for Streams {
     const NAME: &'static str = "streams";
     const SAFE: Safety = Safety::Leader {
         lock: LeaderLock::Streams.as_str(),
-        why: "it makes what is missing; to make what is there already changes nothing",
-        duplicate_costs: "a second look at streams and consumers",
+        why: "it creates what is missing; creating what exists changes nothing",
+        duplicate_costs: "a second check of streams and consumers",
     };
     const BUDGET: Duration = Duration::from_secs(20);
     type Lease = Lease;

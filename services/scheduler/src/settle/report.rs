@@ -70,7 +70,9 @@ impl Read {
             Some(result::Kind::Success(success)) => Kind::Success(success),
             Some(result::Kind::Failed(failed)) => Kind::Failed(failed),
             Some(result::Kind::Release(release)) => Kind::Release(release),
-            None => return Err((Box::new(item), "a result that says nothing".to_owned())),
+            None => {
+                return Err((Box::new(item), "the result is neither a success, a failure nor a release".to_owned()));
+            }
         };
         let Report { fence, worker, slot, traceparent, .. } = item;
         Ok(Read { place, id, route, fence, worker, kind, error_code: None, slot, traceparent, told_of: None })
@@ -92,7 +94,7 @@ pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
             return Step { wait, ..Step::new(read.id, Event::Release, read.fence) };
         }
         Kind::Release(_) => {
-            let error = JobError::new(JobErrorCode::HandlerError.as_str(), "the job was given back too often", true);
+            let error = JobError::new(JobErrorCode::HandlerError.as_str(), "workers gave the job back too often", true);
             after_failure(read.id, head, &record.spec.retry, error, None)
         }
         Kind::Failed(failed) => {

@@ -13,34 +13,34 @@ use crate::{
 #[derive(Subcommand, Debug)]
 pub(crate) enum Audit {
     List(List),
-    /// Walk along the chain of hashes; exit 1 and name the entry if it breaks
+    /// Verify the chain of hashes; if it is broken, name the entry and exit with 1
     Verify,
 }
 
-/// Entries, newest first
+/// List entries, newest first
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// What was done, like job_retry or key_create
+    /// Only this action, like job_retry or key_create
     #[arg(long)]
     action: Option<String>,
 
-    /// By whom: system, or a key's id
+    /// Only actions of this actor: system, or the id of a key
     #[arg(long)]
     actor: Option<String>,
 
-    /// To this job
+    /// Only actions on this job
     #[arg(long = "job", value_name = "ID")]
     job_id: Option<String>,
 
-    /// Not before, like 2030-01-01T00:00:00Z
+    /// Only entries at or after this time, like 2030-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     after: Option<String>,
 
-    /// Before
+    /// Only entries before this time
     #[arg(long, value_name = "TIME")]
     before: Option<String>,
 
-    /// How many at most
+    /// Maximum number of entries
     #[arg(long, default_value_t = 50)]
     limit: usize,
 }
@@ -126,7 +126,7 @@ async fn verify(caller: &Caller) -> anyhow::Result<()> {
     }
     let broken = &found["broken"];
     let words = format!(
-        "the log breaks at number {} (id {}, entry {}): {}",
+        "the audit log is broken at number {} (id {}, entry {}): {}",
         cell(&broken["number"]),
         cell(&broken["id"]),
         cell(&broken["entry"]),

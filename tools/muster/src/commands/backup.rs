@@ -37,7 +37,7 @@ pub(crate) enum Backup {
 /// Back up everything that Redis holds, while the stack runs
 #[derive(Args, Debug)]
 pub(crate) struct Create {
-    /// The folder to make
+    /// The folder to create
     dir: PathBuf,
 
     /// Address of Redis [default: that of the state file]; a password may be in REDISCLI_AUTH instead
@@ -52,7 +52,7 @@ pub(crate) struct Verify {
     dir: PathBuf,
 }
 
-/// Put a backup into an empty Redis that runs; gateways and schedulers must be stopped
+/// Restore a backup into a running, empty Redis; stop gateways and schedulers first
 #[derive(Args, Debug)]
 pub(crate) struct Restore {
     /// The folder of the backup
@@ -62,7 +62,7 @@ pub(crate) struct Restore {
     #[arg(long, value_name = "REDIS_URL")]
     to: String,
 
-    /// Restore only what belongs to those primaries of a cluster that are empty, and leave the others as they are
+    /// Restore only the empty primaries of a cluster, and do not change the others
     #[arg(long)]
     only_missing_shard: bool,
 }
@@ -85,11 +85,11 @@ impl Backup {
                     None => target.stack()?.map(|stack| stack.redis_url).ok_or_else(nowhere)?,
                 };
                 let made = create::run(&Servers::parse(&url)?, &dir).await?;
-                show(&made, format, &format!("backed up into {}", dir.display()));
+                show(&made, format, &format!("wrote the backup to {}", dir.display()));
             }
             Backup::Verify(Verify { dir }) => {
                 let whole = verify::run(&dir).await?;
-                show(&whole, format, &format!("{} is whole and can be restored", dir.display()));
+                show(&whole, format, &format!("{} is complete and can be restored", dir.display()));
             }
             Backup::Restore(Restore { dir, to, only_missing_shard }) => {
                 let onto = if only_missing_shard { Onto::MissingShards } else { Onto::Empty };
@@ -102,7 +102,7 @@ impl Backup {
 }
 
 fn nowhere() -> Failure {
-    Failure::new("no Redis to back up").hint("give its address by --from (REDIS_URL), or a --state-file")
+    Failure::new("no Redis to back up").hint("give its address with --from (REDIS_URL), or give a --state-file")
 }
 
 fn show(manifest: &Manifest, format: Format, headline: &str) {
@@ -150,13 +150,14 @@ fn tell(done: &Restored, format: Format) {
         let (keys, places) = (done.counts.lasting() + done.counts.expiring, done.filled.join(", "));
         output::line(format_args!("restored {keys} keys into {places}"));
         if !done.left.is_empty() {
-            output::line(format_args!("left as they are: {}", done.left.join(", ")));
+            output::line(format_args!("not changed: {}", done.left.join(", ")));
         }
         output::line(format_args!(
-            "\nLost: what was written to Redis after {} ({} ago). Submits, cancels and results of the last \
-             ten minutes that NATS still has are read again when a scheduler starts.\n\
-             Runs again: {} jobs were alive at that moment. Those that have ended since, and whose result NATS no \
-             longer has, run again. Attempts that began after it are refused by their fences.\n\
+            "\nLost: what was written to Redis after {} ({} ago). When a scheduler starts, it reads the submits, \
+             cancels and results of the last ten minutes again from NATS.\n\
+             Runs again: {} jobs had not ended at that time. If such a job has ended since, and NATS no longer has its \
+             result, it runs again. Results of attempts that began after the backup are refused, because their fences \
+             do not match.\n\
              Next: start the schedulers and gateways, then `muster doctor`.",
             done.manifest.at,
             spans::show(lost),
@@ -166,7 +167,8 @@ fn tell(done: &Restored, format: Format) {
     if !done.without_log.is_empty() {
         eprintln!("warning: {} keeps no log (appendonly no): a restart loses everything", done.without_log.join(", "));
         eprintln!(
-            "hint:  redis-cli CONFIG SET appendonly yes, wait for the rewrite, and put it into its configuration"
+            "hint:  run redis-cli CONFIG SET appendonly yes, wait for the rewrite, and add it to the configuration of \
+             Redis"
         );
     }
 }

@@ -40,7 +40,7 @@ use crate::{
     target::Target,
 };
 
-/// Measure what a stack can do, on stacks of its own
+/// Measure throughput, latency and cost, on separate stacks
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
@@ -58,14 +58,14 @@ enum What {
     Guard(Guard),
 }
 
-/// Put no-op jobs through the local stack, or one of its own, and wait until all have succeeded
+/// Run no-op jobs on the local stack, or on a separate one, and wait until all have succeeded
 #[derive(Args, Debug)]
 pub(crate) struct Submit {
-    /// How many
+    /// Number of jobs
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     jobs: u64,
 
-    /// Jobs a request; 1 submits them one by one
+    /// Jobs per request; 1 submits them one by one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     batch: u64,
 
@@ -73,7 +73,7 @@ pub(crate) struct Submit {
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
 
-    /// Topics that take turns
+    /// Number of topics; jobs are spread over them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     topics: u16,
 
@@ -81,23 +81,23 @@ pub(crate) struct Submit {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
 
-    /// Workers
+    /// Number of workers
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     workers: u16,
 
-    /// Workers that speak HTTP, a process each
+    /// Number of workers over HTTP, each a process
     #[arg(long)]
     http: bool,
 
-    /// Start a stack of its own even if one runs here
+    /// Start a separate stack even if one runs here
     #[arg(long)]
     own: bool,
 
-    /// Submit everything before the workers start, and measure these alone
+    /// Submit all jobs before the workers start, and measure only the workers
     #[arg(long)]
     drain: bool,
 
-    /// Give up when nothing moves for this long
+    /// Give up when there is no progress for this long
     #[arg(long, default_value = "60s", value_parser = crate::spans::parse, value_name = "DURATION")]
     patience: Duration,
 }
@@ -128,7 +128,7 @@ async fn rig(target: &Target, own: bool) -> anyhow::Result<Rig> {
     if let Some(stack) = if own { None } else { target.stack()? } {
         return Rig::attach(stack, target.door()?).await;
     }
-    let starting = output::spinner("starting a stack of its own");
+    let starting = output::spinner("starting a separate stack");
     let rig = Rig::start(STANDARD).await?;
     starting.finish_and_clear();
     Ok(rig)

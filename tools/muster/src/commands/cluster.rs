@@ -111,7 +111,7 @@ impl Locks {
     pub(crate) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
         let Some(items) = ask(caller, "/locks").await? else { return Ok(()) };
         let row = |it: &Value| {
-            let holder = if it["held"] == true { cell(&it["owner"]) } else { "nobody".to_owned() };
+            let holder = if it["held"] == true { cell(&it["owner"]) } else { "none".to_owned() };
             vec![cell(&it["key"]), holder, cell(&it["since"]), cell(&it["fence"]), cell(&it["ttl_ms"])]
         };
         output::rows(&["KEY", "HOLDER", "SINCE", "FENCE", "TTL MS"], items.iter().map(row));

@@ -11,7 +11,7 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// Whether Redis and NATS are set so that no job can be lost; ends with 1 if not
+/// Check that Redis and NATS are configured so that no job can be lost; exit code 1 if not
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {}
 
@@ -24,7 +24,7 @@ impl Doctor {
             Format::Table => {
                 let row =
                     |it: &Value| ["level", "check", "place", "found", "mend"].map(|name| cell(&it[name])).to_vec();
-                output::rows(&["LEVEL", "CHECK", "PLACE", "FOUND", "WHAT MENDS IT"], findings.iter().map(row));
+                output::rows(&["LEVEL", "CHECK", "PLACE", "FOUND", "REMEDY"], findings.iter().map(row));
             }
         }
         match findings.iter().filter(|it| it["level"] == "error").count() {

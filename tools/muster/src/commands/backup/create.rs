@@ -30,7 +30,7 @@ pub(super) async fn run(servers: &Servers, folder: &Path) -> anyhow::Result<Mani
     if folder.symlink_metadata().is_ok() {
         let failure = Failure::new(format!("{} exists already", folder.display()));
         return Err(failure
-            .hint("a backup is a folder of its own; name it by its time: backup-$(date +%F-%H%M%S)")
+            .hint("each backup needs a new folder; name it by the time: backup-$(date +%F-%H%M%S)")
             .into());
     }
     let folder = std::path::absolute(folder)?;
@@ -55,9 +55,11 @@ pub(super) async fn run(servers: &Servers, folder: &Path) -> anyhow::Result<Mani
         let counts = Census::of(&server.cli, database).await?;
         if counts.lasting() + counts.expiring == 0 && source.keys > 0 {
             let held = source.keys;
-            return Err(
-                Failure::new(format!("the snapshot of {} is empty, though it has {held} keys", primary.cli)).into()
-            );
+            return Err(Failure::new(format!(
+                "the snapshot of {} is empty, but the server has {held} keys",
+                primary.cli
+            ))
+            .into());
         }
         let database = database.to_string();
         let format = server.cli.ask(&["-n", &database, "GET", keys::FORMAT]).await?;
@@ -97,7 +99,7 @@ pub(super) async fn run(servers: &Servers, folder: &Path) -> anyhow::Result<Mani
     fs::rename(scratch.path(), &folder).with_context(|| format!("cannot make {}", folder.display()))?;
     File::open(parent)?.sync_all()?;
     if let Err(error) = note(&found, &whole).await {
-        eprintln!("warning: the backup is whole, but its time could not be noted in Redis: {error:#}");
+        eprintln!("warning: the backup is complete, but its time could not be written to Redis: {error:#}");
     }
     Ok(whole)
 }

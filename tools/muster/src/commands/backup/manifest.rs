@@ -60,8 +60,8 @@ impl Manifest {
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let failure = Failure::new(format!("{} is no backup: it has no {FILE}", folder.display()));
-                return Err(failure.hint("`muster backup create DIR` makes one").into());
+                let failure = Failure::new(format!("{} is not a backup: it has no {FILE}", folder.display()));
+                return Err(failure.hint("`muster backup create DIR` creates one").into());
             }
             Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
         };
@@ -109,10 +109,10 @@ impl Snapshot {
             Err(e) => return Err(Failure::new(format!("{name} cannot be read: {e}"))),
         };
         if bytes < self.bytes {
-            return Err(Failure::new(format!("{name} is truncated: {bytes} of {} bytes are there", self.bytes)));
+            return Err(Failure::new(format!("{name} is truncated: it has {bytes} of {} bytes", self.bytes)));
         }
         if bytes != self.bytes || sha256 != self.sha256 {
-            return Err(Failure::new(format!("{name} was altered: its checksum is not that of the manifest")));
+            return Err(Failure::new(format!("{name} was altered: its checksum differs from the manifest")));
         }
         Ok(())
     }
@@ -160,9 +160,9 @@ mod tests {
         let path = dir.path().join("a.rdb");
         let said = || file.check(dir.path()).unwrap_err().to_string();
         fs::write(&path, b"REDIS0010 and so oN").unwrap();
-        assert_eq!(said(), "a.rdb was altered: its checksum is not that of the manifest");
+        assert_eq!(said(), "a.rdb was altered: its checksum differs from the manifest");
         fs::write(&path, b"REDIS0010").unwrap();
-        assert_eq!(said(), "a.rdb is truncated: 9 of 19 bytes are there");
+        assert_eq!(said(), "a.rdb is truncated: it has 9 of 19 bytes");
         fs::remove_file(&path).unwrap();
         assert_eq!(said(), "a.rdb is missing");
     }
@@ -171,7 +171,7 @@ mod tests {
     fn a_manifest_that_cannot_be_trusted_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let said = || Manifest::read(dir.path()).unwrap_err().to_string();
-        assert!(said().ends_with("is no backup: it has no manifest.json"), "{}", said());
+        assert!(said().ends_with("is not a backup: it has no manifest.json"), "{}", said());
         let mut manifest = Manifest {
             manifest: VERSION,
             made_by: "muster 0".into(),

@@ -48,11 +48,11 @@ pub(super) async fn find(servers: &Servers) -> anyhow::Result<Vec<Primary>> {
     let cli = first_that_answers(servers).await?;
     if cli.info("cluster", "cluster_enabled").await?.as_deref() != Some("1") {
         if servers.cluster {
-            return Err(Failure::new(format!("Redis at {cli} is no node of a cluster, though the URL says so")).into());
+            return Err(Failure::new(format!("Redis at {cli} is not a node of a cluster, but the URL says so")).into());
         }
         if cli.info("replication", "role").await?.as_deref() != Some("master") {
             let failure = Failure::new(format!("Redis at {cli} is a replica"));
-            return Err(failure.hint("name its primary: `redis-cli ROLE` says where that is").into());
+            return Err(failure.hint("use the address of its primary: `redis-cli ROLE` shows it").into());
         }
         return Ok(vec![Primary { cli, slots: Vec::new() }]);
     }
@@ -62,7 +62,7 @@ pub(super) async fn find(servers: &Servers) -> anyhow::Result<Vec<Primary>> {
     let served: u32 = found.iter().flat_map(|p| &p.slots).map(|range| u32::from(range.end() - range.start()) + 1).sum();
     if served != u32::from(SLOTS) {
         let failure = Failure::new(format!("only {served} of the {SLOTS} slots of the cluster have a primary"));
-        return Err(failure.hint("bring the missing primary back first: `redis-cli CLUSTER NODES` shows it").into());
+        return Err(failure.hint("start the missing primary first: `redis-cli CLUSTER NODES` shows it").into());
     }
     Ok(found)
 }

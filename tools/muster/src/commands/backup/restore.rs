@@ -106,7 +106,7 @@ async fn choose(found: Vec<Primary>, onto: Onto) -> anyhow::Result<(Vec<Primary>
         }
     }
     let listed = || full.iter().map(|(name, keys)| format!("{name} has {keys} keys")).collect::<Vec<_>>().join(", ");
-    let stop = "stop the gateways and schedulers, which write at once into whatever Redis they find";
+    let stop = "stop the gateways and schedulers: they write to any Redis that they can reach";
     match onto {
         Onto::Empty if !full.is_empty() => {
             let failure = Failure::new(format!("the target is not empty: {}", listed()));
@@ -114,7 +114,7 @@ async fn choose(found: Vec<Primary>, onto: Onto) -> anyhow::Result<(Vec<Primary>
         }
         Onto::MissingShards if empty.is_empty() => {
             let failure = Failure::new(format!("no primary of the target is empty: {}", listed()));
-            Err(failure.hint(format!("{stop}; only a primary that lost everything is restored")).into())
+            Err(failure.hint(format!("{stop}; only an empty primary is restored")).into())
         }
         _ => Ok((empty, full.into_iter().map(|(name, _)| name).collect())),
     }
@@ -155,14 +155,15 @@ async fn send(stream: &mut Stream, entry: &Entry) -> anyhow::Result<()> {
 
 fn half_done(error: &anyhow::Error) -> Failure {
     let said = format!("{error:#}");
-    let failure = Failure::new(format!("the restore stopped half-way: {said}"));
+    let failure = Failure::new(format!("the restore stopped before its end: {said}"));
     match () {
-        () if said.contains("BUSYKEY") => failure
-            .hint("something else writes into the target: stop the gateways and schedulers, FLUSHALL it, try again"),
+        () if said.contains("BUSYKEY") => failure.hint(
+            "another program writes to the target: stop the gateways and schedulers, FLUSHALL the target, try again",
+        ),
         () if said.contains("DUMP payload version") => {
-            failure.hint("the target runs an older Redis than the redis-server of this machine")
+            failure.hint("the Redis of the target is older than the redis-server of this machine")
         }
-        () => failure.hint("the target holds a part of the backup now: FLUSHALL it and try again"),
+        () => failure.hint("the target has a part of the backup now: FLUSHALL the target and try again"),
     }
 }
 
@@ -173,8 +174,9 @@ async fn compare(primary: &Primary, sent: &Census) -> anyhow::Result<()> {
         return Ok(());
     }
     let (found, wanted) = (keys.saturating_sub(expiring), sent.lasting());
-    let failure = Failure::new(format!("{} holds {found} lasting keys after the restore, not {wanted}", primary.cli));
-    Err(failure.hint("something else writes into it: stop the gateways and schedulers, FLUSHALL it, try again").into())
+    let failure =
+        Failure::new(format!("after the restore {} has {found} keys without an expiry, not {wanted}", primary.cli));
+    Err(failure.hint("another program writes to it: stop the gateways and schedulers, FLUSHALL it, try again").into())
 }
 
 async fn age(targets: &[Target], manifest: &Manifest) -> anyhow::Result<Duration> {

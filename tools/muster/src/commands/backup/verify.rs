@@ -36,12 +36,12 @@ pub(super) async fn load(folder: &Path, file: &Snapshot, database: u32) -> anyho
     let differences = file.counts.differences(&found);
     if !differences.is_empty() {
         let differences = differences.join(", ");
-        return Err(Failure::new(format!("{} does not hold what the manifest says: {differences}", file.file)).into());
+        return Err(Failure::new(format!("{} differs from the manifest: {differences}", file.file)).into());
     }
     Ok(server)
 }
 
 pub(super) fn unusable(folder: &Path, why: &str) -> Failure {
     Failure::new(format!("the backup in {} cannot be used: {why}", folder.display()))
-        .hint("take an older one; nothing was changed")
+        .hint("use an older backup; nothing was changed")
 }

@@ -21,7 +21,7 @@ use crate::{
     output::{self, Format},
 };
 
-/// Compare what a job costs with the committed baseline
+/// Compare the cost of a job with the committed baseline
 #[derive(Args, Debug)]
 pub(super) struct Guard {
     /// The baseline
@@ -36,7 +36,7 @@ pub(super) struct Guard {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// From this ratio on a cost is pointed out
+    /// Mark a cost from this ratio on
     #[arg(long, default_value_t = 1.1)]
     above: f64,
 }
@@ -58,8 +58,9 @@ impl Guard {
             return Ok(());
         }
         let text = std::fs::read(&self.baseline).map_err(|error| {
-            Failure::new(format!("cannot read {}: {error}", self.baseline.display()))
-                .hint("`muster bench guard --write` makes it; run it in the repository's root, or give --baseline")
+            Failure::new(format!("cannot read {}: {error}", self.baseline.display())).hint(
+                "`muster bench guard --write` creates it; run it in the root of the repository, or give --baseline",
+            )
         })?;
         let before: Baseline = serde_json::from_slice(&text)?;
         let rows = compare(&before, &now);

@@ -80,7 +80,7 @@ fn read_head(received: &[u8]) -> io::Result<Option<Head>> {
         let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(header.value).ok()?.trim().parse::<u64>().ok()
     };
-    let length = number("content-length").ok_or_else(|| invalid("the answer does not say how long it is"))?;
+    let length = number("content-length").ok_or_else(|| invalid("the answer does not state its length"))?;
     let body = usize::try_from(length).map_err(|_| invalid("the answer is too long"))?;
     let status = response.code.unwrap_or_default();
     Ok(Some(Head { status, retry_after: number("retry-after"), head, body }))

@@ -37,9 +37,11 @@ pub(super) async fn addresses(door: &Door) -> anyhow::Result<Vec<SocketAddr>> {
     let mut addrs = Vec::new();
     for url in &door.urls {
         let host = url.strip_prefix("http://").ok_or_else(|| {
-            Failure::usage(format!("a bench speaks plain HTTP only, and {url} is not")).hint("use a local stack")
+            Failure::usage(format!("a bench uses plain HTTP only, and {url} is not plain HTTP"))
+                .hint("use a local stack")
         })?;
-        let mut found = tokio::net::lookup_host(host).await.with_context(|| format!("{url} cannot be looked up"))?;
+        let mut found =
+            tokio::net::lookup_host(host).await.with_context(|| format!("the host of {url} cannot be resolved"))?;
         addrs.push(found.next().with_context(|| format!("{url} has no address"))?);
     }
     Ok(addrs)

@@ -59,7 +59,7 @@ impl Meter<'_> {
         for payer in &self.payers {
             // A process that was replaced meanwhile makes the sum meaningless.
             let now = cpu_us(payer.pid).filter(|now| *now >= payer.before);
-            let now = now.ok_or_else(|| anyhow::anyhow!("a process of service {} went away", payer.service))?;
+            let now = now.ok_or_else(|| anyhow::anyhow!("a process of service {} has ended", payer.service))?;
             let resident = rss_bytes(payer.pid).unwrap_or_default();
             *spent.entry(&payer.service).or_default() += now - payer.before;
             let largest = memory.entry(&payer.service).or_default();

@@ -35,14 +35,14 @@ const OTHER_FILES: u64 = 500;
 /// How often memory is measured.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Offer more than the stack can do, and see that it stays upright
+/// Submit more jobs than the stack can handle, and check that it stays healthy
 #[derive(Args, Debug)]
 pub(super) struct Overload {
-    /// How long
+    /// How long the overload lasts
     #[arg(long = "for", default_value = "60s", value_parser = spans::parse, value_name = "DURATION")]
     lasts: Duration,
 
-    /// How many times the peak
+    /// Rate of submits, as a multiple of the peak
     #[arg(long, default_value_t = 3.0)]
     times: f64,
 
@@ -50,23 +50,23 @@ pub(super) struct Overload {
     #[arg(long, value_name = "RATE")]
     peak: Option<f64>,
 
-    /// Connections at once, as far as the system allows; what is due when all are busy is held back
+    /// Maximum number of connections, as far as the system allows; a request waits if all are busy
     #[arg(long, default_value_t = 12_000, value_parser = clap::value_parser!(u64).range(64..=60_000))]
     connections: u64,
 
-    /// Most that a gateway, scheduler or worker may take, in MiB
+    /// Maximum memory of a gateway, scheduler or worker, in MiB
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     memory: u64,
 
-    /// Longest that the answer of an accepted submit may take
+    /// Maximum time for the answer to an accepted submit
     #[arg(long, default_value = "5s", value_parser = spans::parse, value_name = "DURATION")]
     answer: Duration,
 
-    /// Give up when nothing moves for this long
+    /// Give up when there is no progress for this long
     #[arg(long, default_value = "60s", value_parser = spans::parse, value_name = "DURATION")]
     patience: Duration,
 
-    /// Start a stack of its own even if one runs here
+    /// Start a separate stack even if one runs here
     #[arg(long)]
     pub(super) own: bool,
 }
@@ -134,7 +134,9 @@ impl Overload {
         }
         match faults.is_empty() {
             true => Ok(()),
-            false => Err(Failure::new(format!("the overload was not borne: {}", faults.join("; "))).into()),
+            false => {
+                Err(Failure::new(format!("the stack did not withstand the overload: {}", faults.join("; "))).into())
+            }
         }
     }
 
@@ -190,15 +192,15 @@ impl Overload {
         let mut faults = Vec::new();
         let refused: u64 = heard.refused.values().sum();
         if refused + heard.held_back == 0 {
-            faults.push("nothing was refused: this was no overload".to_owned());
+            faults.push("no submit was refused, so this was not an overload".to_owned());
         }
         if heard.curt > 0 {
-            faults.push(format!("{} refusals do not say when to come back", heard.curt));
+            faults.push(format!("{} refusals do not say when to retry", heard.curt));
         }
         let odd: Vec<String> =
             heard.refused.iter().filter(|(s, _)| !matches!(s, 429 | 503)).map(|(s, n)| format!("{n} × {s}")).collect();
         if !odd.is_empty() {
-            faults.push(format!("refused otherwise than by 429 or 503: {}", odd.join(", ")));
+            faults.push(format!("refused with other codes than 429 or 503: {}", odd.join(", ")));
         }
         let longest = Duration::from_secs_f64(heard.answers.at(100.0) / 1e3);
         if longest > self.answer {
@@ -210,7 +212,7 @@ impl Overload {
         }
         for (service, bytes) in most.iter().filter(|(service, _)| !matches!(service.as_str(), "redis" | "nats")) {
             if *bytes > self.memory << 20 {
-                faults.push(format!("a {service} took {} MiB", bytes >> 20));
+                faults.push(format!("a {service} used {} MiB", bytes >> 20));
             }
         }
         if !delivery.is_whole(heard.unknown) {

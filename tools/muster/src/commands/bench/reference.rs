@@ -123,7 +123,7 @@ impl Reference {
         let before = [self.pid, worker_pid].map(|pid| cpu_us(pid).unwrap_or_default());
         let said = self.ask(peer, &driver, &ticks, &["submit", &jobs.to_string()]).await?;
         let after = [self.pid, worker_pid].map(|pid| cpu_us(pid).unwrap_or_default());
-        let seconds = said["seconds"].as_f64().context("the driver told no time")?;
+        let seconds = said["seconds"].as_f64().context("the driver reported no time")?;
         figures.put("rate", jobs as f64 / seconds);
         figures.put("cpu.redis", (after[0] - before[0]) as f64 / jobs as f64);
         figures.put("cpu.worker", (after[1] - before[1]) as f64 / jobs as f64);

@@ -39,7 +39,7 @@ pub(super) async fn quiet(rig: &Rig) -> anyhow::Result<()> {
         }
         if began.elapsed() > PATIENCE {
             let how = format!("it still uses {busy:.2} cores, and {rewrites} logs are being rewritten");
-            return Err(Failure::new(format!("the stack did not come to rest within {PATIENCE:?}: {how}")).into());
+            return Err(Failure::new(format!("the stack was not idle within {PATIENCE:?}: {how}")).into());
         }
     }
 }

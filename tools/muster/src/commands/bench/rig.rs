@@ -104,7 +104,7 @@ impl Rig {
             if let Some(how) = ended.or(late) {
                 stop(&mut dev).await;
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
-                return Err(Failure::new(format!("the stack did not come up ({how})\n{}", said.trim())).into());
+                return Err(Failure::new(format!("the stack did not start ({how})\n{}", said.trim())).into());
             }
             sleep(Duration::from_millis(50)).await;
         };
@@ -167,7 +167,7 @@ impl Rig {
         let (mut children, mut pids) = (Vec::new(), Vec::new());
         for n in 0..crew.processes {
             let child = self.worker(crew, topics, &record, &self.scratch(&format!("worker-{n}.log")))?;
-            pids.push(child.id().context("the bench's worker is gone")?);
+            pids.push(child.id().context("the worker of the bench has ended")?);
             children.push(child);
         }
         Ok(Workers { children, pids, record })

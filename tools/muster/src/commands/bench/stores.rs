@@ -13,7 +13,7 @@ use crate::{
 pub(super) async fn messages(stack: &Stack) -> anyhow::Result<u64> {
     let mut sum = 0;
     for node in of(stack, "nats") {
-        let url = node.monitor.as_deref().context("the state file does not say where NATS is watched")?;
+        let url = node.monitor.as_deref().context("the state file has no monitoring address of NATS")?;
         let page = probe::http_get(url.strip_prefix("http://").unwrap_or(url), "/varz").await?;
         let page: Value = serde_json::from_str(&page)?;
         sum += ["in_msgs", "out_msgs"].iter().filter_map(|name| page[*name].as_u64()).sum::<u64>();

@@ -172,7 +172,7 @@ pub(super) async fn until_executed(
         }
         if moved.elapsed() > patience {
             let failure = Failure::new(format!("{now} of {jobs} jobs were executed, and no more within {patience:?}"));
-            return Err(failure.hint("the logs of the stack and of its workers say more").into());
+            return Err(failure.hint("see the logs of the stack and of its workers").into());
         }
         sleep(Duration::from_millis(10)).await;
     }

@@ -26,7 +26,7 @@ pub(super) struct Suite {
     #[arg(long, value_enum, default_value_t)]
     set: Set,
 
-    /// These scenarios alone; may be repeated or separated by commas
+    /// Only these scenarios; may be repeated or separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SCENARIO")]
     only: Vec<Scenario>,
 
@@ -38,7 +38,7 @@ pub(super) struct Suite {
     #[arg(long, default_value_t = 1.0, value_parser = scale, value_name = "FACTOR")]
     scale: f64,
 
-    /// Where the other queues' drivers were built (`make bench-peers`); without it they are left out
+    /// Folder with the drivers of the other queues (`make bench-peers`); without it they are omitted
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
 
@@ -69,8 +69,8 @@ impl Suite {
         let scenarios = if self.only.is_empty() { Scenario::of(self.set) } else { self.only.clone() };
         let mut notes = Vec::new();
         if scenarios.iter().any(|scenario| scenario.is_peer()) && !peers_built(self.peers.as_deref()) {
-            let note = "the other queues' drivers are not built, so their rows are left out: `make bench-peers`, \
-                        then give --peers";
+            let note = "the drivers of the other queues are not built, so their rows are omitted: run `make \
+                        bench-peers`, then give --peers";
             eprintln!("hint:  {note}");
             notes.push(note.to_owned());
         }
@@ -130,7 +130,7 @@ impl Suite {
                         Err(fault) if scenario.is_peer() => {
                             let fault = fault.to_string();
                             let why = fault.lines().next().unwrap_or_default();
-                            let note = format!("round {round} went without {}: {why}", scenario.name());
+                            let note = format!("round {round} omitted {}: {why}", scenario.name());
                             eprintln!("hint:  {note}");
                             report.notes.push(note);
                             reference.forget().await?;
@@ -226,7 +226,7 @@ fn versions() -> BTreeMap<String, String> {
 /// Requires a release build: the figures of any other build are meaningless.
 pub(super) fn only_optimised() -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
-        let failure = Failure::new("this is a debug build, and its figures would say nothing");
+        let failure = Failure::new("this is a debug build, and its figures are meaningless");
         return Err(failure.hint("`make bench` builds and runs the right one").into());
     }
     Ok(())
