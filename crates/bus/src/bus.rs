@@ -5,6 +5,8 @@
 //! connection breaks. Credentials stay out of addresses that the client library might log. Other modules decide what is
 //! sent.
 
+pub(crate) mod answerers;
+
 use std::{
     fmt,
     sync::{Arc, PoisonError, RwLock, atomic::AtomicBool},
@@ -24,10 +26,11 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+use answerers::Schedulers;
+
 use crate::{
     answers::{Answers, Expected},
     error::BusError,
-    schedulers::Schedulers,
 };
 
 /// How many publishes may await their acks at one time; further ones wait.

@@ -65,6 +65,21 @@ struct Pull {
     dry: bool,
 }
 
+impl Bus {
+    /// A consumer ready to fetch from. It is created now if NATS is reachable, and otherwise by the first fetch that
+    /// reaches NATS. Fails only if the consumer on the server differs from the one asked for.
+    pub async fn consumer(&self, spec: ConsumerSpec) -> Result<Consumer, BusError> {
+        let made = match self.is_connected() {
+            true => self.ensure_consumer(&spec).await,
+            false => Err(BusError::away(spec.name.as_str())),
+        };
+        match made {
+            Err(fault) if !fault.is_transient() => Err(fault),
+            made => Ok(Consumer::new(self.clone(), spec, made.is_ok())),
+        }
+    }
+}
+
 impl Consumer {
     pub(crate) fn new(bus: Bus, spec: ConsumerSpec, checked: bool) -> Consumer {
         Consumer { bus, spec, pull: Mutex::new(Pull { checked, proof: Some(Proof::default()), ..Pull::default() }) }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::{
-    Bus, BusError, Consumer, Subject,
+    Bus, BusError, Subject,
     error::{NO_CONSUMER, NO_STREAM, OVERLAP},
     jetstream::{compare, judge, nanos},
     subjects,
@@ -335,19 +335,6 @@ impl Bus {
                 }
                 Err(fault) => return Err(fault),
             }
-        }
-    }
-
-    /// A consumer ready to fetch from. It is created now if NATS is reachable, and otherwise by the first fetch that
-    /// reaches NATS. Fails only if the consumer on the server differs from the one asked for.
-    pub async fn consumer(&self, spec: ConsumerSpec) -> Result<Consumer, BusError> {
-        let made = match self.is_connected() {
-            true => self.ensure_consumer(&spec).await,
-            false => Err(BusError::away(spec.name.as_str())),
-        };
-        match made {
-            Err(fault) if !fault.is_transient() => Err(fault),
-            made => Ok(Consumer::new(self.clone(), spec, made.is_ok())),
         }
     }
 }

@@ -7,37 +7,18 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use muster_domain::{
     Event, Head, JobError, JobId, JobSpec, Outcome, Progress, StartId, Time, WorkerId, job::When, time::micros,
 };
 use muster_wire::v1;
 
 use crate::{
-    Kept, Store, StoreError, keys,
-    place::Place,
+    Kept, NewJob, Store, StoreError, keys,
     record::{Fields, Record, StoredResult, fault_of, read_head, read_record, write_result, write_whole},
     router::Command,
     script::{Script, number},
     scripts,
 };
-
-/// A job to be created.
-#[derive(Clone, Debug)]
-pub struct NewJob {
-    /// The id, minted or derived from the client's idempotency key.
-    pub id: JobId,
-    /// The request.
-    pub spec: JobSpec,
-    /// The payload, verbatim JSON; empty if there is none.
-    pub payload: Bytes,
-    /// The hash of the request, if the id was derived: another request under the same id is refused.
-    pub body_hash: Option<[u8; 16]>,
-    /// The job's place in the listing, set by [`Store::prepare`].
-    pub place: Option<Place>,
-    /// When the job's home was set, if that is by the clock of the record's node; set by [`Store::prepare`].
-    pub at: Option<Time>,
-}
 
 /// The result of a submit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ mod lists;
 mod locks;
 mod members;
 mod minting;
+mod new_job;
 mod notes;
 mod operations;
 mod place;
@@ -61,13 +62,14 @@ pub use crate::{
     format::FORMAT,
     home_kind::HomeKind,
     homes::{DueHomes, Homed, Rescore},
-    jobs::{Deleted, Extended, Extension, KEEP_STUB, Moved, NewJob, Step, Submitted},
+    jobs::{Deleted, Extended, Extension, KEEP_STUB, Moved, Step, Submitted},
     keys::{LeaderLock, ShardedLock},
     leases::{DECIDING_TTL, Held, LEADER_TTL, Lease, LeaseKeeper, Lock},
     limits::{RateLimit, Taken, Want},
     lines::{LINE_KEPT, MOST_LINES, TopicLine},
     lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page},
     locks::{LockHolder, LockSeen},
+    new_job::NewJob,
     operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
     place::Place,
     queues::{QueueEntry, QueuePlace},

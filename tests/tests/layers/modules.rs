@@ -1,8 +1,8 @@
 //! The modules of each crate: no import cycle, neither between files nor between a crate's top-level modules.
 //!
 //! An edge is a path from `crate::` or `super::` in a file to another module of the same crate. Edges between a
-//! module and its own ancestor or descendant do not count, nor does code under `#[cfg(test)]`. Names that a crate's
-//! root re-exports count as the root, so a path through them is not seen here.
+//! module and its own ancestor or descendant do not count, nor does code under `#[cfg(test)]`. A name that a crate's
+//! root re-exports counts as a path to the module that declares it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -150,12 +150,38 @@ fn closing(text: &str, open: usize) -> usize {
 
 fn graph(files: &BTreeMap<String, String>) -> Graph {
     let mut graph: Graph = files.keys().map(|name| (name.clone(), BTreeSet::new())).collect();
+    let exported = exported(files);
     for (name, text) in files {
-        let edges: BTreeSet<String> =
-            paths(name, text).iter().map(|path| module_of(path, files)).filter(|to| !related(name, to)).collect();
+        let to = |path: &Vec<String>| match path.first().and_then(|first| exported.get(first)) {
+            Some(module) => module.clone(),
+            None => module_of(path, files),
+        };
+        let edges: BTreeSet<String> = paths(name, text).iter().map(to).filter(|to| !related(name, to)).collect();
         graph.insert(name.clone(), edges);
     }
     graph
+}
+
+/// The names that the root takes from its modules, each with the module that it comes from.
+fn exported(files: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let text = files.get("").map(String::as_str).unwrap_or_default();
+    let (tokens, mut names) = (tokens(text), BTreeMap::new());
+    for n in (0..tokens.len()).filter(|n| tokens[*n] == "use") {
+        let start = if tokens.get(n + 1) == Some(&"crate") { n + 3 } else { n + 1 };
+        let mut found = Vec::new();
+        let end = tree(&tokens, start, Vec::new(), &mut found);
+        // The name after `as`, which a path does not carry.
+        let renamed = (tokens.get(end.wrapping_sub(2)) == Some(&"as") && found.len() == 1).then(|| tokens[end - 1]);
+        for path in found {
+            let module = module_of(&path, files);
+            let Some(name) = renamed.map(str::to_owned).or_else(|| path.last().cloned()) else { continue };
+            // A module is found by its own path; a name from another crate leads to no module.
+            if !module.is_empty() && !files.contains_key(&name) {
+                names.insert(name, module);
+            }
+        }
+    }
+    names
 }
 
 /// Whether both are the same module, or one is inside the other.
@@ -319,6 +345,24 @@ fn a_cycle_is_found_and_its_edges_are_named() {
     let found = cycles(&graph);
     assert_eq!(found.len(), 1);
     assert_eq!(told(&graph, &found[0]), "  a -> b\n  b -> c\n  c -> a\n");
+}
+
+#[test]
+fn a_name_that_the_root_exports_leads_to_the_module_that_declares_it() {
+    let graph = made_up(&[
+        (
+            "",
+            "mod a; mod b; mod c; pub use a::{A, inner::Deep}; pub(crate) use crate::b::B as Other; pub use serde::C;",
+        ),
+        ("a", "mod inner; use crate::Other;"),
+        ("a::inner", "pub struct Deep;"),
+        ("b", "use super::Deep; use crate::{A, C};"),
+        ("c", "use crate::A;"),
+    ]);
+    assert_eq!(graph["a"], ["b".to_owned()].into());
+    assert_eq!(graph["b"], ["a".to_owned(), "a::inner".to_owned()].into());
+    assert_eq!(graph["c"], ["a".to_owned()].into());
+    assert_eq!(told(&graph, &cycles(&graph)[0]), "  a -> b\n  b -> a\n");
 }
 
 #[test]

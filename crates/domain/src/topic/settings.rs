@@ -4,11 +4,9 @@
 //! the JSON of these types, because unknown fields are skipped and absent fields have defaults. The
 //! gateway validates what people write, `store` stores it, and gateway and scheduler apply it.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
-use crate::{Backoff, RetryPolicy, Time};
+use crate::Time;
 
 /// A topic's settings. An absent field means no limit, or the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -110,36 +108,10 @@ impl Paused {
     }
 }
 
-impl From<TopicRetry> for RetryPolicy {
-    fn from(retry: TopicRetry) -> RetryPolicy {
-        RetryPolicy {
-            max_attempts: retry.max_attempts.max(1),
-            backoff: Backoff {
-                initial: Duration::from_millis(retry.initial_ms),
-                factor: retry.factor,
-                max: Duration::from_millis(retry.max_ms),
-                jitter: retry.jitter,
-            },
-        }
-    }
-}
-
-impl From<RetryPolicy> for TopicRetry {
-    fn from(policy: RetryPolicy) -> TopicRetry {
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        TopicRetry {
-            max_attempts: policy.max_attempts,
-            initial_ms: millis(policy.backoff.initial),
-            factor: policy.backoff.factor,
-            max_ms: millis(policy.backoff.max),
-            jitter: policy.backoff.jitter,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RetryPolicy;
 
     #[test]
     fn settings_are_read_back_as_written_and_defaults_are_left_out() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::JobId;
+use crate::{JobId, topic::TopicRetry};
 
 /// How long to wait before attempt n + 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,5 +60,32 @@ impl Backoff {
         let spread = plain * self.jitter.clamp(0.0, 1.0);
         let (least, most) = (plain - spread, (plain + spread).min(max));
         Duration::try_from_secs_f64(least + dice * (most - least)).unwrap_or(self.max).min(self.max)
+    }
+}
+
+impl From<TopicRetry> for RetryPolicy {
+    fn from(retry: TopicRetry) -> RetryPolicy {
+        RetryPolicy {
+            max_attempts: retry.max_attempts.max(1),
+            backoff: Backoff {
+                initial: Duration::from_millis(retry.initial_ms),
+                factor: retry.factor,
+                max: Duration::from_millis(retry.max_ms),
+                jitter: retry.jitter,
+            },
+        }
+    }
+}
+
+impl From<RetryPolicy> for TopicRetry {
+    fn from(policy: RetryPolicy) -> TopicRetry {
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        TopicRetry {
+            max_attempts: policy.max_attempts,
+            initial_ms: millis(policy.backoff.initial),
+            factor: policy.backoff.factor,
+            max_ms: millis(policy.backoff.max),
+            jitter: policy.backoff.jitter,
+        }
     }
 }
