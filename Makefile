@@ -87,7 +87,7 @@ compose-up: ## the stack in containers: HA=1 two of everything, CLUSTER=1 also c
 	@tools/scripts/compose_up.sh $(OVERLAYS)
 
 containers-check: ## compose files with Compose 1.29 and 2, Dockerfiles, every shell script
-	@tools/scripts/compose2.sh >/dev/null || echo "######## SKIPPED: Compose 2 is not here and could not be fetched ########"
+	@timeout 300 tools/scripts/compose2.sh >/dev/null || echo "######## SKIPPED: Compose 2 is not here and could not be fetched ########"
 	@PYTHONDONTWRITEBYTECODE=1 "$$(tools/scripts/python_tools.sh)/python" tests/containers/run.py
 
 images-check: ## our images as the engine has them: content, user, size, list of crates; MUSTER_VERSION is their tag (dev)

@@ -7,20 +7,74 @@ what fills a limit above that has to come from here: messages of half a mebibyte
 import json
 import socket
 import urllib.parse
-from typing import Any, Dict
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator
 
 from .model import Red
 
 STREAM, SUBJECT = "GATE_FILL", "gate.fill"
 PIECE = 512 * 1024
 MOST = 4096
+CONFIG = {"name": STREAM, "subjects": [SUBJECT], "retention": "limits", "storage": "file", "max_consumers": -1,
+          "max_msgs": -1, "max_bytes": -1, "max_age": 0, "num_replicas": 1, "discard": "new"}
 
 
 class Filler:
-    """One connection; each request waits for its answer."""
+    """One connection for each piece of work: a server drops a client that is silent for some seconds. Each request waits
+    for its answer."""
 
     def __init__(self, url: str) -> None:
-        place: Any = urllib.parse.urlsplit(url.split(",")[0])
+        self._place: Any = urllib.parse.urlsplit(url.split(",")[0])
+        self._made = False
+
+    def fill(self) -> int:
+        """Publishes until the server refuses; the bytes that it took."""
+        with self._connected() as line:
+            if not self._made:
+                made = line.ask(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(CONFIG).encode())
+                if "error" in made:
+                    raise Red(f"NATS does not make a stream to fill: {made['error']}")
+                self._made = True
+            # Halves down to a few bytes, so that no room is left for anything.
+            size, taken = PIECE, 0
+            for _ in range(MOST):
+                told = line.ask(SUBJECT, b"x" * size)
+                if "error" not in told:
+                    taken += size
+                elif size <= 64:
+                    return taken
+                else:
+                    size //= 2
+        raise Red(f"NATS took {taken} bytes and is not full")
+
+    def make_room(self, pieces: int) -> None:
+        """Takes so many of the oldest messages away; the next `fill` is quick."""
+        with self._connected() as line:
+            held = line.ask(f"$JS.API.STREAM.INFO.{STREAM}", b"")["state"]["messages"]
+            told = line.ask(f"$JS.API.STREAM.PURGE.{STREAM}", json.dumps({"keep": max(held - pieces, 1)}).encode())
+        if not told.get("success"):
+            raise Red(f"NATS does not make room in {STREAM}: {told}")
+
+    def empty(self) -> None:
+        """Makes room again."""
+        if self._made:
+            with self._connected() as line:
+                line.ask(f"$JS.API.STREAM.DELETE.{STREAM}", b"")
+            self._made = False
+
+    @contextmanager
+    def _connected(self) -> "Iterator[Line]":
+        line = Line(self._place)
+        try:
+            yield line
+        finally:
+            line.close()
+
+
+class Line:
+    """A connection."""
+
+    def __init__(self, place: Any) -> None:
         self._line = socket.create_connection((place.hostname, place.port or 4222), 5)
         self._line.settimeout(20)
         self._reader = self._line.makefile("rb")
@@ -44,29 +98,6 @@ class Filler:
                 told: Dict[str, Any] = json.loads(self._reader.read(int(line.split()[-1]) + 2)[:-2])
                 return told
 
-    def fill(self) -> int:
-        """Publishes until the server refuses; the bytes that it took."""
-        config = {"name": STREAM, "subjects": [SUBJECT], "retention": "limits", "storage": "file", "max_consumers": -1,
-                  "max_msgs": -1, "max_bytes": -1, "max_age": 0, "num_replicas": 1, "discard": "new"}
-        made = self.ask(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(config).encode())
-        if "error" in made:
-            raise Red(f"NATS does not make a stream to fill: {made['error']}")
-        # Halves down to a few bytes, so that no room is left for anything.
-        size, taken = PIECE, 0
-        for _ in range(MOST):
-            told = self.ask(SUBJECT, b"x" * size)
-            if "error" not in told:
-                taken += size
-            elif size <= 64:
-                return taken
-            else:
-                size //= 2
-        raise Red(f"NATS took {taken} bytes and is not full")
-
-    def empty(self) -> None:
-        """Makes room again."""
-        self.ask(f"$JS.API.STREAM.DELETE.{STREAM}", b"")
-
     def close(self) -> None:
-        """Ends the connection."""
+        """Ends it."""
         self._line.close()

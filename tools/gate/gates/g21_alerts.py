@@ -16,6 +16,7 @@ from ..model import CONTAINERS, Red
 from ..plants import Plant
 from ..prometheus import Prometheus, ready
 from ..stacks.base import ROOT
+from ..targets import moment
 
 FIRES_S = 110.0  # Some gauges are measured once a minute.
 RESOLVES_S = 120.0
@@ -153,10 +154,20 @@ def with_drill_rules(ctx: Context) -> Prometheus:
     changed = {"command": ["--config.file=/drill/prometheus.yml", "--storage.tsdb.path=/prometheus"],
                "volumes": [f"{folder}:/drill:ro"]}
     ctx.defer(lambda: ctx.stack.up(services=["prometheus"]))
+    began = time.time()
     ctx.stack.up(overrides=[{"services": {"prometheus": changed}}], services=["prometheus"])
     url = ctx.stack.prometheus
     ctx.poll("Prometheus has the drill's rules", 40, lambda: ready(url) and "drill" in str(Prometheus(url).get("rules")))
+    # A Prometheus that has just started knows the series of the one before it. Until it has scraped a target once, it
+    # does not notice that the target's series are gone.
+    ctx.poll("Prometheus has scraped every target since its start", 40, lambda: scraped(Prometheus(url), began))
     return Prometheus(url)
+
+
+def scraped(prometheus: Prometheus, since: float) -> bool:
+    """Every target has answered since then."""
+    targets = prometheus.get("targets", state="active")["data"]["activeTargets"]
+    return bool(targets) and all(each["health"] == "up" and moment(each["lastScrape"]) > since for each in targets)
 
 
 @contextmanager
