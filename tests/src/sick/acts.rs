@@ -21,7 +21,7 @@ use crate::{Executions, Probe, Setup, Stack, TestWorker, WorkerProcess};
 
 const SOON: Duration = Duration::from_secs(60);
 /// Between two acts.
-const EVERY: Duration = Duration::from_millis(33);
+const EVERY: Duration = Duration::from_millis(40);
 /// How long the handler of a long job works, and the lease that it has to extend meanwhile.
 const LONG: Duration = Duration::from_secs(3);
 const LEASE: Duration = Duration::from_secs(2);
