@@ -258,7 +258,7 @@ async fn another_tenant_sees_and_touches_nothing() {
     assert!(muster(&["dlq", "list", "--messages"]).contains("sys.job.submit"));
     let summary = muster(&["dlq", "summary"]);
     assert!(summary.contains("smtp") && summary.contains("20 jobs"), "{summary}");
-    assert_eq!(muster(&["dlq", "retry", "--topic", "mail", "--dry-run"]), "20 match; nothing was touched\n");
+    assert_eq!(muster(&["dlq", "retry", "--topic", "mail", "--dry-run"]), "20 match; nothing was changed\n");
     let retried = muster(&["dlq", "retry", "--error-code", "smtp", "--canary", "2", "--wait", "-o", "json"]);
     let retried: Value = serde_json::from_str(&retried).unwrap();
     assert_eq!((&retried["status"], &retried["counts"]["done"]), (&json!("canary"), &json!(2)));

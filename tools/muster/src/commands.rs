@@ -38,7 +38,7 @@ struct Cli {
     #[command(flatten)]
     target: Target,
 
-    /// Tables for people, with every column if wide, or JSON for programs
+    /// Output format: a table, a table with every column (wide), or JSON
     #[arg(short, long, global = true, value_enum, default_value_t)]
     output: Asked,
 
@@ -49,33 +49,33 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Dev(dev::Dev),
-    /// Run jobs
+    /// Run workers, list them and drain them
     #[command(subcommand)]
     Worker(worker::Worker),
-    /// Submit jobs and follow them
+    /// Submit, show, watch, cancel and retry jobs
     #[command(subcommand)]
     Job(job::Job),
-    /// What ended badly, why, and another try for it
+    /// Dead letters: list, count, retry and delete them
     #[command(subcommand)]
     Dlq(dlq::Dlq),
-    /// Follow and end bulk operations
+    /// List, show and cancel bulk operations
     #[command(subcommand)]
     Operation(operation::Operation),
-    /// What topics are told: limits, defaults, a pause
+    /// Settings of topics: limits, defaults, pause
     #[command(subcommand)]
     Topic(topic::Topic),
-    /// Settings that all replicas are told while they run
+    /// Run-time settings of all replicas
     #[command(subcommand)]
     Config(config::Config),
-    /// Who did what, and whether that log is whole
+    /// Read and verify the audit log
     #[command(subcommand)]
     Audit(audit::Audit),
-    /// Make and remove API keys
+    /// Create, list, rotate and delete API keys
     #[command(subcommand)]
     Key(key::Key),
     #[command(name = "whoami")]
     WhoAmI(whoami::WhoAmI),
-    /// Describe a running stack, so that the other commands find it
+    /// Write or show the state file, with which other commands find a stack
     #[command(subcommand)]
     Stack(stack::StackCommand),
     Status(status::Status),
@@ -83,7 +83,7 @@ enum Command {
     Loops(cluster::Loops),
     Locks(cluster::Locks),
     Doctor(doctor::Doctor),
-    /// Back up what Redis holds, try a backup, and restore one
+    /// Back up Redis, verify a backup, restore one
     #[command(subcommand)]
     Backup(backup::Backup),
     Bench(bench::Bench),

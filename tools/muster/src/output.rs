@@ -25,12 +25,12 @@ pub(crate) enum Format {
 /// The same, as it is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Asked {
-    /// People.
+    /// A table
     #[default]
     Table,
-    /// People with a wide terminal: every column, on one line.
+    /// A table with every column, however wide the terminal is
     Wide,
-    /// Programs.
+    /// JSON
     Json,
 }
 

@@ -10,18 +10,18 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// Every replica that lives, and what it leads
+/// List the live replicas and the loops that they lead
 #[derive(Args, Debug)]
 pub(crate) struct Replicas {}
 
-/// Every loop of every replica: who leads it, what it last did, why it is safe
+/// List the loops of every replica: leader, last result, why duplicates are safe
 #[derive(Args, Debug)]
 pub(crate) struct Loops {
-    /// This loop only
+    /// Only this loop
     name: Option<String>,
 }
 
-/// The locks of leaders and on jobs, as they stand in Redis: who holds them, since when
+/// List the locks in Redis, of leaders and on jobs: holder and time
 #[derive(Args, Debug)]
 pub(crate) struct Locks {}
 

@@ -15,15 +15,15 @@ const TRIES: usize = 5;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Config {
-    /// What the cluster was told
+    /// Show the run-time settings
     Get,
-    /// Tell it something else, and leave the rest: `rate_limit_rps=500 topics=`
+    /// Change some run-time settings: `rate_limit_rps=500 topics=`
     Set {
-        /// Name and value; nothing behind the `=` falls back to what each replica was started with
+        /// Name and value; without a value, each replica uses the setting from its start
         #[arg(required = true, value_name = "NAME=VALUE")]
         changes: Vec<String>,
     },
-    /// Every setting of a gateway, and where its value comes from
+    /// Show every setting of a gateway, and the source of its value
     Effective,
 }
 
@@ -58,7 +58,7 @@ async fn set(caller: &Caller, changes: &[String]) -> anyhow::Result<()> {
             Err(error) => return Err(Failure::from(error).into()),
         }
     }
-    Err(Failure::new("others keep changing the settings; nothing was written").hint("try again").into())
+    Err(Failure::new("other writers keep changing the settings; nothing was written").hint("try again").into())
 }
 
 async fn effective(caller: &Caller) -> anyhow::Result<()> {

@@ -20,10 +20,10 @@ pub(crate) enum Dlq {
     Summary(Filter),
     /// Delete a dead letter: an ended job, or a message that could not be read
     Delete {
-        /// As the list names it
+        /// Its id, as `list` shows it
         id: String,
     },
-    /// Retry those that match: a new job from each
+    /// Retry the dead letters that match: each becomes a new job
     Retry(Selection),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct List {
     #[arg(long, conflicts_with_all = ["state", "topic", "error_code"])]
     messages: bool,
 
-    /// How many at most
+    /// Maximum number of dead letters
     #[arg(long, default_value_t = 50)]
     limit: usize,
 }
@@ -45,15 +45,15 @@ pub(crate) struct List {
 /// Which of them
 #[derive(Args, Debug)]
 pub(crate) struct Filter {
-    /// Only those in one of these states
+    /// Only jobs in one of these states
     #[arg(long, value_delimiter = ',')]
     state: Vec<String>,
 
-    /// Only those of this topic
+    /// Only jobs of this topic
     #[arg(long)]
     topic: Option<String>,
 
-    /// Only those that ended with this error code
+    /// Only jobs that ended with this error code
     #[arg(long)]
     error_code: Option<String>,
 }
@@ -140,7 +140,7 @@ fn place_of(id: &str) -> Result<String, Failure> {
     match id.split_once('-') {
         Some((at, sequence)) if number(at) && number(sequence) => Ok(format!("/dlq/messages/{id}")),
         _ if id.parse::<muster_domain::JobId>().is_ok() => Ok(format!("/jobs/{id}")),
-        _ => Err(Failure::usage(format!("{id:?} names neither a job nor a message")).hint("muster dlq list")),
+        _ => Err(Failure::usage(format!("{id:?} is neither the id of a job nor of a message")).hint("muster dlq list")),
     }
 }
 
@@ -175,7 +175,7 @@ fn summary(answer: &Value) {
         counts.into_iter().map(move |count| vec![name.replace('_', " "), cell(&count[name]), cell(&count["count"])])
     });
     output::rows(&["BY", "WHICH", "JOBS"], rows);
-    let more = if answer["more"] == json!(true) { ", the most recent of more" } else { "" };
+    let more = if answer["more"] == json!(true) { " (the most recent; there are more)" } else { "" };
     output::line(format_args!("{} jobs{more}", cell(&answer["counted"])));
     if let Some(messages) = answer["messages"].as_u64().filter(|n| *n > 0) {
         output::line(format_args!("{messages} messages that could not be read: muster dlq list --messages"));

@@ -26,36 +26,36 @@ pub(crate) enum Job {
         id: String,
     },
     List(list::List),
-    /// End a job before its time
+    /// Cancel a job
     Cancel {
         /// The job's id
         id: String,
-        /// Why
+        /// Reason
         #[arg(long)]
         reason: Option<String>,
     },
     Retry(submit::Retry),
     Wait(wait::Wait),
     Watch(watch::Watch),
-    /// Every step a job took
+    /// Show every step of a job
     History {
         /// The job's id
         id: String,
     },
-    /// Why a job stands where it stands, and what happens next
+    /// Explain why a job is in its state, and what happens next
     Explain {
         /// The job's id
         id: String,
     },
-    /// Do the same to every job that matches
+    /// Cancel, retry or delete every job that matches
     Bulk {
-        /// What to do
+        /// The action
         #[arg(value_parser = ["retry", "cancel", "delete"])]
         action: String,
         #[command(flatten)]
         selection: Box<Selection>,
     },
-    /// Remove a job that has ended
+    /// Delete a job that has ended
     Delete {
         /// The job's id
         id: String,
@@ -121,6 +121,6 @@ fn shown(caller: &Caller, answer: &Answer) {
 fn checked(id: &str) -> Result<&str, Failure> {
     match id.parse::<muster_domain::JobId>() {
         Ok(_) => Ok(id),
-        Err(fault) => Err(Failure::usage(format!("{id:?} is no job id")).hint(fault.to_string())),
+        Err(fault) => Err(Failure::usage(format!("{id:?} is not a job id")).hint(fault.to_string())),
     }
 }

@@ -14,39 +14,39 @@ use crate::{
 #[derive(Subcommand, Debug)]
 pub(crate) enum Key {
     Create(Create),
-    /// Keys that exist, without their secrets
+    /// List keys, without their secrets
     List,
-    /// Give a key a new secret, shown once; the old one works on for a while
+    /// Rotate the secret of a key; the new one is shown once, the old one stays valid for some time
     Rotate {
         /// The key's id, as `list` shows it
         id: String,
 
-        /// How long the old secret works on
+        /// How long the old secret stays valid
         #[arg(long, value_name = "MS", default_value_t = 3_600_000)]
         overlap_ms: u64,
     },
-    /// Remove a key; calls with it are refused from then on
+    /// Delete a key; calls with it are then refused
     Delete {
         /// The key's id, as `list` shows it
         id: String,
     },
 }
 
-/// Make a key for the tenant one acts for (--tenant); its secret is shown once
+/// Create a key for the tenant (--tenant); its secret is shown once
 #[derive(Args, Debug)]
 pub(crate) struct Create {
-    /// What it is for
+    /// A name for the key
     name: String,
 
-    /// What it may do: submit, read, payloads, control, worker, approve, policy, admin
+    /// Scopes: submit, read, payloads, control, worker, approve, policy, admin
     #[arg(long = "scope", required = true, value_delimiter = ',')]
     scopes: Vec<String>,
 
-    /// Topics it is bound to; globs are fine
+    /// Only these topics; globs are allowed
     #[arg(long = "topic", value_name = "GLOB")]
     topics: Vec<String>,
 
-    /// When it ends, like 2030-01-01T00:00:00Z
+    /// When the key expires, like 2030-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     expires_at: Option<String>,
 }
@@ -110,7 +110,7 @@ fn shown(caller: &Caller, answer: &Answer) {
         ("old secret until", cell(&key["previous_until"])),
         ("key", cell(&key["key"])),
     ]);
-    eprintln!("keep the key now: it is not shown again");
+    eprintln!("store the key now: it is not shown again");
 }
 
 async fn list(caller: &Caller) -> anyhow::Result<()> {

@@ -19,18 +19,18 @@ const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Operation {
-    /// Bulk operations, newest first
+    /// List bulk operations, newest first
     List {
-        /// How many at most, up to 500
+        /// Maximum number of operations, up to 500
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
-    /// How far a bulk operation is
+    /// Show the progress of a bulk operation
     Get {
         /// The operation's id
         id: String,
     },
-    /// End a bulk operation; what it has done stays done
+    /// Cancel a bulk operation; jobs that it has changed stay changed
     Cancel {
         /// The operation's id
         id: String,
@@ -40,55 +40,55 @@ pub(crate) enum Operation {
 /// Which jobs, how fast, and whether to wait
 #[derive(Args, Debug)]
 pub(crate) struct Selection {
-    /// Only those in one of these states
+    /// Only jobs in one of these states
     #[arg(long, value_delimiter = ',')]
     state: Vec<String>,
 
-    /// Only those of this topic
+    /// Only jobs of this topic
     #[arg(long)]
     topic: Option<String>,
 
-    /// Only those with this label
+    /// Only jobs with this label
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::label::label)]
     labels: Vec<(String, String)>,
 
-    /// Only those that ended with this error code
+    /// Only jobs that ended with this error code
     #[arg(long)]
     error_code: Option<String>,
 
-    /// Only those that this worker runs or ran
+    /// Only jobs that this worker runs or ran
     #[arg(long)]
     worker: Option<String>,
 
-    /// Only those created after this moment, like 2030-01-01T00:00:00Z
+    /// Only jobs created after this time, like 2030-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     created_after: Option<String>,
 
-    /// Only those created before this moment
+    /// Only jobs created before this time
     #[arg(long, value_name = "TIME")]
     created_before: Option<String>,
 
-    /// Only those that ended after this moment
+    /// Only jobs that ended after this time
     #[arg(long, value_name = "TIME")]
     finished_after: Option<String>,
 
-    /// Only those that ended before this moment
+    /// Only jobs that ended before this time
     #[arg(long, value_name = "TIME")]
     finished_before: Option<String>,
 
-    /// Touch nothing, only count
+    /// Change nothing, only count
     #[arg(long)]
     dry_run: bool,
 
-    /// Jobs a second, up to 5000; 100 unless given
+    /// Jobs per second, up to 5000 [default: 100]
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
 
-    /// Only the first so many
+    /// Maximum number of jobs
     #[arg(long, value_name = "N")]
     canary: Option<u64>,
 
-    /// Wait until it is over
+    /// Wait until the operation has ended
     #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
 }
@@ -176,7 +176,7 @@ async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {
 fn checked(id: &str) -> Result<&str, Failure> {
     match id.parse::<Uuid>() {
         Ok(_) => Ok(id),
-        Err(fault) => Err(Failure::usage(format!("{id:?} is no operation's id")).hint(fault.to_string())),
+        Err(fault) => Err(Failure::usage(format!("{id:?} is not the id of an operation")).hint(fault.to_string())),
     }
 }
 
@@ -207,8 +207,8 @@ fn shown(caller: &Caller, answer: &Answer) {
 fn outlook(found: &Value) {
     let more = if found["more"] == json!(true) { " or more" } else { "" };
     let skipped = found["skipped"].as_u64().unwrap_or_default();
-    let retried = if skipped > 0 { format!(", of which {skipped} have a retry already") } else { String::new() };
-    output::line(format_args!("{}{more} match{retried}; nothing was touched", cell(&found["matched"])));
+    let retried = if skipped > 0 { format!(", of which {skipped} already have a retry") } else { String::new() };
+    output::line(format_args!("{}{more} match{retried}; nothing was changed", cell(&found["matched"])));
 }
 
 fn table(operations: &[Value]) {

@@ -14,7 +14,7 @@ use crate::{
 /// A gateway's address and its answer.
 type Said = (String, Result<Value, CallError>);
 
-/// Whether the stack is up
+/// Show whether the stack is up
 #[derive(Args, Debug)]
 pub(crate) struct Status {}
 

@@ -21,30 +21,30 @@ const TRIES: usize = 5;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Topic {
-    /// Topics that were told something, or that live workers take
+    /// List topics that have settings or live workers
     List,
-    /// One topic: its settings, and how it is doing
+    /// Show the settings and the current figures of a topic
     Get {
         /// The topic
         topic: String,
     },
-    /// Change settings of a topic, and leave the others: `rate.per_s=20 max_backlog=1000 retry=`
+    /// Change some settings of a topic: `rate.per_s=20 max_backlog=1000 retry=`
     Set {
         /// The topic
         topic: String,
-        /// Name and value; nothing behind the `=` removes it. Names may be paths, values may be JSON
+        /// Name and value; without a value, the setting is removed. Names may be paths, values may be JSON
         #[arg(required = true, value_name = "NAME=VALUE")]
         changes: Vec<String>,
     },
-    /// Let a topic's jobs wait from now on; what runs goes on
+    /// Pause a topic: its jobs wait; running jobs continue
     Pause {
         /// The topic
         topic: String,
-        /// Why, for those who find it paused
+        /// Reason, shown with the topic
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Release what waits, in its order
+    /// Resume a topic: its waiting jobs continue in their order
     Resume {
         /// The topic
         topic: String,
@@ -93,7 +93,7 @@ async fn set(caller: &Caller, topic: &str, changes: &[String]) -> anyhow::Result
             Err(error) => return Err(Failure::from(error).into()),
         }
     }
-    Err(Failure::new("others keep changing this topic; nothing was written").hint("try again").into())
+    Err(Failure::new("other writers keep changing this topic; nothing was written").hint("try again").into())
 }
 
 /// Applies one `name=value`.

@@ -10,7 +10,7 @@ use crate::{
     output::{self, Format, cell},
 };
 
-/// Which key this is, whose, and what it may do
+/// Show the current key: its tenant and its scopes
 #[derive(Args, Debug)]
 pub(crate) struct WhoAmI {}
 

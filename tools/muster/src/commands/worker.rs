@@ -29,9 +29,9 @@ use crate::{
 #[derive(Subcommand, Debug)]
 pub(crate) enum Worker {
     Run(Box<Run>),
-    /// Workers of the tenant that live, as every gateway sees them
+    /// List the live workers of the tenant
     List,
-    /// Tell a worker to leave: it takes no more jobs, finishes what it runs, gives the rest back
+    /// Drain a worker: it takes no more jobs, finishes its running jobs and ends
     Drain {
         /// The worker, as `muster worker list` shows it
         #[arg(value_parser = worker_id)]
@@ -39,30 +39,30 @@ pub(crate) enum Worker {
     },
 }
 
-/// Run jobs of one or more topics until told to stop
+/// Run jobs of one or more topics until a signal stops the worker
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Topic to take jobs of; may be repeated
     #[arg(long = "topic", required = true, value_name = "TOPIC")]
     topics: Vec<String>,
 
-    /// On topics that are shared: the jobs of every tenant, from one to the next. Only over NATS
+    /// Take the jobs of every tenant in turn, on shared topics; only over NATS
     #[arg(long, conflicts_with = "http")]
     all_tenants: bool,
 
-    /// How many jobs at once
+    /// Maximum number of jobs at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
 
-    /// Something this worker has and others may lack: jobs that require it come here; may be repeated
+    /// A label that this worker provides, for jobs that require it; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     provides: Vec<(String, String)>,
 
-    /// On SIGTERM: how long running jobs may take before they are given back
+    /// After SIGTERM: how long running jobs may take before the worker gives them back
     #[arg(long, default_value = "25s", value_parser = spans::parse, value_name = "DURATION")]
     drain: Duration,
 
-    /// How long a job may stay silent before another worker gets it
+    /// Lease: how long a job runs without an extension before another worker gets it
     #[arg(long, default_value = "30s", value_parser = lease, value_name = "DURATION")]
     lease: Duration,
 
@@ -73,23 +73,23 @@ pub(crate) struct Run {
     #[arg(long, required_if_eq_any([("builtin", "record"), ("builtin", "drill")]), value_name = "FILE")]
     count_file: Option<PathBuf>,
 
-    /// So many workers in this one process, for a bench
+    /// Number of workers in this process, for a bench
     #[arg(long, hide = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     copies: u16,
 
-    /// NATS servers; without any the worker speaks HTTP
+    /// NATS servers; without them the worker uses HTTP
     #[arg(long, env = "NATS_URL", value_name = "URL")]
     nats_url: Option<String>,
 
-    /// Copies of the streams, should this worker be the first to need them
+    /// Copies of each stream, if this worker has to create the streams
     #[arg(long, env = "NATS_REPLICAS", default_value_t = 1, value_name = "N")]
     nats_replicas: usize,
 
-    /// Speak HTTP even if NATS is known
+    /// Use HTTP even if the address of NATS is known
     #[arg(long)]
     http: bool,
 
-    /// This worker's name; a random one if none is given
+    /// The worker's name [default: random]
     #[arg(long, value_name = "ID", value_parser = worker_id)]
     id: Option<WorkerId>,
 
@@ -97,7 +97,7 @@ pub(crate) struct Run {
     #[arg(long, env = "MUSTER_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
 
-    /// Where traces go, by OTLP over HTTP: a span for each attempt over NATS
+    /// Address of the trace collector, for OTLP over HTTP; a span for each attempt over NATS
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     otel_exporter_otlp_endpoint: Option<String>,
 }
@@ -109,7 +109,7 @@ struct What {
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
 
-    /// Something simple instead
+    /// A built-in handler instead of a command
     #[arg(long)]
     builtin: Option<Builtin>,
 }
@@ -117,18 +117,18 @@ struct What {
 /// Handlers for trying things out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Builtin {
-    /// Gives the payload back
+    /// Returns the payload
     Echo,
-    /// Takes as long as the payload says: {"ms": 250}
+    /// Sleeps as long as the payload says: {"ms": 250}
     Sleep,
     /// Fails as the payload says: {"code": "…", "message": "…", "retryable": false}
     Fail,
-    /// Counts executions and gives their number
+    /// Counts executions and returns their number
     Count,
-    /// Writes down which job began when, for a bench
+    /// Records when each job began, for a bench
     #[value(hide = true)]
     Record,
-    /// Plays the part that the payload gives it, and writes a line per execution
+    /// Does what the payload of a drill says, and writes a line per execution
     #[value(hide = true)]
     Drill,
 }
@@ -161,7 +161,7 @@ impl Run {
     async fn run(self, target: &Target) -> anyhow::Result<()> {
         let stop = StopSignals::listen()?;
         let filter = EnvFilter::try_new(&self.log)
-            .map_err(|error| Failure::usage(format!("{:?} is no log filter: {error}", self.log)))?;
+            .map_err(|error| Failure::usage(format!("{:?} is not a log filter: {error}", self.log)))?;
         let settings = self.settings(target)?;
         let endpoint = self.otel_exporter_otlp_endpoint.as_deref().filter(|url| !url.trim().is_empty());
         let traces = traces::begin(filter, endpoint, &settings.id)?;
@@ -196,7 +196,8 @@ impl Run {
                 try_join_all(crew).await.map(drop)
             }
             None if self.all_tenants => {
-                Err(Failure::usage("--all-tenants needs NATS: a worker over HTTP has the jobs of one tenant").into())
+                Err(Failure::usage("--all-tenants needs NATS: a worker over HTTP takes the jobs of one tenant only")
+                    .into())
             }
             None => {
                 let door = target.door()?;

@@ -15,43 +15,43 @@ const PAGE: usize = 500;
 /// List jobs, newest first
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// Only those in one of these states
+    /// Only jobs in one of these states
     #[arg(long, value_delimiter = ',')]
     state: Vec<String>,
 
-    /// Only those of this topic
+    /// Only jobs of this topic
     #[arg(long)]
     topic: Option<String>,
 
-    /// Only those with this label
+    /// Only jobs with this label
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = crate::commands::label::label)]
     labels: Vec<(String, String)>,
 
-    /// Only those that ended with this error code
+    /// Only jobs that ended with this error code
     #[arg(long)]
     error_code: Option<String>,
 
-    /// Only those that this worker runs or ran
+    /// Only jobs that this worker runs or ran
     #[arg(long)]
     worker: Option<String>,
 
-    /// Only those created after this moment, like 2030-01-01T00:00:00Z
+    /// Only jobs created after this time, like 2030-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     created_after: Option<String>,
 
-    /// Only those created before this moment
+    /// Only jobs created before this time
     #[arg(long, value_name = "TIME")]
     created_before: Option<String>,
 
-    /// Only those that ended after this moment
+    /// Only jobs that ended after this time
     #[arg(long, value_name = "TIME")]
     finished_after: Option<String>,
 
-    /// Only those that ended before this moment
+    /// Only jobs that ended before this time
     #[arg(long, value_name = "TIME")]
     finished_before: Option<String>,
 
-    /// How many at most
+    /// Maximum number of jobs
     #[arg(long, default_value_t = 50)]
     limit: usize,
 }

@@ -18,7 +18,7 @@ use crate::{api::Call, commands::label::label, outcome::Failure, spans};
 /// Submit a job, or many from a file
 #[derive(Args, Debug)]
 pub(crate) struct Submit {
-    /// What kind of work it is
+    /// The topic
     #[arg(long, required_unless_present = "file")]
     topic: Option<String>,
 
@@ -29,11 +29,11 @@ pub(crate) struct Submit {
     #[command(flatten)]
     more: More,
 
-    /// The same key and the same job again: one job
+    /// Idempotency key: a repeat with the same key creates no second job
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 
-    /// Wait for its end; exit code 4 if it ends badly
+    /// Wait for its end; exit code 4 if it does not succeed
     #[arg(long)]
     wait: bool,
 
@@ -41,7 +41,7 @@ pub(crate) struct Submit {
     #[arg(long, requires = "wait", value_parser = spans::parse, value_name = "DURATION")]
     timeout: Option<Duration>,
 
-    /// A file with one job a line, as the API takes them; - for standard input
+    /// A file with one job per line, as JSON objects of the API; - for standard input
     #[arg(long, value_name = "NDJSON", conflicts_with_all = ["topic", "payload", "idempotency_key", "wait"])]
     file: Option<PathBuf>,
 }
@@ -53,11 +53,11 @@ struct More {
     #[arg(long, value_parser = priority)]
     priority: Option<&'static str>,
 
-    /// For finding it again
+    /// A label, for lists and filters
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 
-    /// Only for workers that provide this
+    /// A label that the worker must provide
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     requires: Vec<(String, String)>,
 
@@ -65,27 +65,27 @@ struct More {
     #[arg(long, value_name = "KEY")]
     concurrency_key: Option<String>,
 
-    /// Not before so long from now
+    /// Start no earlier than this long from now
     #[arg(long, value_parser = spans::parse, value_name = "DURATION", conflicts_with = "run_at")]
     delay: Option<Duration>,
 
-    /// Not before this moment, like 2030-01-01T00:00:00Z
+    /// Start no earlier than this time, like 2030-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     run_at: Option<String>,
 
-    /// Never started later than so long from now
+    /// Start no later than this long from now
     #[arg(long, value_parser = spans::parse, value_name = "DURATION")]
     start_within: Option<Duration>,
 
-    /// The whole job is over so long from now
+    /// The whole job must end within this long from now
     #[arg(long, value_parser = spans::parse, value_name = "DURATION")]
     expire_in: Option<Duration>,
 
-    /// Longest one attempt may take
+    /// Maximum time of one attempt
     #[arg(long = "attempt-timeout", value_parser = spans::parse, value_name = "DURATION")]
     attempt_timeout: Option<Duration>,
 
-    /// Most attempts
+    /// Maximum number of attempts
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
 }
@@ -139,7 +139,7 @@ impl Submit {
             shown(caller, &answer);
             return Ok(());
         }
-        let id = answer.value["id"].as_str().context("the answer names no job")?;
+        let id = answer.value["id"].as_str().context("the answer has no job id")?;
         let ended = wait::until_done(caller, id, self.timeout).await?;
         shown(caller, &ended);
         Ok(wait::judged(&ended.value)?)
@@ -164,7 +164,7 @@ impl Submit {
     }
 }
 
-/// Do an ended job again, as a new job
+/// Retry an ended job, as a new job
 #[derive(Args, Debug)]
 pub(crate) struct Retry {
     /// The id of the job that ended
@@ -220,8 +220,8 @@ fn read_payload(given: &str) -> anyhow::Result<Box<RawValue>> {
         None => given.to_owned(),
     };
     RawValue::from_string(text.trim().to_owned()).map_err(|error| {
-        Failure::usage(format!("the payload is no JSON: {error}"))
-            .hint("a plain string needs quotes of its own: --payload '\"text\"'")
+        Failure::usage(format!("the payload is not JSON: {error}"))
+            .hint("a plain string needs its own quotes: --payload '\"text\"'")
             .into()
     })
 }
@@ -258,7 +258,7 @@ mod tests {
         let file = dir.path().join("p.json");
         std::fs::write(&file, "[1, 2]\n").unwrap();
         assert_eq!(read_payload(&format!("@{}", file.display())).unwrap().get(), "[1, 2]");
-        assert!(read_payload("hello").unwrap_err().to_string().contains("no JSON"));
+        assert!(read_payload("hello").unwrap_err().to_string().contains("not JSON"));
         assert!(read_payload("").is_err());
     }
 

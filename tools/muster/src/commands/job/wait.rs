@@ -16,7 +16,7 @@ use crate::{
 /// The longest time that one request waits.
 const POLL: Duration = Duration::from_secs(20);
 
-/// Wait until a job has ended; exit code 4 if it ended badly
+/// Wait until a job has ended; exit code 4 if it did not succeed
 #[derive(Args, Debug)]
 pub(crate) struct Wait {
     /// The job's id
@@ -49,7 +49,7 @@ pub(super) async fn until_done(caller: &Caller, id: &str, timeout: Option<Durati
         }
         if left.is_zero() {
             let failure = Failure::new(format!("job {id} is still {state}"));
-            return Err(failure.hint("`muster job history` shows its steps; wait longer by --timeout").into());
+            return Err(failure.hint("`muster job history` shows its steps; use a longer --timeout").into());
         }
         spinner.set_message(format!("{id} is {state}"));
     }

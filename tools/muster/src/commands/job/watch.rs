@@ -19,7 +19,7 @@ use crate::{
 /// A gateway sends something every 15 s; a connection that is silent for longer than this is closed.
 const SILENCE: Duration = Duration::from_secs(40);
 
-/// Watch events as they happen; of one job until its end, with exit code 4 if it ended badly
+/// Watch events; with a job id until that job ends, with exit code 4 if it did not succeed
 #[derive(Args, Debug)]
 pub(crate) struct Watch {
     /// Only this job, until it has ended
@@ -29,7 +29,7 @@ pub(crate) struct Watch {
     #[arg(long, conflicts_with = "id")]
     topic: Option<String>,
 
-    /// Only these types, such as `muster.job.failed`; commas between them
+    /// Only these types, such as `muster.job.failed`; separated by commas
     #[arg(long = "type", value_name = "TYPES", conflicts_with = "id")]
     types: Option<String>,
 }

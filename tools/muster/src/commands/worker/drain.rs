@@ -14,7 +14,7 @@ pub(super) async fn run(caller: &Caller, id: &WorkerId) -> anyhow::Result<()> {
     let answer = caller.api.call(&call).await.map_err(Failure::from)?;
     output::line(match caller.format {
         Format::Json => answer.text,
-        _ => format!("worker {id} was told to leave; `muster worker list` shows when it has"),
+        _ => format!("worker {id} drains; `muster worker list` shows it until it has ended"),
     });
     Ok(())
 }

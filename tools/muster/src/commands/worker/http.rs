@@ -96,7 +96,7 @@ struct HttpWorker<'a> {
 /// Runs until a signal asks it to stop, then drains.
 pub(super) async fn run(settings: Settings, door: Door, work: Arc<Work>, mut stop: StopSignals) -> anyhow::Result<()> {
     if settings.concurrency > MAX_ITEMS {
-        let failure = Failure::usage(format!("over HTTP a worker runs {MAX_ITEMS} jobs at once at most"));
+        let failure = Failure::usage(format!("over HTTP a worker runs at most {MAX_ITEMS} jobs at once"));
         return Err(failure.hint("start more workers, or use --nats-url").into());
     }
     let api = Api::new(door)?;
@@ -204,7 +204,7 @@ impl<'a> HttpWorker<'a> {
             Ok(answer) => {
                 self.request = None;
                 serde_json::from_str(&answer.text)
-                    .map_err(|error| Failure::new(format!("the lease's answer makes no sense: {error}")))?
+                    .map_err(|error| Failure::new(format!("the answer to the lease request cannot be read: {error}")))?
             }
             Err(error) if hopeless(&error) => return Err(error.into()),
             Err(error) => {
@@ -292,7 +292,7 @@ impl<'a> HttpWorker<'a> {
         self.request = None;
         if Instant::now() >= until + LAST_WORDS {
             let left = self.book.len();
-            return Err(Failure::new(format!("{left} jobs were neither finished nor given back in time")));
+            return Err(Failure::new(format!("{left} jobs were not finished or given back in time")));
         }
         Ok(())
     }

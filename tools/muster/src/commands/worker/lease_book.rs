@@ -167,7 +167,7 @@ impl LeaseBook {
                 }
             }
             Report::Fail(_) | Report::Release => {
-                tracing::error!(job = %item.job_id, why, "a report was refused and is dropped");
+                tracing::error!(job = %item.job_id, why, "the gateway refused a report; dropping it");
                 self.reported(std::slice::from_ref(item));
             }
         }

@@ -53,7 +53,7 @@ pub(super) async fn run(settings: Settings, url: &str, work: Arc<Work>, mut stop
     match summary.unsettled {
         0 => Ok(()),
         // The stream holds the results all the same, or the lease ends and another worker runs the jobs.
-        n => Err(Failure::new(format!("left before {n} results were settled")).into()),
+        n => Err(Failure::new(format!("ended before {n} results were settled")).into()),
     }
 }
 
