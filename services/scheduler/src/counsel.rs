@@ -21,8 +21,8 @@ pub(crate) enum Advice {
 
 /// Somebody outside who has a say, and may take long to say it.
 pub(crate) trait Counsel: Send + Sync {
-    /// Whether it wants to be asked about this job.
-    fn concerns(&self, submit: &Submit) -> bool;
+    /// Whether it wants to be asked about the jobs of this topic.
+    fn concerns(&self, tenant: &str, topic: &str) -> bool;
 
     /// Asks once. The error says why there is no answer; whoever asked asks again.
     fn ask<'a>(&'a self, submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>>;
