@@ -16,12 +16,10 @@ use std::{
 use futures_util::future::{BoxFuture, FutureExt};
 use muster_bus::subjects;
 use muster_chassis::Part;
-use muster_store::{LeaderLock, LeaseKeeper, Store};
+use muster_replica::Member;
+use muster_store::Store;
 use muster_telemetry::{Counter, Gauge, count, set};
-use muster_wire::{
-    Body,
-    v1::{Pulse, Wake},
-};
+use muster_wire::{Body, v1::Pulse};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -167,13 +165,10 @@ async fn probe(store: Store) -> Probe {
     }
 }
 
-/// This replica's leader locks.
-pub(crate) type Locks = [(LeaderLock, Arc<LeaseKeeper>)];
-
 /// Measures, tells and judges until stopped.
 pub(crate) async fn watch(
     context: &Arc<Context>,
-    locks: &Locks,
+    member: &Member,
     part: &Part,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
@@ -218,7 +213,7 @@ pub(crate) async fn watch(
                 let deaf = reach.nats.is_none() && let_go.is_none_or(|at| now.duration_since(at) > LET_GO);
                 if deaf || worse_off {
                     let_go = Some(now);
-                    stand_aside(context, locks).await;
+                    member.stand_aside(now + ASIDE).await;
                 }
                 send(context, &mut measured, reach, !unfit).await;
                 if probing.is_none() {
@@ -244,17 +239,6 @@ async fn send(context: &Context, measured: &mut Measured, reach: Reach, fit: boo
     measured.unheard.truncate(64);
     // A pulse that cannot be sent is not heard either, which says the same.
     let _ = context.bus().broadcast(&subjects::pulse(), Body::Pulse(pulse)).await;
-}
-
-/// Leaves every leadership to the others.
-async fn stand_aside(context: &Context, locks: &Locks) {
-    let until = Instant::now() + ASIDE;
-    for (lock, keeper) in locks {
-        if keeper.stand_aside(until) {
-            let wake = Wake { r#loop: lock.as_str().to_owned(), in_us: 0 };
-            let _ = context.bus().broadcast(&subjects::wake(), Body::Wake(wake)).await;
-        }
-    }
 }
 
 fn show(verdict: Option<Unfit>, part: &Part) {
