@@ -142,6 +142,7 @@ impl HandWorker {
             topic: attempt.offer.topic.clone(),
             slot: attempt.offer.slot.clone(),
             traceparent: attempt.offer.traceparent.clone(),
+            carried: attempt.offer.carried.clone(),
             kind: Some(kind),
         };
         let body = Body::Result(ResultGroup { items: vec![item] });

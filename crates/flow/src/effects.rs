@@ -15,8 +15,9 @@ use muster_wire::{Body, v1};
 
 use crate::{Flow, failpoint};
 
-/// A job that has ended.
+/// A job that has ended. [`End::new`] is the only place that lists its fields.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct End {
     /// The id of the job.
     pub id: JobId,
@@ -41,20 +42,48 @@ pub struct End {
 }
 
 impl End {
-    /// Builds the end from the record of an ended job.
-    pub fn of(record: &Record, first: bool) -> End {
+    /// The end of a job of which only this is known. Nothing else follows from it.
+    pub fn new(id: JobId, (tenant, topic): (&Tenant, &Topic), head: &Head, first: bool) -> End {
         End {
-            id: record.id,
-            tenant: record.spec.tenant.clone(),
-            topic: record.spec.topic.clone(),
-            head: record.head.clone(),
-            error_code: record.error.as_ref().map(|e| e.code.clone()),
+            id,
+            tenant: tenant.clone(),
+            topic: topic.clone(),
+            head: head.clone(),
+            error_code: None,
             first,
             tell: None,
-            slots: SlotRef::of(record),
-            entry: QueueEntry::left_by(record),
-            trace: record.spec.trace,
+            slots: Vec::new(),
+            entry: None,
+            trace: None,
         }
+    }
+
+    /// The end of a job with everything that its record says.
+    pub fn of(record: &Record, first: bool) -> End {
+        let mut end = End::new(record.id, (&record.spec.tenant, &record.spec.topic), &record.head, first);
+        end.error_code = record.error.as_ref().map(|e| e.code.clone());
+        end.slots = SlotRef::of(record);
+        end.entry = QueueEntry::left_by(record);
+        end.trace = record.spec.trace;
+        end
+    }
+
+    /// With this error code.
+    pub fn error(mut self, code: Option<String>) -> End {
+        self.error_code = code;
+        self
+    }
+
+    /// Notifies this worker that its attempt is over.
+    pub fn tell(mut self, worker: Option<WorkerId>) -> End {
+        self.tell = worker;
+        self
+    }
+
+    /// Within this trace.
+    pub fn trace(mut self, trace: Option<TraceParent>) -> End {
+        self.trace = trace;
+        self
     }
 
     /// For how long the worker may still run the job and so keep the slot.

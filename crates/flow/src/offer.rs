@@ -42,6 +42,7 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
         traceparent: record.spec.trace.map(|t| t.to_string()).unwrap_or_default(),
         pool: pool_of(&record.spec.requires).unwrap_or_default(),
         slot: record.carried_slot(),
+        carried: bytes::Bytes::new(),
     }
 }
 

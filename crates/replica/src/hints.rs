@@ -31,8 +31,8 @@ impl Member {
             };
             let Some(received) = received else { anyhow::bail!("the subscription to hints ended") };
             let Body::Wake(wake) = received.body else { continue };
-            let nudge = self.nudges().iter().find(|nudge| nudge.lock == wake.r#loop).map(|nudge| nudge.act.clone());
-            match nudge {
+            let asked = self.candidacies().iter().find(|it| it.lock == wake.r#loop).map(|it| it.nudge.clone());
+            match asked {
                 Some(nudge) => nudge(),
                 None => _ = self.chassis.loops.wake(&wake.r#loop, Duration::from_micros(wake.in_us)),
             }

@@ -13,7 +13,7 @@ use muster_wire::{Body, v1::Wake};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Member, Nudge};
+use crate::{Candidacy, Member};
 
 /// One loop's leadership on this replica.
 pub struct Leader {
@@ -31,9 +31,12 @@ impl Member {
     pub fn campaign(&self, lock: LeaderLock) -> Leader {
         let (tasks, store, bus) = (&self.chassis.tasks, self.flow.store.clone(), self.flow.bus.clone());
         let keeper = Arc::new(LeaseKeeper::new(store, lock, &self.chassis.instance, LEADER_TTL));
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner).push((lock, keeper.clone()));
-        let nudged = keeper.clone();
-        self.nudges().push(Nudge { lock: lock.as_str(), act: Arc::new(move || nudged.nudge()) });
+        let (nudged, aside) = (keeper.clone(), keeper.clone());
+        self.candidacies().push(Candidacy {
+            lock: lock.as_str(),
+            nudge: Arc::new(move || nudged.nudge()),
+            stand_aside: Arc::new(move |until| aside.stand_aside(until)),
+        });
         let enough = CancellationToken::new();
         let (kept, ended, stop) = (keeper.clone(), enough.clone(), tasks.stopping());
         let keeping = tasks.supervise("lease", move || {

@@ -18,11 +18,15 @@ mod stages;
 pub mod stores;
 mod work;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
 
+use muster_bus::subjects;
 use muster_chassis::Chassis;
 use muster_flow::Flow;
-use muster_store::{LeaderLock, LeaseKeeper};
+use muster_wire::{Body, v1::Wake};
 
 pub use config_watch::ConfigWatch;
 pub use leaders::Leader;
@@ -38,23 +42,23 @@ pub struct Member {
     pub chassis: Chassis,
     /// Both stores.
     pub flow: Flow,
-    locks: Arc<Mutex<Locks>>,
-    nudges: Arc<Mutex<Vec<Nudge>>>,
+    candidacies: Arc<Mutex<Vec<Candidacy>>>,
 }
 
-/// Leader locks, each with its keeper.
-type Locks = Vec<(LeaderLock, Arc<LeaseKeeper>)>;
-
-/// What to do when a hint names a lock that this replica asks for.
-struct Nudge {
+/// A lock, sharded or not, that this replica asks for.
+#[derive(Clone)]
+struct Candidacy {
     lock: &'static str,
-    act: Arc<dyn Fn() + Send + Sync>,
+    /// Called when a hint names the lock.
+    nudge: Arc<dyn Fn() + Send + Sync>,
+    /// Leaves the lock to other replicas until this instant. Returns whether this replica held it.
+    stand_aside: Arc<dyn Fn(Instant) -> bool + Send + Sync>,
 }
 
 impl Member {
     /// Creates a replica over these stores.
     pub fn new(chassis: &Chassis, flow: Flow) -> Member {
-        Member { chassis: chassis.clone(), flow, locks: Arc::default(), nudges: Arc::default() }
+        Member { chassis: chassis.clone(), flow, candidacies: Arc::default() }
     }
 
     /// Connects both stores as set in the settings. Does not fail if a store is down: the connections are made when the
@@ -63,12 +67,17 @@ impl Member {
         Ok(Member::new(chassis, stores::connect(&chassis.values, &chassis.instance).await?))
     }
 
-    /// The leader locks that this replica asks for, each with its keeper.
-    pub fn leader_locks(&self) -> Vec<(LeaderLock, Arc<LeaseKeeper>)> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Gives up every lock that this replica holds, sharded or not, and leaves them to the other replicas until
+    /// `until`. A hint makes the others ask at once.
+    pub async fn stand_aside(&self, until: Instant) {
+        let all = self.candidacies().clone();
+        for candidacy in all.iter().filter(|candidacy| (candidacy.stand_aside)(until)) {
+            let wake = Wake { r#loop: candidacy.lock.to_owned(), in_us: 0 };
+            let _ = self.flow.bus.broadcast(&subjects::wake(), Body::Wake(wake)).await;
+        }
     }
 
-    fn nudges(&self) -> MutexGuard<'_, Vec<Nudge>> {
-        self.nudges.lock().unwrap_or_else(PoisonError::into_inner)
+    fn candidacies(&self) -> MutexGuard<'_, Vec<Candidacy>> {
+        self.candidacies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

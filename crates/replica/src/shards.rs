@@ -10,7 +10,7 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::join_all;
@@ -27,7 +27,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Member, Nudge, share::owners};
+use crate::{Candidacy, Member, share::owners};
 
 /// How long leaving the set of members may take. It may fail: a member that does not join again expires.
 const LEAVE: Duration = Duration::from_millis(500);
@@ -63,6 +63,8 @@ struct Inner {
     /// Grows with every lease that is won or lost.
     changes: watch::Sender<u64>,
     look: Notify,
+    /// Until when the shards are left to other replicas.
+    aside: Mutex<Option<Instant>>,
     enough: CancellationToken,
 }
 
@@ -80,10 +82,15 @@ impl Member {
             wanted: watch::Sender::new([false; SHARDS as usize]),
             changes: watch::Sender::new(0),
             look: Notify::new(),
+            aside: Mutex::new(None),
             enough: CancellationToken::new(),
         });
-        let nudged = inner.clone();
-        self.nudges().push(Nudge { lock: lock.as_str(), act: Arc::new(move || nudged.look.notify_one()) });
+        let (nudged, aside) = (inner.clone(), inner.clone());
+        self.candidacies().push(Candidacy {
+            lock: lock.as_str(),
+            nudge: Arc::new(move || nudged.look.notify_one()),
+            stand_aside: Arc::new(move |until| aside.stand_aside(until)),
+        });
         let mut tasks = vec![self.supervised("share", &inner, |inner| async move { inner.balance().await })];
         for shard in 0..SHARDS {
             tasks.push(self.supervised("lease", &inner, move |inner| async move { inner.keep(shard).await }));
@@ -118,6 +125,15 @@ impl Inner {
     async fn balance(&self) {
         let mut known = Vec::new();
         loop {
+            if let Some(left) = self.aside_for() {
+                known.clear();
+                self.leave().await;
+                tokio::select! {
+                    () = sleep(left) => {}
+                    () = self.look.notified() => {}
+                }
+                continue;
+            }
             let usual = self.ttl / 3;
             let mut pause = usual;
             // If the store is down, nothing changes: the leases expire by themselves.
@@ -140,6 +156,33 @@ impl Inner {
                 () = sleep(pause) => {}
                 () = self.look.notified() => {}
             }
+        }
+    }
+
+    /// Leaves every shard to the other replicas until `until`. Returns whether this replica held one.
+    fn stand_aside(&self, until: Instant) -> bool {
+        *self.aside.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        // Not by `fold` or `any` alone: every keeper must hear it.
+        let held = self.keepers.iter().filter(|keeper| keeper.stand_aside(until)).count();
+        self.look.notify_one();
+        held > 0
+    }
+
+    /// How long the shards are still left to other replicas; none if they are not.
+    fn aside_for(&self) -> Option<Duration> {
+        let until = (*self.aside.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
+    /// Leaves the set of members, so that the members that check next do not count this replica. The shards follow:
+    /// each keeper releases its lock.
+    async fn leave(&self) {
+        // A member that cannot leave lapses.
+        let left = timeout(LEAVE, self.flow.store.leave_members(self.lock, &self.name)).await;
+        let none = [false; SHARDS as usize];
+        let had = self.wanted.send_if_modified(|now| std::mem::replace(now, none) != none);
+        if had && left.is_ok() {
+            self.tell().await;
         }
     }
 
@@ -203,9 +246,12 @@ impl Leadership for ShardedLeases {
         let _ = seen.changed().await;
     }
 
-    /// None: a sharded lock has several holders.
+    /// The first shard that this replica holds, or that another one is known to hold. The API shows all shards.
     fn holder(&self) -> Option<Holder> {
-        None
+        let own = self.inner.keepers.iter().find(|keeper| keeper.lease().is_some());
+        let holder = own.into_iter().chain(&self.inner.keepers).find_map(LeaseKeeper::holder)?;
+        let (instance, since) = (holder.instance().to_owned(), holder.since().rfc3339());
+        Some(Holder { instance, fence: holder.fence, since })
     }
 
     async fn release(&self) {

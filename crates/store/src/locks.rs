@@ -1,6 +1,6 @@
 //! Shows which replica holds which lock, as Redis says at this moment.
 //!
-//! This module finds the leaders' locks by their names, and the locks on jobs by the replicas'
+//! This module finds the leaders' locks, sharded or not, by their names, and the locks on jobs by the replicas'
 //! announcements, because finding the keys would mean scanning all keys. A lock shown as held was
 //! held when it was read, and `since` is the time of the node that granted it, however often it was
 //! renewed. A lock on a job is announced within a second; the lock of a dead replica may exist for
@@ -13,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-use muster_domain::{JobId, Time};
+use muster_domain::{JobId, Time, ids::SHARDS};
 
 use crate::{
-    LeaderLock, Store, StoreError,
+    LeaderLock, ShardedLock, Store, StoreError,
     keys::{self, Key},
     router::Command,
     script::{bytes, number},
@@ -29,6 +29,8 @@ pub struct LockSeen {
     pub key: String,
     /// The job that is decided under the lock; none for a leader's lock.
     pub job: Option<JobId>,
+    /// The sharded lock and its shard, if it is one.
+    pub shard: Option<(ShardedLock, u8)>,
     /// The holder of the lock, if there is one.
     pub holder: Option<LockHolder>,
     /// How long the lock lasts unless it is renewed.
@@ -91,10 +93,22 @@ impl Drop for Noted {
     }
 }
 
+/// A lock to look at.
+struct Asked {
+    key: Key,
+    job: Option<JobId>,
+    shard: Option<(ShardedLock, u8)>,
+}
+
 impl Store {
-    /// The current state of every leader's lock.
+    /// The current state of every leader's lock, held or not, and the locks of shards that are held.
     pub async fn leader_locks(&self) -> Result<Vec<LockSeen>, StoreError> {
-        self.look_at(LeaderLock::ALL.iter().map(|lock| ((*lock).into(), None)).collect()).await
+        let whole = LeaderLock::ALL.iter().map(|lock| Asked { key: (*lock).into(), job: None, shard: None });
+        let shards = ShardedLock::ALL.iter().flat_map(|lock| (0..SHARDS).map(|shard| (*lock, shard)));
+        let shards = shards.map(|(lock, shard)| Asked { key: lock.of(shard), job: None, shard: Some((lock, shard)) });
+        let mut seen = self.look_at(whole.chain(shards).collect()).await?;
+        seen.retain(|seen| seen.shard.is_none() || seen.holder.is_some());
+        Ok(seen)
     }
 
     /// Every leader's lock, and the locks on jobs that replicas announce and still hold; of the
@@ -102,7 +116,11 @@ impl Store {
     pub async fn locks(&self) -> Result<Vec<LockSeen>, StoreError> {
         let told: BTreeSet<JobId> =
             self.replicas().await?.iter().flat_map(|it| &it.deciding).filter_map(|id| id.parse().ok()).collect();
-        let on_jobs = self.look_at(told.into_iter().map(|job| (keys::deciding(job), Some(job))).collect()).await?;
+        let on_jobs = self
+            .look_at(
+                told.into_iter().map(|job| Asked { key: keys::deciding(job), job: Some(job), shard: None }).collect(),
+            )
+            .await?;
         let mut on_jobs: Vec<_> = on_jobs.into_iter().filter(|seen| seen.holder.is_some()).collect();
         on_jobs.sort_by_key(|seen| seen.holder.as_ref().map(LockHolder::since));
         let mut all = self.leader_locks().await?;
@@ -124,15 +142,15 @@ impl Store {
         holder(self.router().call(ask("GET", &key)).await?)
     }
 
-    async fn look_at(&self, locks: Vec<(Key, Option<JobId>)>) -> Result<Vec<LockSeen>, StoreError> {
-        let calls = locks.iter().flat_map(|(key, _)| [ask("GET", key), ask("PTTL", key)]).collect();
+    async fn look_at(&self, locks: Vec<Asked>) -> Result<Vec<LockSeen>, StoreError> {
+        let calls = locks.iter().flat_map(|lock| [ask("GET", &lock.key), ask("PTTL", &lock.key)]).collect();
         let mut replies = self.router().many(calls).await.into_iter();
         let mut seen = Vec::with_capacity(locks.len());
-        for (key, job) in locks {
+        for Asked { key, job, shard } in locks {
             let (Some(value), Some(left)) = (replies.next(), replies.next()) else { break };
             let left = Duration::from_millis(u64::try_from(number::<i64>(&left?)?).unwrap_or(0));
             let key = String::from_utf8_lossy(key.as_bytes()).into_owned();
-            seen.push(LockSeen { key, job, holder: holder(value?)?, left });
+            seen.push(LockSeen { key, job, shard, holder: holder(value?)?, left });
         }
         Ok(seen)
     }

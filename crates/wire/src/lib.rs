@@ -5,6 +5,7 @@
 //! with the reason, never a panic. `bus` decides which message goes where, and `store` decides
 //! where bytes are kept.
 
+mod carried;
 mod envelope;
 mod job;
 

@@ -45,6 +45,11 @@ impl Scope {
         }
     }
 
+    /// The bit of the scope in a set.
+    fn bit(self) -> u16 {
+        1 << self as u16
+    }
+
     /// Parses the name of a scope.
     pub(crate) fn parse(text: &str) -> Option<Scope> {
         Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
@@ -53,17 +58,17 @@ impl Scope {
 
 /// A set of scopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scopes(u8);
+pub(crate) struct Scopes(u16);
 
 impl Scopes {
     /// The set of all scopes.
     pub(crate) fn all() -> Scopes {
-        Scopes(u8::MAX)
+        Scope::ALL.into_iter().collect()
     }
 
     /// Whether the set contains this scope.
     pub(crate) fn has(self, scope: Scope) -> bool {
-        self.0 & (1 << scope as u8) != 0
+        self.0 & scope.bit() != 0
     }
 
     /// The names of the scopes in the set.
@@ -74,7 +79,7 @@ impl Scopes {
 
 impl FromIterator<Scope> for Scopes {
     fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Scopes {
-        Scopes(scopes.into_iter().fold(0, |bits, scope| bits | 1 << scope as u8))
+        Scopes(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
     }
 }
 

@@ -176,7 +176,7 @@ async fn round(context: &Context, route: &Arc<RouteState>, taken: Vec<Taken>) {
         let next = slots::round(context, route, limited.into_iter().map(|taken| taken.entry).collect()).await;
         slots::hand_over(context, next).await;
     }
-    let fast = route.window().is_hot() && context.questions.is_none();
+    let fast = route.window().is_hot() && !context.is_decided_outside(route);
     let (lined, held): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| fast && taken.entry.version == ACCEPTED);
     let mut held: Vec<QueueEntry> = held.into_iter().map(|taken| taken.entry).collect();
     let mut sorted = Sorted::default();

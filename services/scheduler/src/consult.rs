@@ -141,18 +141,9 @@ async fn deny(context: &Context, id: JobId, submit: &Submit, reason: &str) {
     let Ok(moved) = context.store().apply_one(step).await else { return };
     let names = submit.spec.as_ref().and_then(|spec| context.routes.route(&spec.tenant, &spec.topic).ok());
     let (Some(head), Some(route)) = (moved.done(), names) else { return };
-    let end = End {
-        id,
-        tenant: route.tenant.clone(),
-        topic: route.topic.clone(),
-        head: head.clone(),
-        error_code: Some(JobErrorCode::Denied.as_str().to_owned()),
-        first: moved.outcome == Outcome::Applied,
-        tell: None,
-        slots: Vec::new(),
-        entry: None,
-        trace: submit.spec.as_ref().and_then(|spec| spans::carried(&spec.traceparent)),
-    };
+    let end = End::new(id, (&route.tenant, &route.topic), head, moved.outcome == Outcome::Applied)
+        .error(Some(JobErrorCode::Denied.as_str().to_owned()))
+        .trace(submit.spec.as_ref().and_then(|spec| spans::carried(&spec.traceparent)));
     muster_flow::failpoint!("deny.after_apply");
     // If this fails, the job's check finishes it.
     let _ = context.flow.finish(vec![end]).await;

@@ -11,8 +11,15 @@ use muster_flow::Flow;
 use muster_store::{Moved, Store, StoreError};
 
 use crate::{
-    decide::Decide, fitness::Fitness, fleet::Fleet, hints::Hints, judged_slots::JudgedSlots, lease_guard::LeaseGuard,
-    local_claims::Memory, questions::Questions, route_state::RouteStates,
+    decide::Decide,
+    fitness::Fitness,
+    fleet::Fleet,
+    hints::Hints,
+    judged_slots::JudgedSlots,
+    lease_guard::LeaseGuard,
+    local_claims::Memory,
+    questions::Questions,
+    route_state::{RouteState, RouteStates},
 };
 
 /// The state that all parts share.
@@ -46,6 +53,13 @@ impl Context {
     /// NATS.
     pub(crate) fn bus(&self) -> &Bus {
         &self.flow.bus
+    }
+
+    /// Whether a decider has a say in the jobs of this route. Their transitions are always written, so that a redelivery
+    /// does not ask twice.
+    pub(crate) fn is_decided_outside(&self, route: &RouteState) -> bool {
+        let concern = |questions: &Questions| questions.concern(route.tenant.as_str(), route.topic.as_str());
+        self.questions.as_ref().is_some_and(concern)
     }
 
     /// Forwards homes, and hints the reconciler if one of them is due soon.

@@ -22,7 +22,7 @@ pub(crate) enum Advice {
 /// A decider outside this process, which may take long to answer.
 pub(crate) trait Counsel: Send + Sync {
     /// Whether this counsel wants to be asked about the job.
-    fn concerns(&self, submit: &Submit) -> bool;
+    fn concerns(&self, tenant: &str, topic: &str) -> bool;
 
     /// Asks once. The error says why there is no answer; the caller asks again.
     fn ask<'a>(&'a self, submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>>;

@@ -177,8 +177,6 @@ struct Decisions {
 
 fn decide(context: &Context, asks: Vec<Ask>, again: bool) -> Decisions {
     let now = context.store().now();
-    // With a policy hook, always write the transition, so that a redelivery does not ask twice.
-    let may_stay = !again && context.questions.is_none();
     let mut decisions = Decisions::default();
     for ask in asks {
         let question = Question { run_at: Time(ask.submit.run_at).some(), now, limited: ask.is_limited() };
@@ -187,9 +185,9 @@ fn decide(context: &Context, asks: Vec<Ask>, again: bool) -> Decisions {
         if decision == Decision::Dispatch {
             window.take(1);
         }
-        let wait = window.short_wait().filter(|_| may_stay && !ask.route.holds_newcomers());
+        let wait = window.short_wait().filter(|_| !again && !ask.route.holds_newcomers());
         drop(window);
-        match (decision, wait.filter(|_| may_stay_pending(&ask, now))) {
+        match (decision, wait.filter(|_| may_stay_pending(&ask, now) && !context.is_decided_outside(&ask.route))) {
             (Decision::Dispatch, Some(_)) => decisions.offered.push(ask),
             (Decision::Hold, Some(wait)) => {
                 let age = now.since(Time(ask.submit.pending_since));

@@ -54,7 +54,6 @@ use std::{
 use muster_bus::Question;
 use muster_chassis::{Chassis, Tasks, loops::with_loops, settings::Declaration};
 use muster_replica::{Member, name_late};
-use muster_store::{LeaderLock, LeaseKeeper};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -116,7 +115,7 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
     consume(&chassis, &taking, &context);
     answer(&taking, &context);
     member.hear_hints(&taking);
-    judge_fitness(&chassis, &taking, &context, Arc::new(member.leader_locks()));
+    judge_fitness(&member, &taking, &context);
     watch(&chassis, &taking, &context, pokes);
     if let Some(asked) = asked {
         consult(&taking, &context, asked);
@@ -173,16 +172,12 @@ fn answer(taking: &Tasks, context: &Arc<Context>) {
 }
 
 /// Starts the task that judges whether this replica may take work.
-fn judge_fitness(
-    chassis: &Chassis,
-    taking: &Tasks,
-    context: &Arc<Context>,
-    locks: Arc<Vec<(LeaderLock, Arc<LeaseKeeper>)>>,
-) {
-    let (context, stop, part) = (context.clone(), taking.stopping(), chassis.health.part("fitness"));
+fn judge_fitness(member: &Member, taking: &Tasks, context: &Arc<Context>) {
+    let part = member.chassis.health.part("fitness");
+    let (context, stop, member) = (context.clone(), taking.stopping(), member.clone());
     taking.supervise("fitness", move || {
-        let (context, stop, part, locks) = (context.clone(), stop.clone(), part.clone(), locks.clone());
-        async move { pulse::watch(&context, &locks, &part, &stop).await }
+        let (context, stop, part, member) = (context.clone(), stop.clone(), part.clone(), member.clone());
+        async move { pulse::watch(&context, &member, &part, &stop).await }
     });
 }
 

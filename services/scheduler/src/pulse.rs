@@ -16,12 +16,10 @@ use std::{
 use futures_util::future::{BoxFuture, FutureExt};
 use muster_bus::subjects;
 use muster_chassis::Part;
-use muster_store::{LeaderLock, LeaseKeeper, Store};
+use muster_replica::Member;
+use muster_store::Store;
 use muster_telemetry::{Counter, Gauge, count, set};
-use muster_wire::{
-    Body,
-    v1::{Pulse, Wake},
-};
+use muster_wire::{Body, v1::Pulse};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -170,13 +168,10 @@ async fn probe(store: Store) -> Probe {
     }
 }
 
-/// This replica's leader locks.
-pub(crate) type Locks = [(LeaderLock, Arc<LeaseKeeper>)];
-
 /// Measures, reports and judges until stopped.
 pub(crate) async fn watch(
     context: &Arc<Context>,
-    locks: &Locks,
+    member: &Member,
     part: &Part,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
@@ -222,7 +217,7 @@ pub(crate) async fn watch(
                 let deaf = reach.nats.is_none() && let_go.is_none_or(|at| now.duration_since(at) > LET_GO);
                 if deaf || worse_off {
                     let_go = Some(now);
-                    stand_aside(context, locks).await;
+                    member.stand_aside(now + ASIDE).await;
                 }
                 send(context, &mut measured, reach, !unfit).await;
                 if probing.is_none() {
@@ -248,17 +243,6 @@ async fn send(context: &Context, measured: &mut Measured, reach: Reach, fit: boo
     measured.unheard.truncate(64);
     // If the pulse cannot be sent, this replica does not receive it, which has the same meaning.
     let _ = context.bus().broadcast(&subjects::pulse(), Body::Pulse(pulse)).await;
-}
-
-/// Gives up every leader lock for some time, and wakes the loops on the other replicas.
-async fn stand_aside(context: &Context, locks: &Locks) {
-    let until = Instant::now() + ASIDE;
-    for (lock, keeper) in locks {
-        if keeper.stand_aside(until) {
-            let wake = Wake { r#loop: lock.as_str().to_owned(), in_us: 0 };
-            let _ = context.bus().broadcast(&subjects::wake(), Body::Wake(wake)).await;
-        }
-    }
 }
 
 fn show(verdict: Option<Unfit>, part: &Part) {

@@ -53,7 +53,7 @@ impl Questions {
             // A job with a future `run_at` is asked about when that time has come.
             let ahead = Time(submit.run_at).some().is_some_and(|at| !at.reached(now));
             match job_id(&submit.job_id) {
-                Ok(id) if !ahead && self.counsel.concerns(&submit) => {
+                Ok(id) if !ahead && self.concern_job(&submit) => {
                     if !self.hand_over(id, submit) {
                         rest.failed.push(place);
                     }
@@ -65,6 +65,15 @@ impl Questions {
             }
         }
         rest
+    }
+
+    /// Whether the counsel has a say in the jobs of this topic.
+    pub(crate) fn concern(&self, tenant: &str, topic: &str) -> bool {
+        self.counsel.concerns(tenant, topic)
+    }
+
+    fn concern_job(&self, submit: &Submit) -> bool {
+        submit.spec.as_ref().is_some_and(|spec| self.concern(&spec.tenant, &spec.topic))
     }
 
     pub(crate) fn counsel(&self) -> &dyn Counsel {
@@ -95,5 +104,46 @@ impl Questions {
 
     fn open(&self) -> MutexGuard<'_, HashSet<JobId>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::BoxFuture;
+    use muster_wire::v1::Spec;
+
+    use super::*;
+    use crate::counsel::Advice;
+
+    /// Has a say in one topic, and answers nothing.
+    struct OnlyAsked;
+
+    impl Counsel for OnlyAsked {
+        fn concerns(&self, _tenant: &str, topic: &str) -> bool {
+            topic == "asked"
+        }
+
+        fn ask<'a>(&'a self, _submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn submit(topic: &str, run_at: u64) -> Submit {
+        let spec = Spec { tenant: "acme".into(), topic: topic.into(), ..Spec::default() };
+        Submit { job_id: JobId::mint(3).as_bytes().to_vec().into(), spec: Some(spec), run_at, ..Submit::default() }
+    }
+
+    #[test]
+    fn only_jobs_of_its_topics_wait_for_the_counsel() {
+        let (questions, mut asked) = Questions::new(Box::new(OnlyAsked), "r1");
+        assert!(questions.concern("acme", "asked") && !questions.concern("acme", "free"));
+        let rest = questions.take_out(vec![submit("free", 0), submit("asked", 0), submit("asked", 99)], Time(5));
+        assert_eq!(
+            (rest.places, rest.failed),
+            (vec![0, 2], vec![]),
+            "a job whose time has not come is asked about later"
+        );
+        assert_eq!(asked.try_recv().unwrap().spec.unwrap().topic, "asked");
+        assert!(asked.try_recv().is_err());
     }
 }

@@ -163,7 +163,7 @@ impl Consequences {
     }
 
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
-        let Read { place, id, route, fence, worker, error_code, slot, traceparent, told_of, .. } = read;
+        let Read { place, id, route, fence, worker, error_code, carried, told_of, .. } = read;
         // `Early` means that this replica's estimate of the time was ahead: the report is delivered again.
         let Some(moved) = moved.ok().filter(|moved| moved.outcome != Outcome::Early) else {
             self.failed.push(place);
@@ -182,7 +182,7 @@ impl Consequences {
             }
         };
         // Whatever happened to the report, its attempt is over and no longer uses its concurrency slot.
-        if let Some(slot) = slot {
+        if let Some(slot) = carried.slot {
             let slots = SlotRef::carried(&route.tenant, &route.topic, id, slot);
             self.slots.extend(slots.into_iter().map(|slot| (place, slot)));
         }
@@ -200,13 +200,9 @@ impl Consequences {
             self.acts.extend(audit::of_transition(id, &spec, State::Running, head).map(|act| (place, act)));
         }
         if head.state().is_end() {
-            let (tenant, topic) = (route.tenant.clone(), route.topic.clone());
             let error_code = error_code.filter(|_| head.state() != State::Succeeded);
-            let (head, slots, trace) = (head.clone(), Vec::new(), spans::carried(&traceparent));
-            self.ends.push((
-                place,
-                End { id, tenant, topic, head, error_code, first, tell: None, slots, entry: None, trace },
-            ));
+            let end = End::new(id, (&route.tenant, &route.topic), head, first);
+            self.ends.push((place, end.error(error_code).trace(spans::carried(&carried.traceparent))));
         } else {
             self.events.push(job_event(id, &route.tenant, &route.topic, head, error_code.as_deref()));
         }

@@ -193,13 +193,10 @@ impl Outcomes {
             self.homes.push((place, id, after));
         }
         if head.state().is_end() {
-            let (tenant, topic) = (route.tenant.clone(), route.topic.clone());
-            let error_code = Some(JobErrorCode::Undecodable.as_str().to_owned());
             let first = moved.outcome == Outcome::Applied;
-            let (head, slots) = (head.clone(), Vec::new());
             // The offer could not be read, so its trace is unknown.
-            let end = End { id, tenant, topic, head, error_code, first, tell: None, slots, entry: None, trace: None };
-            self.ends.push((place, end));
+            let end = End::new(id, (&route.tenant, &route.topic), head, first);
+            self.ends.push((place, end.error(Some(JobErrorCode::Undecodable.as_str().to_owned()))));
             return;
         }
         self.events.push(events::moved(id, route, head));

@@ -22,6 +22,7 @@ struct Servers {
 
 struct Replica {
     chassis: Chassis,
+    member: Member,
     leases: ShardedLeases,
 }
 
@@ -33,7 +34,7 @@ impl Servers {
         let member = Member::connect(&chassis).await.unwrap();
         member.flow.bus.connected().await;
         member.hear_hints(&chassis.tasks);
-        Replica { leases: member.share(ShardedLock::Runs, TTL), chassis }
+        Replica { leases: member.share(ShardedLock::Runs, TTL), chassis, member }
     }
 }
 
@@ -90,4 +91,25 @@ async fn shards_are_shared_evenly_and_again_when_a_replica_comes_stops_or_dies()
     assert!(took < TTL + TTL / 3, "a death is followed when its locks have run out: {took:?}");
     let members = servers.redis.cli(&["ZRANGE", "muster:workflow-engine:reconciler:replicas", "0", "-1"]).await;
     assert!(members.starts_with("r2~") && members.lines().count() == 1, "{members}");
+}
+
+#[tokio::test]
+async fn a_replica_that_stands_aside_leaves_its_shards_to_the_others_and_takes_its_share_again() {
+    let (redis, nats) = tokio::join!(RedisServer::start(), NatsServer::start());
+    let servers = Servers { redis, nats };
+    let (one, two) = (servers.replica("r1").await, servers.replica("r2").await);
+    shared(&[&one, &two], vec![8, 8], SOON).await;
+    let seen = one.member.flow.store.leader_locks().await.unwrap();
+    let of = |name: &str| {
+        let held = seen.iter().filter(|seen| seen.shard.is_some_and(|(lock, _)| lock == ShardedLock::Runs));
+        held.filter(|seen| seen.holder.as_ref().is_some_and(|holder| holder.instance() == name)).count()
+    };
+    assert_eq!((of("r1"), of("r2")), (8, 8), "every lease is shown with its holder");
+    assert_eq!(one.leases.holder().map(|holder| holder.instance), Some("r1".to_owned()));
+
+    one.member.stand_aside(Instant::now() + TTL).await;
+    let took = shared(&[&two], vec![16], SOON).await;
+    assert!(took < TTL / 2, "the locks are given up, not left to run out: {took:?}");
+    assert_eq!(one.shards(), Vec::<u8>::new());
+    shared(&[&one, &two], vec![8, 8], TTL + SOON).await;
 }

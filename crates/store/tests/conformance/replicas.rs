@@ -122,7 +122,8 @@ pub(crate) async fn every_lock_is_shown_with_its_holder(bench: &Bench) {
     let keys = |all: &[LockSeen]| all.iter().map(|seen| seen.key.clone()).collect::<Vec<_>>();
     let own = async || store.leader_locks().await.unwrap().into_iter().find(|seen| seen.key == lock.as_str()).unwrap();
     bench.command("SET", lock.as_str(), &[&b"host:1~abcd:42"[..], b"PX", b"60000"]).await;
-    assert_eq!(keys(&store.leader_locks().await.unwrap()), LeaderLock::ALL.map(LeaderLock::as_str));
+    let whole = |all: Vec<LockSeen>| all.into_iter().filter(|seen| seen.shard.is_none()).collect::<Vec<_>>();
+    assert_eq!(keys(&whole(store.leader_locks().await.unwrap())), LeaderLock::ALL.map(LeaderLock::as_str));
     assert!(keys(&store.locks().await.unwrap()).starts_with(&LeaderLock::ALL.map(|lock| lock.as_str().to_owned())));
     let LockSeen { holder, left, job, .. } = own().await;
     let holder = holder.unwrap();
@@ -132,4 +133,18 @@ pub(crate) async fn every_lock_is_shown_with_its_holder(bench: &Bench) {
     assert_eq!(store.leader(lock).await.unwrap(), Some(holder));
     bench.command("DEL", lock.as_str(), &[]).await;
     assert_eq!((own().await.holder, store.leader(lock).await.unwrap()), (None, None));
+
+    // Of a sharded lock only the shards that are held are shown. No other test of this server uses schedules.
+    let shard = "muster:workflow-engine:schedules:b";
+    let shards = async || {
+        let all = store.locks().await.unwrap().into_iter();
+        all.filter(|seen| seen.shard.is_some_and(|(lock, _)| lock == ShardedLock::Schedules)).collect::<Vec<_>>()
+    };
+    bench.command("SET", shard, &[&b"host:1~abcd:43"[..], b"PX", b"60000"]).await;
+    let seen = shards().await;
+    assert_eq!(keys(&seen), [shard]);
+    assert_eq!(seen[0].shard, Some((ShardedLock::Schedules, 11)));
+    assert_eq!(seen[0].holder.as_ref().map(|holder| holder.instance()), Some("host:1"));
+    bench.command("DEL", shard, &[]).await;
+    assert!(shards().await.is_empty());
 }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use muster_domain::{JobId, Labels, Tenant, Time, Topic, TraceParent};
 use muster_wire::v1;
 use tokio::sync::mpsc::UnboundedSender;
@@ -50,6 +51,8 @@ struct Inner {
     timeout: Option<Duration>,
     trace: Option<TraceParent>,
     slot: Option<v1::Slot>,
+    /// What the offer carries for the result.
+    carried: Bytes,
     token: CancellationToken,
     reason: OnceLock<StopReason>,
     progress: Mutex<Option<v1::Progress>>,
@@ -77,6 +80,7 @@ impl Context {
             timeout: (offer.timeout_ms > 0).then(|| Duration::from_millis(offer.timeout_ms.into())),
             trace: TraceParent::parse(&offer.traceparent),
             slot: offer.slot.take(),
+            carried: std::mem::take(&mut offer.carried),
             token: CancellationToken::new(),
             reason: OnceLock::new(),
             progress: Mutex::new(None),
@@ -88,6 +92,11 @@ impl Context {
     /// The concurrency slot that the attempt runs under.
     pub(super) fn concurrency_slot(&self) -> Option<v1::Slot> {
         self.inner.slot.clone()
+    }
+
+    /// What the offer carries for the result, as it came.
+    pub(super) fn carried(&self) -> Bytes {
+        self.inner.carried.clone()
     }
 
     /// The job's trace, to be sent back with the result; empty unless the trace is sampled.

@@ -137,6 +137,7 @@ pub(super) fn result(attempt: Attempt, worker: &str, tenant: &str, topic: &str, 
         topic: topic.to_owned(),
         slot: None,
         traceparent: String::new(),
+        carried: Bytes::new(),
         kind: Some(kind),
     }
 }

@@ -6,6 +6,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use muster_bus::{Bus, Consumer, Delivery, GroupPublisher, Receipt, Subscription};
 use muster_domain::{JobErrorCode, JobId, Line, Tenant};
@@ -224,7 +225,7 @@ impl Turn {
         let attempt = Attempt { job: offered.job, fence: answer.fence };
         if self.phase != Phase::Working {
             // The answer came while the worker leaves: the attempt never began, so it is released.
-            self.give_back(attempt, &offer.tenant, &offer.topic, offer.slot, sent);
+            self.give_back(attempt, (&offer.tenant, &offer.topic), offer.slot, offer.carried, sent);
             self.slots.give(1);
             return;
         }
@@ -288,21 +289,28 @@ impl Turn {
     fn report(&mut self, attempt: Attempt, context: &Context, kind: Kind, confirmed: Instant) {
         let (tenant, topic) = (context.tenant().as_str(), context.topic().as_str());
         let result = result(attempt, self.plan.worker.as_str(), tenant, topic, kind);
-        let (slot, traceparent) = (context.concurrency_slot(), context.sampled_trace());
-        self.results.add(attempt, v1::Result { slot, traceparent, ..result }, confirmed);
+        let (slot, traceparent, carried) = (context.concurrency_slot(), context.sampled_trace(), context.carried());
+        self.results.add(attempt, v1::Result { slot, traceparent, carried, ..result }, confirmed);
     }
 
     /// Releases an attempt, unless it was already reported.
     pub(super) fn release(&mut self, attempt: Attempt, context: &Context, confirmed: Instant) {
         let (tenant, topic) = (context.tenant().as_str(), context.topic().as_str());
-        self.give_back(attempt, tenant, topic, context.concurrency_slot(), confirmed);
+        self.give_back(attempt, (tenant, topic), context.concurrency_slot(), context.carried(), confirmed);
     }
 
-    fn give_back(&mut self, attempt: Attempt, tenant: &str, topic: &str, slot: Option<v1::Slot>, confirmed: Instant) {
+    fn give_back(
+        &mut self,
+        attempt: Attempt,
+        (tenant, topic): (&str, &str),
+        slot: Option<v1::Slot>,
+        carried: Bytes,
+        confirmed: Instant,
+    ) {
         self.summary.released += 1;
         let kind = Kind::Release(v1::Release { delay_ms: 0 });
         let result = result(attempt, self.plan.worker.as_str(), tenant, topic, kind);
-        self.results.add(attempt, v1::Result { slot, ..result }, confirmed);
+        self.results.add(attempt, v1::Result { slot, carried, ..result }, confirmed);
     }
 
     fn extended(&mut self, sent: Instant, answers: Vec<(Attempt, v1::ExtendAsk, Standing)>) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::{extract::State, response::Response};
 use http::StatusCode;
 use muster_domain::{Time, Topic, WorkerId};
-use muster_store::{LockHolder, LockSeen, Replica, WorkerSeen};
+use muster_store::{LockHolder, LockSeen, Replica, ShardedLock, WorkerSeen};
 use serde_json::Value;
 
 use super::json;
@@ -119,21 +119,28 @@ fn write_replica(json: &mut Json, replica: &Replica, locks: &[LockSeen]) {
     });
     json.list("holds", |json| {
         for entry in &replica.loops {
-            let Some(holder) = holder_of(entry, locks).filter(|it| it.instance() == replica.instance) else { continue };
-            json.object(None, |json| {
-                json.text("loop", entry["name"].as_str().unwrap_or_default());
-                json.text("lock", entry["lock"].as_str().unwrap_or_default());
-                write_holding(json, holder);
-            });
+            let own = locks_of(entry, locks).filter(|(_, holder)| holder.instance() == replica.instance);
+            for (seen, holder) in own {
+                json.object(None, |json| {
+                    json.text("loop", entry["name"].as_str().unwrap_or_default());
+                    json.text("lock", &seen.key);
+                    write_holding(json, holder);
+                });
+            }
         }
     });
     json.list("deciding", |json| replica.deciding.iter().for_each(|job| json.item(job)));
 }
 
-/// The holder of a loop's lock, as Redis reports it now. It may be newer than what the replica last announced.
-fn holder_of<'a>(entry: &Value, locks: &'a [LockSeen]) -> Option<&'a LockHolder> {
-    let lock = entry["lock"].as_str()?;
-    locks.iter().find(|seen| seen.key == lock)?.holder.as_ref()
+/// The held locks of a loop, one for each shard if it has shards, as Redis reports them now. They may be newer than what
+/// the replica last announced.
+fn locks_of<'a>(entry: &'a Value, locks: &'a [LockSeen]) -> impl Iterator<Item = (&'a LockSeen, &'a LockHolder)> {
+    let name = entry["lock"].as_str();
+    let of_loop = move |seen: &&LockSeen| match seen.shard {
+        Some((lock, _)) => name == Some(lock.as_str()),
+        None => name == Some(seen.key.as_str()),
+    };
+    locks.iter().filter(of_loop).filter_map(|seen| Some((seen, seen.holder.as_ref()?)))
 }
 
 fn write_holding(json: &mut Json, holder: &LockHolder) {
@@ -187,9 +194,17 @@ fn write_loop(json: &mut Json, entry: &Value, replica: &Replica, locks: &[LockSe
     match entry["lock"].as_str() {
         Some(lock) => {
             json.text("lock", lock);
-            if let Some(holder) = holder_of(entry, locks) {
+            // A loop with shards has a leader for each: its row shows the shards of its own replica.
+            let own = |(_, holder): &(_, &LockHolder)| holder.instance() == replica.instance;
+            let sharded = ShardedLock::named(lock).is_some();
+            let mut held = locks_of(entry, locks).filter(|it| !sharded || own(it)).peekable();
+            if let Some((_, holder)) = held.peek() {
                 json.text("holder", holder.instance());
                 write_holding(json, holder);
+            }
+            if sharded {
+                let shards: Vec<u8> = held.filter_map(|(seen, _)| seen.shard.map(|(_, shard)| shard)).collect();
+                json.raw("shards", format!("{shards:?}").as_bytes());
             }
         }
         None => json.moment("since", before(&entry["held_for_ms"])),

@@ -120,6 +120,8 @@ pub(crate) struct LoopView {
     lock: Option<String>,
     /// Which replica holds that now.
     holder: Option<String>,
+    /// Of a loop with a lock for each shard: the shards whose locks this replica holds.
+    shards: Option<Vec<u8>>,
     /// Grows with every new holder.
     fence: Option<u64>,
     /// Since when the holder has the lock, by the clock of Redis; of a loop without a lock, since when

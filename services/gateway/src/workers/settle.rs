@@ -156,6 +156,7 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
         // The record names only the slots of its last attempt.
         slot: record.carried_slot().filter(|_| record.head.fence == report.fence),
         traceparent: record.spec.trace.filter(|t| t.is_sampled()).map(|t| t.to_string()).unwrap_or_default(),
+        carried: Bytes::new(),
         kind: Some(kind),
     }
 }

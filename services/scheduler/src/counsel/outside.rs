@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_bus::{Bus, subjects};
 use muster_domain::{JobId, Priority, topic::glob_matches};
-use muster_wire::v1::{Spec, Submit};
+use muster_wire::v1::Submit;
 use serde::{Deserialize, Serialize};
 
 use super::{Advice, Counsel};
@@ -55,9 +55,8 @@ impl Outside {
 }
 
 impl Counsel for Outside {
-    fn concerns(&self, submit: &Submit) -> bool {
-        let fits = |spec: &Spec| self.topics.iter().any(|glob| glob_matches(glob, &spec.topic));
-        submit.spec.as_ref().is_some_and(fits)
+    fn concerns(&self, _tenant: &str, topic: &str) -> bool {
+        self.topics.iter().any(|glob| glob_matches(glob, topic))
     }
 
     fn ask<'a>(&'a self, submit: &'a Submit) -> BoxFuture<'a, Result<Advice, String>> {
@@ -97,6 +96,8 @@ fn read(answer: &[u8]) -> Result<Advice, String> {
 
 #[cfg(test)]
 mod tests {
+    use muster_wire::v1::Spec;
+
     use super::*;
 
     #[test]

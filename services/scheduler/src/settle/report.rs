@@ -12,7 +12,7 @@ use muster_domain::{
 use muster_store::{Record, Step, StoredResult};
 use muster_wire::{
     job_id,
-    v1::{Failed, Release, Result as Report, Slot, Success, result},
+    v1::{Carried, Failed, Release, Result as Report, Success, result},
 };
 
 use crate::route_state::{RouteState, RouteStates};
@@ -47,17 +47,15 @@ pub(super) struct Read {
     pub(super) kind: Kind,
     /// The code of a failure, for the event of the end.
     pub(super) error_code: Option<String>,
-    /// The concurrency slot that the attempt ran under.
-    pub(super) slot: Option<Slot>,
-    /// The job's trace; empty if it has none.
-    pub(super) traceparent: String,
+    /// What the job carries: the concurrency slot that the attempt runs under, and its trace.
+    pub(super) carried: Carried,
     /// The job's spec, if the end goes to the audit log.
     pub(super) told_of: Option<JobSpec>,
 }
 
 impl Read {
     /// Parses the report, or returns it with the reason.
-    pub(super) fn new(routes: &RouteStates, place: usize, item: Report) -> Result<Read, (Box<Report>, String)> {
+    pub(super) fn new(routes: &RouteStates, place: usize, mut item: Report) -> Result<Read, (Box<Report>, String)> {
         let id = match job_id(&item.job_id) {
             Ok(id) => id,
             Err(fault) => return Err((Box::new(item), fault.to_string())),
@@ -66,7 +64,7 @@ impl Read {
             Ok(route) => route,
             Err(fault) => return Err((Box::new(item), fault.to_string())),
         };
-        let kind = match item.kind {
+        let kind = match item.kind.take() {
             Some(result::Kind::Success(success)) => Kind::Success(success),
             Some(result::Kind::Failed(failed)) => Kind::Failed(failed),
             Some(result::Kind::Release(release)) => Kind::Release(release),
@@ -74,8 +72,9 @@ impl Read {
                 return Err((Box::new(item), "the result is neither a success, a failure nor a release".to_owned()));
             }
         };
-        let Report { fence, worker, slot, traceparent, .. } = item;
-        Ok(Read { place, id, route, fence, worker, kind, error_code: None, slot, traceparent, told_of: None })
+        let carried = item.take_carried();
+        let Report { fence, worker, .. } = item;
+        Ok(Read { place, id, route, fence, worker, kind, error_code: None, carried, told_of: None })
     }
 }
 
@@ -233,8 +232,7 @@ mod tests {
                 worker: String::new(),
                 kind,
                 error_code: None,
-                slot: None,
-                traceparent: String::new(),
+                carried: Carried::default(),
                 told_of: None,
             };
             let step = step_after(&mut read, &record, now);

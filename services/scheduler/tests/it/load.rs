@@ -67,6 +67,7 @@ async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
                 topic: offer.topic,
                 slot: offer.slot,
                 traceparent: offer.traceparent,
+                carried: offer.carried,
                 kind: Some(Kind::Success(Success::default())),
             });
         }

@@ -144,6 +144,7 @@ impl Worker {
             topic: attempt.offer.topic.clone(),
             slot: attempt.offer.slot.clone(),
             traceparent: attempt.offer.traceparent.clone(),
+            carried: attempt.offer.carried.clone(),
             kind: Some(kind),
         };
         let body = Body::Result(ResultGroup { items: vec![item] });

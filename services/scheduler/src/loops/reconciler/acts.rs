@@ -373,7 +373,7 @@ async fn end_attempts(
         if head.state().is_end() {
             let record = Record { head: head.clone(), ..item.record.clone() };
             let error_code = Some(failed.error.code.clone());
-            ends.push(End { error_code, tell: worker, ..End::of(&record, first) });
+            ends.push(End::of(&record, first).error(error_code).tell(worker));
             ended.push(record.id);
             continue;
         }
@@ -416,7 +416,7 @@ fn outcome_of(event: Event) -> &'static str {
 /// For ended jobs that still have a home: the process that ended them may have stopped before it did all effects.
 async fn finish_ends(context: &Context, lease: &Lease, items: Vec<Item>, done: &mut Done) -> Result<(), StoreError> {
     lease.leads(LeaderLock::Reconciler)?;
-    let end = |item: &Item| End { tell: cut_off(&item.record.head), ..End::of(&item.record, false) };
+    let end = |item: &Item| End::of(&item.record, false).tell(cut_off(&item.record.head));
     let finished = context.flow.finish(items.iter().map(end).collect()).await;
     let Ok(finished) = finished else {
         items.iter().for_each(|item| done.fault(item));
