@@ -6,13 +6,13 @@ use std::time::Duration;
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or("a duration needs a unit: 250ms, 30s, 5m or 2h")?;
     let (digits, unit) = text.split_at(at);
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no duration; write 250ms, 30s, 5m or 2h"))?;
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is not a duration; write 250ms, 30s, 5m or 2h"))?;
     let millis = match unit {
         "ms" => Some(number),
         "s" => number.checked_mul(1_000),
         "m" => number.checked_mul(60_000),
         "h" => number.checked_mul(3_600_000),
-        _ => return Err(format!("{unit:?} is no unit of time; use ms, s, m or h")),
+        _ => return Err(format!("{unit:?} is not a unit of time; use ms, s, m or h")),
     };
     millis.map(Duration::from_millis).ok_or_else(|| format!("{text:?} is too long"))
 }

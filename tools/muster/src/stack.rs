@@ -63,7 +63,7 @@ impl Stack {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
         };
-        let stack = serde_json::from_slice(&text).with_context(|| format!("{} is no state file", path.display()))?;
+        let stack = serde_json::from_slice(&text).with_context(|| format!("{} is not a state file", path.display()))?;
         Ok(Some(stack))
     }
 
@@ -142,6 +142,6 @@ mod tests {
         let path = dir.path().join("stack.json");
         fs::write(&path, "{}").unwrap();
         let error = Stack::read(&path).unwrap_err();
-        assert!(format!("{error:#}").contains("stack.json is no state file"), "{error:#}");
+        assert!(format!("{error:#}").contains("stack.json is not a state file"), "{error:#}");
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Target {
     #[arg(long, global = true, env = "MUSTER_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
 
-    /// Act for this tenant
+    /// The tenant
     #[arg(long, global = true, env = "MUSTER_TENANT", value_name = "TENANT")]
     pub(crate) tenant: Option<String>,
 
@@ -71,12 +71,13 @@ impl Target {
             let failure = Failure::new("no stack found").with_code(Code::Error);
             return Err(failure
                 .hint(
-                    "start one with `muster dev`, read one by `muster stack from-compose`, or give --url (MUSTER_URL)",
+                    "start one with `muster dev`, describe one with `muster stack from-compose`, or give --url \
+                     (MUSTER_URL)",
                 )
                 .into());
         }
         if let Some(bad) = urls.iter().find(|u| !u.starts_with("http://") && !u.starts_with("https://")) {
-            return Err(Failure::usage(format!("{bad:?} is no URL")).hint("like http://127.0.0.1:8081").into());
+            return Err(Failure::usage(format!("{bad:?} is not a URL")).hint("like http://127.0.0.1:8081").into());
         }
         let Some(api_key) = self.api_key.clone().or(stack.map(|s| s.api_key)) else {
             return Err(Failure::new("no API key").hint("give --api-key (MUSTER_API_KEY)").into());
@@ -126,6 +127,6 @@ mod tests {
         let said = |t: Target| t.door_of(None).unwrap_err().to_string();
         assert_eq!(said(flags(None, Some("k"))), "no stack found");
         assert_eq!(said(flags(Some("http://h:1"), None)), "no API key");
-        assert_eq!(said(flags(Some("h:1"), Some("k"))), "\"h:1\" is no URL");
+        assert_eq!(said(flags(Some("h:1"), Some("k"))), "\"h:1\" is not a URL");
     }
 }

@@ -285,7 +285,7 @@ fn nodes_of_a_redis_cluster_share_the_scheme_of_the_first() {
         ("REDIS_URL", "redis+cluster://a,", "has no host"),
         ("REDIS_URL", "redis+cluster://a,:6379", "has no host"),
         ("REDIS_URL", "redis+cluster://a,http://b", "scheme `http`"),
-        ("NATS_URL", "nats://a,b", "`b` is no URL"),
+        ("NATS_URL", "nats://a,b", "`b` is not a URL"),
     ] {
         let faults = load(&[], &[(name, url)]).unwrap_err().to_string();
         assert!(faults.contains(says) && faults.contains(name), "{url}: {faults}");

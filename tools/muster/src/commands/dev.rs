@@ -26,7 +26,7 @@ use crate::{output, signals::StopSignals, spans, stack::Stack};
 /// Start a whole stack on this machine
 #[derive(Args, Debug)]
 pub(crate) struct Dev {
-    /// How many of each service
+    /// Number of replicas of each service
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     replicas: u16,
 
@@ -38,7 +38,7 @@ pub(crate) struct Dev {
     #[arg(long, default_value = ".muster", value_name = "DIR")]
     dir: PathBuf,
 
-    /// Port of the first gateway, the next ones two apart; 0 picks free ones
+    /// Port of the first gateway; each further gateway adds 2; 0 picks free ports
     #[arg(long, default_value_t = 8081)]
     port: u16,
 
@@ -46,7 +46,7 @@ pub(crate) struct Dev {
     #[arg(long)]
     no_worker: bool,
 
-    /// How long a process that dies again and again stays down at most
+    /// Maximum pause before a process that keeps dying is started again
     #[arg(long, default_value = "10s", value_parser = spans::parse, value_name = "DURATION")]
     restart_within: Duration,
 }
@@ -71,7 +71,7 @@ impl Dev {
 
         spinner.finish_and_clear();
         if !fleet.processes().is_empty() {
-            eprintln!("stopping everything; Ctrl-C again ends it at once");
+            eprintln!("stopping all processes; press Ctrl-C again to kill them");
         }
         // A state file that names processes which are about to end would mislead its readers.
         let _ = std::fs::remove_file(folder.state_file());

@@ -23,7 +23,7 @@ use clap::{Args, Subcommand};
 
 use crate::{outcome::Failure, output::Format, target::Target};
 
-/// Prove the promises on a stack of its own, or on a compose stack (--state-file); without a name: list what there is
+/// Break a separate stack, or a compose stack (--state-file), and check the promises; without a name: list the drills
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Drill {
@@ -46,8 +46,8 @@ impl Drill {
     pub(crate) async fn run(self, target: &Target, format: Format) -> anyhow::Result<()> {
         match (self.what, self.name) {
             (Some(What::Chaos(_)), _) if target.state_file.is_some() => {
-                let failure = Failure::usage("chaos cuts lines and empties stores, so it starts a stack of its own");
-                Err(failure.hint("leave --state-file out").into())
+                let failure = Failure::usage("chaos cuts connections and empties stores, so it needs a separate stack");
+                Err(failure.hint("remove --state-file").into())
             }
             (Some(What::Chaos(chaos)), _) => chaos.run(format).await,
             (None, Some(name)) => self.stage.run(name, target.state_file.as_deref(), format).await,

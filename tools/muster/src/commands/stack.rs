@@ -24,19 +24,19 @@ pub(crate) enum StackCommand {
     Show(Show),
 }
 
-/// Write the state file of a stack that runs under Docker Compose
+/// Write the state file for a stack under Docker Compose
 #[derive(Args, Debug)]
 pub(crate) struct FromCompose {
     /// The compose project [default: the only one that has a gateway]
     #[arg(long, short, env = "COMPOSE_PROJECT_NAME", value_name = "NAME")]
     project: Option<String>,
 
-    /// Fail if any replica does not run, instead of leaving it out with a warning
+    /// Fail if a replica does not run, instead of omitting it with a warning
     #[arg(long)]
     all: bool,
 }
 
-/// Show what the state file says, and which of its processes are alive
+/// Show the state file, and which of its processes run
 #[derive(Args, Debug)]
 pub(crate) struct Show {
     /// Show the API key and the passwords too
@@ -61,9 +61,9 @@ impl FromCompose {
         let found = compose::describe(&containers, self.project.as_deref(), target.api_key.as_deref())?;
         for gone in &found.left_out {
             if self.all {
-                return Err(Failure::new(gone.clone()).hint("`docker-compose ps` and `logs` say why").into());
+                return Err(Failure::new(gone.clone()).hint("`docker-compose ps` and `logs` show why").into());
             }
-            eprintln!("warning: {gone}: left out");
+            eprintln!("warning: {gone}: omitted");
         }
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
@@ -89,8 +89,8 @@ fn refuse_a_living_dev(path: &Path) -> anyhow::Result<()> {
     // A file that cannot be parsed is replaced.
     let Ok(Some(old)) = Stack::read(path) else { return Ok(()) };
     if old.kind.is_none() && old.processes.iter().any(is_alive) {
-        let failure = Failure::new(format!("{} describes a stack of `muster dev` that runs", path.display()));
-        return Err(failure.hint("name another file by --state-file").into());
+        let failure = Failure::new(format!("{} describes a running stack of `muster dev`", path.display()));
+        return Err(failure.hint("use another file with --state-file").into());
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ mod tests {
         let me = Process { name: "gateway-1".into(), pid: std::process::id(), ..Process::default() };
         let mut stack = Stack { processes: vec![me], ..Stack::default() };
         stack.write(&path).unwrap();
-        assert!(refuse_a_living_dev(&path).unwrap_err().to_string().contains("`muster dev` that runs"));
+        assert!(refuse_a_living_dev(&path).unwrap_err().to_string().contains("running stack of `muster dev`"));
         stack.kind = Some("compose".into());
         stack.write(&path).unwrap();
         refuse_a_living_dev(&path).unwrap();

@@ -89,7 +89,7 @@ fn address(text: &str) -> Result<Address, Failure> {
 }
 
 fn bad(url: &str) -> Failure {
-    Failure::usage(format!("{:?} is no address of Redis", mask(url))).hint(
+    Failure::usage(format!("{:?} is not an address of Redis", mask(url))).hint(
         "like redis://:password@127.0.0.1:6379; several nodes of a cluster separated by commas, or redis+cluster://",
     )
 }
@@ -153,7 +153,7 @@ mod tests {
     fn bad_urls_are_refused_without_showing_their_passwords() {
         for url in ["", "http://a", "redis://:hush@h:x", "redis+cluster://:hush@a:1/2", "redis://:hush@"] {
             let error = Servers::parse(url).unwrap_err().to_string();
-            assert!(error.contains("no address of Redis") && !error.contains("hush"), "{error}");
+            assert!(error.contains("not an address of Redis") && !error.contains("hush"), "{error}");
         }
     }
 

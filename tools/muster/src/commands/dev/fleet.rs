@@ -240,7 +240,7 @@ impl Fleet {
         };
         if !member.proven && member.deaths >= HOPELESS {
             let log = self.log_of(&name);
-            let failure = Failure::new(format!("{name} does not stay up ({how})\n{}", tail(&log, 1_500)));
+            let failure = Failure::new(format!("{name} keeps dying ({how})\n{}", tail(&log, 1_500)));
             return Err(failure.hint(format!("its log is {}", log.display())).into());
         }
         if member.proven && self.talks {
@@ -362,7 +362,7 @@ mod tests {
                 break error.to_string();
             }
         };
-        assert!(error.contains("b does not stay up") && error.contains("no such luck"), "{error}");
+        assert!(error.contains("b keeps dying") && error.contains("no such luck"), "{error}");
     }
 
     #[tokio::test]

@@ -40,9 +40,9 @@ impl Folder {
         }
         let owner = dir.join("dev.pid");
         if let Some(pid) = fs::read_to_string(&owner).ok().and_then(|text| living(text.trim())) {
-            let failure = Failure::new(format!("a stack runs in {} already (pid {pid})", dir.display()));
+            let failure = Failure::new(format!("a stack already runs in {} (pid {pid})", dir.display()));
             return Err(failure
-                .hint("stop it with Ctrl-C, or give this one another folder by --dir and --port 0")
+                .hint("stop it with Ctrl-C, or start this stack with another --dir and with --port 0")
                 .into());
         }
         replace_private(&owner, identity(std::process::id()).unwrap_or_default().as_bytes())?;

@@ -142,7 +142,7 @@ impl Redis {
         let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
         let failure = Failure::new(format!("redis-cli could not form the cluster:\n{said}"));
         Err(failure
-            .hint("a start that was cut short may have left half a cluster: remove the data and try again")
+            .hint("an interrupted start may have left an incomplete cluster: remove the data and try again")
             .into())
     }
 }
@@ -158,7 +158,7 @@ async fn in_cluster(addr: &str) -> anyhow::Result<()> {
     anyhow::ensure!(whole.iter().all(|part| info.contains(part)), "the cluster has not formed yet");
     let role = probe::redis_ask(addr, "INFO replication").await?;
     let follows = role.contains("role:master\r") || role.contains("master_link_status:up\r");
-    anyhow::ensure!(follows, "the replica does not follow its primary yet");
+    anyhow::ensure!(follows, "the replica is not connected to its primary yet");
     Ok(())
 }
 

@@ -44,7 +44,7 @@ impl Attached {
         };
         let Some(project) = known.project.as_deref().filter(|_| known.kind.as_deref() == Some("compose")) else {
             let failure = Failure::usage(format!("{} does not describe a compose stack", path.display()));
-            return Err(failure.hint("without --state-file a drill starts a stack of its own").into());
+            return Err(failure.hint("without --state-file a drill starts a separate stack").into());
         };
         // The pids of the file may be old.
         let stack = engine::describe(project, &known.api_key).await?;

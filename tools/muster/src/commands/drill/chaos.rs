@@ -32,14 +32,14 @@ use crate::{
 /// What a slow line adds to each call.
 const SLOW: Duration = Duration::from_millis(300);
 
-/// Let things go wrong at random under load, and check every promise afterwards
+/// Inject random faults under load, then check every promise
 #[derive(Args, Debug)]
 pub(crate) struct Chaos {
     /// How long faults are injected
     #[arg(long, default_value_t = 2.0, value_name = "N")]
     minutes: f64,
 
-    /// What the plan of faults follows from; a random one if none is given
+    /// Seed of the plan of faults [default: random]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
@@ -47,11 +47,11 @@ pub(crate) struct Chaos {
     #[arg(long)]
     cluster: bool,
 
-    /// How many of each service, and of each kind of worker
+    /// Number of replicas of each service, and of each kind of worker
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=8))]
     replicas: u16,
 
-    /// Jobs submitted a second
+    /// Jobs submitted per second
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=2_000), value_name = "X")]
     jobs_per_s: u32,
 
@@ -59,11 +59,11 @@ pub(crate) struct Chaos {
     #[arg(long)]
     plan: bool,
 
-    /// After the faults: how long nothing may move before what has not ended counts as lost
+    /// After the faults: jobs that have not ended count as lost after this long without progress
     #[arg(long, default_value = "6m", value_parser = spans::parse, value_name = "DURATION")]
     patience: Duration,
 
-    /// Where the stack keeps its data and logs; a folder of its own that goes with a pass if none is given
+    /// Folder for data and logs [default: a temporary folder, removed after a pass]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Chaos {
 impl Chaos {
     pub(super) async fn run(self, format: Format) -> anyhow::Result<()> {
         if !(self.minutes > 0.0 && self.minutes <= 10_000.0) {
-            return Err(Failure::usage(format!("--minutes {} is no time to run", self.minutes)).into());
+            return Err(Failure::usage(format!("--minutes {} is too short", self.minutes)).into());
         }
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
         let shape = Shape {
@@ -150,10 +150,12 @@ impl Chaos {
         };
         match rig.tend(stop, stormed).await? {
             Ended::Done(()) => (),
-            Ended::Stopped => tell(bar, "told to stop: no more faults; checking (Ctrl-C again ends it at once)"),
+            Ended::Stopped => {
+                tell(bar, "stopping: no more faults; checking the jobs (press Ctrl-C again to end at once)")
+            }
         }
 
-        tell(bar, "calm: everything is made whole again, waiting for the last jobs");
+        tell(bar, "no more faults: repairing the stack and waiting for the last jobs");
         let checked = check::check(rig, stop, &load, self.patience, bar).await?;
         let verdict = Verdict { checked: &checked, faults: &done.into_inner(), again: self.again(seed) };
         match format {
@@ -211,7 +213,7 @@ async fn inject(
 fn report(bar: &ProgressBar, done: &RefCell<Vec<Step>>, (step, result): (&Step, anyhow::Result<()>)) {
     match result {
         Ok(()) => done.borrow_mut().push(step.clone()),
-        Err(error) => tell(bar, format_args!("          not carried out: {}: {error:#}", step.fault)),
+        Err(error) => tell(bar, format_args!("          not possible: {}: {error:#}", step.fault)),
     }
 }
 

@@ -105,7 +105,7 @@ async fn gap(hands: &Hands, patience: Duration) -> Option<String> {
             Some(0.0) => return None,
             _ if Instant::now() < limit => sleep(Duration::from_secs(1)).await,
             Some(gap) => return Some(format!("muster_consistency_gap is {gap}")),
-            None => return Some("nobody tells muster_consistency_gap".to_owned()),
+            None => return Some("no replica reports muster_consistency_gap".to_owned()),
         }
     }
 }

@@ -85,7 +85,7 @@ impl Hands {
 
     /// The stores, to stop, empty or fail over.
     fn own_stores(&self) -> anyhow::Result<&Stores> {
-        self.stores.as_deref().context("the stores of a stack that is in use are left alone")
+        self.stores.as_deref().context("a drill does not change the stores of a stack that is in use")
     }
 
     /// Primaries that the drill has killed.
@@ -294,7 +294,7 @@ impl Hands {
     /// The nodes as one that lives sees them.
     async fn cluster_nodes(&self) -> anyhow::Result<Vec<Node>> {
         let stores = self.own_stores()?;
-        anyhow::ensure!(stores.clustered, "this Redis is no cluster");
+        anyhow::ensure!(stores.clustered, "this Redis is not a cluster");
         let known = stores.redis.addrs();
         for (name, addr) in &known {
             if self.find(name).is_none() {

@@ -119,7 +119,7 @@ pub(super) fn judge(ledger: &Ledger, told: &Told) -> Findings {
         Case { id, ledger, told, findings: &mut findings }.examine();
     }
     for (one, other) in &ledger.split {
-        let why = format!("{other} was made under the same idempotency key");
+        let why = format!("{other} was created with the same idempotency key");
         findings.charges.push(Charge { job: one.clone(), crime: Crime::KeySplit, why });
     }
     if let Some(why) = told.audit_break.clone() {
@@ -203,11 +203,11 @@ impl Case<'_> {
         match self.ledger.accepted.get(self.id) {
             Some(Accepted { between: (from, to), replicated }) => {
                 let forgotten = !replicated && self.forgotten(Missing::InRecord(*from, *to));
-                self.charge_unless(forgotten, Crime::Lost, "it was accepted and there is no record of it");
+                self.charge_unless(forgotten, Crime::Lost, "it was accepted, but it has no record");
             }
             None => {
                 let forgotten = self.executions().iter().all(|run| self.start_forgotten(run));
-                self.charge_unless(forgotten, Crime::RunWithoutStart, "a worker ran it and there is no record of it");
+                self.charge_unless(forgotten, Crime::RunWithoutStart, "a worker ran it, but it has no record");
             }
         }
     }
@@ -221,7 +221,7 @@ impl Case<'_> {
         if let Some(SeenEnd { state, finished_at }) = self.ledger.ends.get(self.id).filter(changed) {
             let forgotten = finished_at.is_some_and(|at| self.forgotten(Missing::InRecord(at, at)));
             let (now, then) = (tells.state, tells.finished_at);
-            let why = format!("it was seen {state} at {finished_at:?} and is {now} at {then:?}");
+            let why = format!("it had ended as {state} at {finished_at:?}, but now it is {now} at {then:?}");
             self.charge_unless(forgotten, Crime::EndedTwice, why);
         }
     }
@@ -249,7 +249,7 @@ impl Case<'_> {
             before = step;
         }
         if (before.to, before.attempt) != (tells.state, tells.attempt) {
-            let why = format!("its history ends with {before}, it is {} at attempt {}", tells.state, tells.attempt);
+            let why = format!("its history ends with {before}, but it is {} at attempt {}", tells.state, tells.attempt);
             self.charge(Crime::IllegalTransition, why);
         }
     }
@@ -259,16 +259,16 @@ impl Case<'_> {
         let (starts, given_back) = (count(Event::Start), count(Event::Release));
         let most = tells.max_attempts as usize;
         if starts.saturating_sub(given_back) > most {
-            let why = format!("{starts} starts less {given_back} given back, {most} may be");
+            let why = format!("{starts} starts minus {given_back} given back, but at most {most} are allowed");
             self.charge(Crime::StartsAboveMax, why);
         }
         let (runs, forgotten) = (self.executions().len(), self.starts_forgotten());
         if runs > starts && tells.history.len() < WHOLE_HISTORY {
-            let why = format!("{runs} runs of {starts} recorded starts");
+            let why = format!("{runs} runs, but only {starts} recorded starts");
             self.charge_unless(runs - starts <= forgotten, Crime::RunWithoutStart, why);
         }
         if runs.saturating_sub(given_back) > most {
-            let why = format!("{runs} runs less {given_back} given back, {most} may be");
+            let why = format!("{runs} runs minus {given_back} given back, but at most {most} are allowed");
             self.charge_unless(runs - given_back - most <= forgotten, Crime::StartsAboveMax, why);
         }
         let mut fences: Vec<u64> = self.executions().iter().map(|run| run.fence).collect();
@@ -291,10 +291,10 @@ impl Case<'_> {
         if last != Some(fence) {
             let mut later = self.executions().iter().filter(|run| run.fence > fence).peekable();
             let forgotten = later.peek().is_some() && later.all(|run| self.start_forgotten(run));
-            let why = format!("its outcome was written under fence {fence}, the last run had {last:?}");
+            let why = format!("its outcome was written under fence {fence}, but the last run had {last:?}");
             self.charge_unless(forgotten, Crime::OldFence, why);
         } else if attempt != tells.attempt {
-            let why = format!("its outcome is attempt {attempt}'s, its last attempt is {}", tells.attempt);
+            let why = format!("its outcome is of attempt {attempt}, but its last attempt is {}", tells.attempt);
             self.charge(Crime::OldFence, why);
         }
     }
@@ -317,7 +317,7 @@ impl Case<'_> {
             }
             if !done.contains_key(act) {
                 let forgotten = self.forgotten(Missing::InRecord(*at, *at));
-                let why = format!("{act} is in the audit log and not in its history");
+                let why = format!("{act} is in the audit log, but not in its history");
                 self.charge_unless(forgotten, Crime::ActNotDone, why);
             } else if *times > 1 {
                 self.charge(Crime::ActNotDone, format!("{act} is in the audit log {times} times"));
@@ -330,10 +330,10 @@ impl Case<'_> {
         let (letters, listed) = (times(&self.told.letters), times(&self.told.listed));
         let wanted = u64::from(tells.state.is_bad_end());
         if letters < wanted {
-            self.charge(Crime::EffectMissing, format!("it ended {} and has no dead letter", tells.state));
+            self.charge(Crime::EffectMissing, format!("it ended as {}, but has no dead letter", tells.state));
         }
         if letters > wanted {
-            self.charge(Crime::EffectDoubled, format!("it ended {} and has {letters} dead letters", tells.state));
+            self.charge(Crime::EffectDoubled, format!("it ended as {}, but has {letters} dead letters", tells.state));
         }
         match listed {
             0 => self.charge(Crime::EffectMissing, "it is not in the list of jobs"),
@@ -341,7 +341,7 @@ impl Case<'_> {
             n => self.charge(Crime::EffectDoubled, format!("it is in the list of jobs {n} times")),
         }
         if tells.home {
-            self.charge(Crime::HomeLeft, format!("it ended {} and still has a home", tells.state));
+            self.charge(Crime::HomeLeft, format!("it ended as {}, but still has a home", tells.state));
         }
     }
 }

@@ -183,7 +183,7 @@ impl Load<'_> {
         let call = Call::post("/jobs", body.to_string()).idempotency_key(key);
         let asked = wall_clock();
         let answer = self.apis[0].call(&call).await.map_err(Failure::from)?;
-        self.noted(asked, Ok(answer.value)).context("the answer names no job")
+        self.noted(asked, Ok(answer.value)).context("the answer has no job id")
     }
 
     /// One more job under each concurrency key: a slot that was left behind would keep it from ever ending.

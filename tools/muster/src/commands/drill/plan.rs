@@ -107,20 +107,20 @@ impl fmt::Display for Fault {
         let s = |ms: &u64| *ms as f64 / 1_000.0;
         match self {
             Fault::Kill { process } => write!(f, "kill -9 {process}"),
-            Fault::Leave { process } => write!(f, "stop {process} in order"),
+            Fault::Leave { process } => write!(f, "stop {process} with SIGTERM"),
             Fault::Pause { process, ms } => write!(f, "pause {process} for {:.1} s", s(ms)),
             Fault::Cut { process, store, ms } => write!(f, "cut {process} off from {store} for {:.1} s", s(ms)),
             Fault::Stall { process, store, ms } => {
-                write!(f, "let nothing through between {process} and {store} for {:.1} s", s(ms))
+                write!(f, "block all traffic between {process} and {store} for {:.1} s", s(ms))
             }
             Fault::Slow { process, store, ms } => {
-                write!(f, "slow down what {process} sends to {store} for {:.1} s", s(ms))
+                write!(f, "delay the traffic from {process} to {store} for {:.1} s", s(ms))
             }
             Fault::DropStreams => f.write_str("delete every JetStream stream"),
             Fault::WipeNats => f.write_str("restart NATS with an empty store"),
             Fault::KillNats { node } => write!(f, "kill -9 NATS node {}", node + 1),
-            Fault::RestartRedis { ms } => write!(f, "restart Redis, away for {:.1} s", s(ms)),
-            Fault::HandOver { shard } => write!(f, "hand Redis shard {} over to its replica", shard + 1),
+            Fault::RestartRedis { ms } => write!(f, "restart Redis, down for {:.1} s", s(ms)),
+            Fault::HandOver { shard } => write!(f, "fail Redis shard {} over to its replica", shard + 1),
             Fault::KillPrimary { shard } => write!(f, "kill -9 the Redis primary of shard {}", shard + 1),
         }
     }
@@ -317,8 +317,8 @@ mod tests {
         assert_eq!(
             first,
             [
-                "4000 restart Redis, away for 3.7 s",
-                "9806 let nothing through between gateway-1 and Redis for 10.6 s",
+                "4000 restart Redis, down for 3.7 s",
+                "9806 block all traffic between gateway-1 and Redis for 10.6 s",
                 "14075 kill -9 NATS node 1",
             ]
         );

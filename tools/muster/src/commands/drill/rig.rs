@@ -366,7 +366,7 @@ async fn draw_lines(
         };
         let mut urls = Vec::new();
         for addr in addrs {
-            let target = addr.parse().with_context(|| format!("{addr:?} is no address"))?;
+            let target = addr.parse().with_context(|| format!("{addr:?} is not an address"))?;
             let proxy = Proxy::start(ports.free()?, target).await?;
             urls.push(format!("{scheme}://127.0.0.1:{}", proxy.port()));
             drawn.push(proxy);

@@ -56,7 +56,7 @@ pub(super) enum Name {
     Clock,
     Rolling,
     Sick,
-    /// One after the other
+    /// All drills, one after the other
     All,
 }
 
@@ -78,7 +78,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Leader,
         title: "leader",
-        promise: "a loop's leader dies: another goes on within its lease, after a stop in order within a second",
+        promise: "the leader of a loop dies: another replica leads within the lease; after SIGTERM within a second",
         play: |scenery| Box::pin(leader::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: true,
@@ -86,7 +86,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Worker,
         title: "worker",
-        promise: "a worker dies: its jobs run on another within their lease and one look",
+        promise: "a worker dies: its jobs run on another worker within their lease and one check",
         play: |scenery| Box::pin(worker::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: true,
@@ -94,7 +94,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Gateway,
         title: "gateway",
-        promise: "a gateway dies under load: clients are served by the others, nothing accepted is lost",
+        promise: "a gateway dies under load: the other gateways serve its clients, and no accepted job is lost",
         play: |scenery| Box::pin(gateway::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: true,
@@ -102,7 +102,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Nats,
         title: "nats",
-        promise: "NATS is disposable: streams deleted, then restarted empty, and no job is lost",
+        promise: "NATS loses its data: its streams are deleted, then NATS restarts empty; no job is lost",
         play: |scenery| Box::pin(nats::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: false,
@@ -110,7 +110,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Redis,
         title: "redis",
-        promise: "Redis fails over (--cluster) or restarts: work goes on, no live worker loses its job",
+        promise: "Redis fails over (--cluster) or restarts: work continues, and no live worker loses its job",
         play: |scenery| Box::pin(redis::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: false,
@@ -118,7 +118,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Clock,
         title: "clock",
-        promise: "one clock: replicas five minutes ahead and behind change nothing",
+        promise: "wrong clocks: replicas that are five minutes ahead or behind change nothing",
         play: |scenery| Box::pin(clock::play(scenery)),
         env: clock::env,
         attaches: false,
@@ -126,7 +126,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Rolling,
         title: "rolling",
-        promise: "everything is restarted in order under load: no attempt and no request is lost to it",
+        promise: "every process is restarted with SIGTERM under load: no attempt and no request is lost",
         play: |scenery| Box::pin(rolling::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: true,
@@ -134,7 +134,7 @@ const SCENES: &[Scene] = &[
     Scene {
         name: Name::Sick,
         title: "sick",
-        promise: "one scheduler is frozen, cut off from a store, or slow: no job waits for it",
+        promise: "one scheduler hangs, loses a store, or is slow: no job waits for it",
         play: |scenery| Box::pin(sick::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: false,
@@ -150,11 +150,11 @@ pub(super) fn list(format: Format) {
         }
         Format::Table => {
             let row = |scene: &Scene| vec![scene.title.to_owned(), scene.promise.to_owned()];
-            let chaos =
-                vec!["chaos".to_owned(), "all of it at random under load; then every job is checked".to_owned()];
+            let chaos = vec!["chaos".to_owned(), "random faults under load; then every job is checked".to_owned()];
             output::rows(&["DRILL", "PROMISE"], SCENES.iter().map(row).chain([chaos]));
             output::line(
-                "\n`muster drill <name>` runs one, `muster drill all` every one, `muster drill chaos --help` says more",
+                "\n`muster drill <name>` runs one drill, `muster drill all` runs all; for chaos see `muster drill \
+                 chaos --help`",
             );
         }
     }
@@ -163,15 +163,15 @@ pub(super) fn list(format: Format) {
 /// The stack that a drill plays on.
 #[derive(Args, Debug)]
 pub(super) struct Stage {
-    /// Six Redis nodes and three NATS nodes instead of one of each; of a stack of its own
+    /// Six Redis nodes and three NATS nodes instead of one of each; only for a separate stack
     #[arg(long)]
     cluster: bool,
 
-    /// How many of each service, and of each kind of worker; with --state-file how many workers
+    /// Number of replicas of each service, and of each kind of worker; with --state-file, number of workers
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=8))]
     replicas: u16,
 
-    /// Where the stack keeps its data and logs; a folder of its own that goes with a pass if none is given
+    /// Folder for data and logs [default: a temporary folder, removed after a pass]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
@@ -315,16 +315,16 @@ impl Stage {
         let mut all = Vec::new();
         for scene in SCENES.iter().filter(|scene| name == Name::All || scene.name == name) {
             if state_file.is_some() && !scene.attaches {
-                let failure = Failure::usage(format!("the drill {} needs a stack of its own", scene.title));
+                let failure = Failure::usage(format!("the drill {} needs a separate stack", scene.title));
                 match name {
-                    Name::All => eprintln!("{}: left out, it needs a stack of its own", scene.title),
-                    _ => return Err(failure.hint("leave --state-file out").into()),
+                    Name::All => eprintln!("{}: skipped, it needs a separate stack", scene.title),
+                    _ => return Err(failure.hint("remove --state-file").into()),
                 }
                 continue;
             }
             match self.play(scene, state_file, &mut stop).await {
                 Ok(Ended::Done(played)) => all.push(played),
-                Ok(Ended::Stopped) => return Err(Failure::new("told to stop").into()),
+                Ok(Ended::Stopped) => return Err(Failure::new("stopped by a signal").into()),
                 Err(error) if name == Name::All => {
                     eprintln!("{}: {error:#}", scene.title);
                     let broken = vec![format!("{error:#}")];
@@ -408,7 +408,7 @@ impl Stage {
         let (forgiven, most) = (checked.findings.forgiven_jobs(), checked.forgivable);
         scenery.expect(
             forgiven <= most,
-            format_args!("{forgiven} jobs were forgotten by a primary, at most {most} may be"),
+            format_args!("killed primaries lost {forgiven} jobs, but at most {most} are allowed"),
         );
         let accepted = checked.ledger.accepted.len();
         let Findings { charges, forgiven } = checked.findings;

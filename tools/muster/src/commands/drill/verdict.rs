@@ -95,7 +95,7 @@ impl Verdict<'_> {
             }
         }
         if offenders.len() > SHOWN {
-            output::line(format_args!("\n… and {} jobs more; -o json has them all", offenders.len() - SHOWN));
+            output::line(format_args!("\n… and {} more jobs; -o json shows all", offenders.len() - SHOWN));
         }
         output::line("");
         output::facts(&[
@@ -114,7 +114,7 @@ impl Verdict<'_> {
         );
         rows.push(counted("unreadable messages", usize::try_from(self.checked.told.unreadable).unwrap_or(usize::MAX)));
         if !self.checked.ledger.deaths.is_empty() {
-            let words = format!("forgiven: forgotten by a killed primary, at most {}", self.checked.forgivable);
+            let words = format!("lost by a killed primary, and allowed: at most {}", self.checked.forgivable);
             rows.push(counted(&words, self.checked.findings.forgiven_jobs()));
         }
         output::rows(&["", ""], rows);

@@ -69,7 +69,7 @@ pub(super) fn describe(all: &[Container], project: Option<&str>, api_key: Option
     };
     let Some(api_key) = api_key.map(str::to_owned).or_else(|| setting(gateway, "MUSTER_API_KEY")) else {
         let failure = Failure::new(format!("{} has no MUSTER_API_KEY that can be read", name(gateway)));
-        return Err(failure.hint("give the key by --api-key (MUSTER_API_KEY)").into());
+        return Err(failure.hint("give the key with --api-key (MUSTER_API_KEY)").into());
     };
     let stack = Stack {
         kind: Some("compose".into()),
@@ -108,7 +108,7 @@ fn choose(all: &[Container], named: Option<&str>) -> Result<String, Failure> {
             .hint(list(projects(&|_| true)))
             .with_code(Code::NotFound)),
         _ => Err(Failure::usage("several compose projects have a gateway")
-            .hint(format!("choose by --project; {}", list(ours)))),
+            .hint(format!("choose one with --project; {}", list(ours)))),
     }
 }
 
@@ -222,7 +222,7 @@ fn store_url(
     match outside.as_slice() {
         [] => {
             let failure = Failure::new(format!("{service}, which {} needs, does not run", name(gateway)));
-            Err(failure.hint("`docker-compose ps` and `logs` say why"))
+            Err(failure.hint("`docker-compose ps` and `logs` show why"))
         }
         // The only node left of a cluster is still a cluster.
         [only] if service == "redis" && (parts.len() > 1 || scheme != plain) => Ok(format!("{plain}+cluster://{only}")),

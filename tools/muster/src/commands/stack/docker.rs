@@ -115,7 +115,7 @@ pub(super) fn read(text: &str) -> anyhow::Result<Vec<Container>> {
 /// Runs `docker`, and returns its output.
 pub(super) async fn docker(args: &[&str]) -> anyhow::Result<String> {
     let Some(program) = programs::find("docker") else {
-        return Err(Failure::new("docker is not installed").hint("a stack without it is `muster dev`").into());
+        return Err(Failure::new("docker is not installed").hint("`muster dev` starts a stack without docker").into());
     };
     let said = Command::new(program).args(args).stdin(Stdio::null()).output().await.context("cannot run docker")?;
     let complaint = String::from_utf8_lossy(&said.stderr).into_owned();

@@ -41,7 +41,10 @@ pub(super) fn env() -> anyhow::Result<Vec<Setting>> {
 }
 
 pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
-    scenery.tell("scheduler-1 and gateway-1 live five minutes ahead, scheduler-2 and gateway-2 five minutes behind");
+    scenery.tell(
+        "the clocks of scheduler-1 and gateway-1 are five minutes ahead, those of scheduler-2 and gateway-2 \
+                  five minutes behind",
+    );
     let short = Part::default();
     // Whoever is late may not be late because workers are still coming up.
     let first = scenery.submit("drill.short", &short, json!({})).await?;
@@ -75,7 +78,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
         .await?;
         let took = begun.elapsed();
         scenery.expect(job["state"] == end, format_args!("{what} ended {}", job["state"]));
-        scenery.expect(took + Duration::from_millis(50) >= due, format_args!("{what} was over after {took:?} already"));
+        scenery.expect(took + Duration::from_millis(50) >= due, format_args!("{what} ended too early, after {took:?}"));
         scenery.measured(what, took, due + SLACK);
     }
     Ok(())

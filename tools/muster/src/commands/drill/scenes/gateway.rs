@@ -20,7 +20,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
         sleep(Duration::from_secs(3)).await;
         let gateways = scenery.hands.of("gateway");
         let victim = gateways.first().context("no gateway runs")?;
-        scenery.tell(format_args!("30 jobs a second come in over {} gateways; kill -9 {victim}", gateways.len()));
+        scenery.tell(format_args!("submitting 30 jobs per second over {} gateways; kill -9 {victim}", gateways.len()));
         let pid = scenery.hands.signal(victim, Signal::SIGKILL);
         let begun = Instant::now();
         // This client prefers the gateway that has just died.

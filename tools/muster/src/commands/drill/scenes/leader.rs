@@ -27,7 +27,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
             next.await.map(|(next, ticks)| (next, ticks, begun.elapsed()))
         };
         let ((), (next, ticks, took)) = tokio::try_join!(scenery.hands.take_down(&down, signal), next)?;
-        scenery.tell(format_args!("{next} leads now, with {ticks} ticks behind it"));
+        scenery.tell(format_args!("{next} leads now, after {ticks} ticks"));
         scenery.measured(&format!("{how} → next tick"), took, may);
         scenery.hands.let_go(&down).await?;
         scenery.hands.all_ready().await?;

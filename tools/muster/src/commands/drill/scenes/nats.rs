@@ -14,7 +14,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     let work = async {
         sleep(Duration::from_secs(3)).await;
         let dropped = scenery.hands.drop_streams().await?;
-        scenery.tell(format_args!("30 jobs a second; deleted {}", dropped.join(", ")));
+        scenery.tell(format_args!("submitting 30 jobs per second; deleted {}", dropped.join(", ")));
         flows(scenery, "streams deleted → new jobs run").await?;
         sleep(Duration::from_secs(3)).await;
         scenery.tell("killing NATS and removing its store");
@@ -26,7 +26,7 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     scenery.load.run(async { result = work.await }).await;
     result?;
     let begun = Instant::now();
-    scenery.tell("no more load; waiting for everything that was on the bus");
+    scenery.tell("no more load; waiting for all jobs that were on the bus");
     scenery.load.see_all_end(RECOVERED * 2, scenery.bar).await;
     scenery.measured("NATS restarted empty → every job ended", begun.elapsed(), RECOVERED);
     Ok(())

@@ -32,15 +32,16 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     }
     // What a killed primary had not passed on is gone; the starts were passed on long ago after this.
     sleep(Duration::from_secs(2)).await;
-    scenery.tell(format_args!("{JOBS} jobs of one attempt run for 15 s, their leases last 5 s"));
+    scenery.tell(format_args!("{JOBS} jobs with one attempt each run for 15 s, with leases of 5 s"));
     let work = async {
         sleep(Duration::from_secs(1)).await;
         if scenery.cluster {
             // Work goes on when the replica has taken over; that the old primary comes back takes longer.
             let fail_over = async {
                 let killed = scenery.hands.kill_primary(0).await?;
-                scenery
-                    .tell(format_args!("{killed} was a primary: its replica has taken over and it came back as one"));
+                scenery.tell(format_args!(
+                    "{killed} was a primary: its replica has taken over, and {killed} came back as a replica"
+                ));
                 anyhow::Ok(())
             };
             let served = async {

@@ -47,7 +47,6 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
         .values()
         .map(|tells| tells.history.iter().filter(|step| step.event == Some(Event::Release)).count())
         .sum();
-    scenery
-        .tell(format_args!("{} jobs, none above its first attempt; {given_back} attempts given back", told.jobs.len()));
+    scenery.tell(format_args!("{} jobs, each at its first attempt; {given_back} attempts given back", told.jobs.len()));
     Ok(())
 }

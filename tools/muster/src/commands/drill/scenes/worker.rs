@@ -18,7 +18,7 @@ const RESCUED: Duration = Duration::from_secs(5 + 5 + 1);
 const SETTLED: Duration = Duration::from_secs(6);
 
 pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
-    scenery.tell("a scheduler that has just started waits one lease before it calls a worker silent: so do we");
+    scenery.tell("a scheduler that has just started waits one lease before it rescues jobs, so the drill waits too");
     sleep(SETTLED).await;
     let retry = json!({ "retry": { "max_attempts": 3, "backoff": { "initial_ms": 100, "factor": 1 } } });
     let mut ids = Vec::new();
