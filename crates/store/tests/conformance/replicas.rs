@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use muster_domain::{JobId, Time};
-use muster_store::{Held, LeaderLock, LeaseKeeper, Lock, LockSeen, Replica, Store, WorkerSeen, WorkerSnapshot};
+use muster_store::{
+    Held, LeaderLock, LeaseKeeper, Lock, LockSeen, Replica, ShardedLock, Store, WorkerSeen, WorkerSnapshot,
+};
 use muster_testkit::until;
 use serde_json::json;
 use tokio::{sync::oneshot, task::JoinSet};
