@@ -204,7 +204,10 @@ impl Pass<'_> {
     }
 
     /// Carries out the plan, and re-scores the homes. True if a job moved: it may be due again at once.
-    async fn act(&mut self, plan: Plan, now: Moment) -> anyhow::Result<bool> {
+    async fn act(&mut self, mut plan: Plan, now: Moment) -> anyhow::Result<bool> {
+        if plan.wakes() && !self.view.bus_answers().await {
+            plan.put_off_wakes();
+        }
         let done = acts::carry_out(self.context, self.lease, plan, now).await?;
         for (action, n) in &done.counts {
             self.count(action, *n);

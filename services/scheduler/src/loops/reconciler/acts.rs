@@ -31,6 +31,7 @@ pub(super) struct Plan {
     reoffer: Vec<Item>,
     apply: Vec<(Item, FailedAttempt)>,
     finish: Vec<Item>,
+    put_off: Vec<Item>,
 }
 
 impl Plan {
@@ -44,6 +45,15 @@ impl Plan {
             Action::Apply(failed) => self.apply.push((item, failed)),
             Action::Finish => self.finish.push(item),
         }
+    }
+
+    pub(super) fn wakes(&self) -> bool {
+        !self.wake.is_empty()
+    }
+
+    /// Leaves the jobs to wake for the next pass, of this replica or of another.
+    pub(super) fn put_off_wakes(&mut self) {
+        self.put_off.append(&mut self.wake);
     }
 }
 
@@ -135,7 +145,8 @@ impl Done {
 pub(super) async fn carry_out(context: &Context, lease: &Lease, mut plan: Plan, read: Moment) -> anyhow::Result<Done> {
     let mut done = Done { read, rescores: Vec::new(), counts: BTreeMap::new(), moved: false, faults: 0 };
     tell_owed(context, lease, &mut plan, &mut done).await?;
-    let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish } = plan;
+    let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish, put_off } = plan;
+    put_off.iter().for_each(|item| done.fault(item));
     for item in &nothing {
         done.as_planned(item);
     }

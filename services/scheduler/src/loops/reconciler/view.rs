@@ -21,11 +21,15 @@ pub(super) struct View<'a> {
     submits: Option<Known>,
     offers: HashMap<(Tenant, Line), Known>,
     asked_results: bool,
+    answers: Option<bool>,
 }
+
+/// How long the bus may take to answer before it counts as silent.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 impl<'a> View<'a> {
     pub(super) fn new(context: &'a Context) -> View<'a> {
-        View { context, submits: None, offers: HashMap::new(), asked_results: false }
+        View { context, submits: None, offers: HashMap::new(), asked_results: false, answers: None }
     }
 
     /// The answers that this job's check needs.
@@ -50,6 +54,15 @@ impl<'a> View<'a> {
             _ => {}
         }
         view
+    }
+
+    /// Whether the bus answers this replica. If it does not, no job may become pending here: its submit would not be
+    /// published, and another replica takes it for lost only after [`PENDING_LOOK`].
+    pub(super) async fn bus_answers(&mut self) -> bool {
+        match self.answers {
+            Some(answers) => answers,
+            None => *self.answers.insert(self.context.bus().ping(ANSWERS_WITHIN).await.is_ok()),
+        }
     }
 
     async fn submits(&mut self) -> Known {
