@@ -153,7 +153,8 @@ async fn idle_connections_without_a_key_take_no_descriptor_that_a_client_needs()
             slowest = slowest.max(began.elapsed());
         }
     }
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    // Without the rule a client waits for a minute and more.
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     assert_eq!(limited.gateway.get("/whoami").await.status, 200, "and on one that it has");
 }
 

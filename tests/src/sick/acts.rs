@@ -23,8 +23,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// Between two acts.
 const EVERY: Duration = Duration::from_millis(40);
 /// How long the handler of a long job works, and the lease that it has to extend meanwhile.
-const LONG: Duration = Duration::from_secs(3);
-const LEASE: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(4);
+const LEASE: Duration = Duration::from_secs(3);
 /// The delay of a delayed job, and the pause before a second attempt.
 const PAUSE: Duration = Duration::from_millis(300);
 /// An act that began so long before a fault may still be under way when the fault begins.

@@ -11,9 +11,9 @@ use super::{
 };
 
 /// How long the load runs before the first fault.
-pub const BEFORE: Duration = Duration::from_secs(7);
+pub const BEFORE: Duration = Duration::from_secs(8);
 /// How long it runs after each fault.
-pub const AFTER: Duration = Duration::from_secs(10);
+pub const AFTER: Duration = Duration::from_secs(12);
 /// How long a fault lasts.
 pub const DURING: Duration = Duration::from_secs(10);
 /// The same for a fault of the replica that leads: its locks run out meanwhile.
