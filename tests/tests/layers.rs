@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 /// (folder, workspace crates that it may use, external crates that it must never use).
 const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("crates/domain", &[], &["tokio", "redis", "async-nats", "prost", "axum"]),
+    ("crates/expr", &[], &["tokio", "redis", "async-nats", "prost", "axum"]),
     ("crates/wire", &["domain"], &["tokio", "redis", "async-nats", "axum"]),
     ("crates/telemetry", &["domain"], &["redis", "async-nats", "prost"]),
     ("crates/store", &["domain", "wire", "telemetry"], &["async-nats", "prost", "axum"]),
