@@ -168,8 +168,9 @@ impl Reader<'_, '_> {
             let words = "must begin with a letter and consist of letters, digits and `_`, 64 at most";
             return field.invalid(self.faults, words);
         }
-        // Words of the expression language cannot be written behind a dot.
-        if Expr::parse(&format!("steps.{id}.state")).is_err() {
+        // Words of the expression language cannot be written behind a dot. They are short, and in small letters.
+        let may_be_word = id.len() <= 12 && id.bytes().all(|b| b.is_ascii_lowercase());
+        if may_be_word && Expr::parse(&format!("steps.{id}.state")).is_err() {
             return field.invalid(self.faults, format_args!("must not be `{id}`, a word of the expression language"));
         }
         if let Some(first) = self.ids.get(id) {

@@ -73,6 +73,6 @@ fn a_workflow_that_starts_itself_is_refused_where_its_name_is_known() {
     assert!(read(text, Format::Yaml).is_ok());
     assert!(read_named(text, Format::Yaml, Some("other")).is_ok());
     let faults = read_named(text, Format::Yaml, Some("order")).unwrap_err();
-    assert_eq!((faults[0].line, faults[0].column, faults[0].code), (2, 29, "self_call"));
+    assert_eq!((faults[0].line, faults[0].column, faults[0].code), (2, 30, "self_call"));
     assert_eq!(faults[0].pointer, "/steps/0/workflow/name");
 }

@@ -71,7 +71,7 @@ fn faults_of_the_text() {
             (&["syntax"], "`,` or `]`", "{\"steps\": [1 «2]}"),
             (&["syntax"], "a JSON value", "{\"steps\": «nope}"),
             (&["syntax"], "not a JSON number", "{\"steps\": «01}"),
-            (&["syntax"], "no end", "{\"steps\":\n \"a«"),
+            (&["syntax"], "no end", "{\"steps\":\n «\"a"),
             (&["duplicate_key"], "twice", "{\"steps\": [],\n «\"steps\": []}"),
             (
                 &["missing_field", "unknown_field"],

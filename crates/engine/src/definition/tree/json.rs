@@ -1,12 +1,14 @@
 //! JSON with places. serde_json gives no places for values, keeps the last of two equal keys, and is therefore only
 //! used for the text of strings.
 
+use std::cell::Cell;
+
 use super::{Broken, Entry, MOST_DEPTH, Mark, Node, Style, Text, What, small};
 use crate::definition::FaultCode;
 
 /// Builds the tree of a JSON text.
 pub(super) fn parse(text: &str) -> Result<Node, Broken> {
-    let mut reader = Reader { text, at: 0, line: 1, line_start: 0, depth: 0 };
+    let mut reader = Reader { text, at: 0, line: 1, line_start: 0, depth: 0, last: Cell::new((0, 1)) };
     reader.blanks();
     let node = reader.value()?;
     reader.blanks();
@@ -23,6 +25,8 @@ struct Reader<'a> {
     line: usize,
     line_start: usize,
     depth: usize,
+    /// An offset on the current line and its column: the last ones asked for.
+    last: Cell<(usize, usize)>,
 }
 
 impl Reader<'_> {
@@ -31,8 +35,13 @@ impl Reader<'_> {
     }
 
     fn mark(&self) -> Mark {
-        let line = self.text.get(self.line_start..self.at).unwrap_or_default();
-        Mark { line: small(self.line), column: small(line.chars().count() + 1) }
+        let (from, column) = match self.last.get() {
+            (from, column) if (self.line_start..=self.at).contains(&from) => (from, column),
+            _ => (self.line_start, 1),
+        };
+        let column = column + self.text.get(from..self.at).unwrap_or_default().chars().count();
+        self.last.set((self.at, column));
+        Mark { line: small(self.line), column: small(column) }
     }
 
     fn broken(&self, message: &str) -> Broken {

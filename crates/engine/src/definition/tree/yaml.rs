@@ -4,7 +4,10 @@
 //! one document, and tags other than those of the core schema are refused, as are merge keys. An alias copies what it
 //! names: at most [`MOST_ALIASES`] of them, and with all copies a definition still has at most [`MOST_BYTES`].
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
@@ -13,10 +16,20 @@ use super::{
 };
 use crate::definition::FaultCode;
 
+/// What each value counts besides its text: about what JSON takes for it.
+const OVERHEAD: usize = 4;
+
 /// Builds the tree of a YAML text.
 pub(super) fn parse(text: &str) -> Result<Node, Broken> {
-    let mut builder =
-        Builder { lines: Lines::of(text), open: Vec::new(), anchors: HashMap::new(), aliases: 0, size: 0, root: None };
+    let mut builder = Builder {
+        lines: Lines::of(text),
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        aliases: 0,
+        copied: 0,
+        size: 0,
+        root: None,
+    };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
             // A few of the parser's sentences span lines; one line is enough.
@@ -40,18 +53,26 @@ fn mark(marker: Marker) -> Mark {
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
+    /// A line, a column and their offset: the last ones asked for. Most questions come in the order of the text.
+    last: Cell<(usize, usize, usize)>,
 }
 
 impl<'a> Lines<'a> {
     fn of(text: &'a str) -> Lines<'a> {
         let breaks = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(n, _)| n + 1);
-        Lines { text, starts: std::iter::once(0).chain(breaks).collect() }
+        Lines { text, starts: std::iter::once(0).chain(breaks).collect(), last: Cell::new((0, 0, 0)) }
     }
 
     fn offset(&self, marker: Marker) -> usize {
         let Some(start) = self.starts.get(marker.line().saturating_sub(1)) else { return self.text.len() };
-        let line = self.text.get(*start..).unwrap_or_default();
-        start + line.char_indices().nth(marker.col()).map_or(line.len(), |(n, _)| n)
+        let (column, from) = match self.last.get() {
+            (line, column, from) if line == marker.line() && column <= marker.col() => (column, from),
+            _ => (0, *start),
+        };
+        let rest = self.text.get(from..).unwrap_or_default();
+        let offset = from + rest.char_indices().nth(marker.col() - column).map_or(rest.len(), |(n, _)| n);
+        self.last.set((marker.line(), marker.col(), offset));
+        offset
     }
 
     fn cut(&self, span: Span) -> &'a str {
@@ -79,7 +100,9 @@ struct Builder<'a> {
     /// What aliases may name, with its size.
     anchors: HashMap<usize, (Node, usize)>,
     aliases: usize,
-    /// The bytes of the tree so far, copies included; each value counts at least one.
+    /// The bytes of all copies.
+    copied: usize,
+    /// The bytes of the tree so far, copies included.
     size: usize,
     root: Option<Node>,
 }
@@ -93,8 +116,9 @@ impl Builder<'_> {
             }
             Event::Scalar(value, style, anchor, tag) => {
                 let what = self.scalar(&value, style, tag.as_deref(), span)?;
-                self.grow(1 + value.len(), at)?;
-                self.add(Node { mark: at, what }, anchor, 1 + value.len())
+                let size = OVERHEAD + value.len();
+                self.size += size;
+                self.add(Node { mark: at, what }, anchor, size)
             }
             Event::SequenceStart(anchor, tag) => {
                 self.check_tag(tag.as_deref(), "seq", at)?;
@@ -110,15 +134,6 @@ impl Builder<'_> {
         }
     }
 
-    fn grow(&mut self, by: usize, at: Mark) -> Result<(), Broken> {
-        self.size += by;
-        if self.size > 2 * MOST_BYTES {
-            let message = format!("with its aliases expanded, the definition is larger than {MOST_BYTES} bytes");
-            return Err(broken(at, FaultCode::TooLarge, &message));
-        }
-        Ok(())
-    }
-
     fn enter(&mut self, anchor: usize, mark: Mark, what: Collection) -> Result<(), Broken> {
         if self.open.len() == MOST_DEPTH {
             return Err(broken(mark, FaultCode::TooDeep, &format!("the values nest deeper than {MOST_DEPTH} levels")));
@@ -127,7 +142,8 @@ impl Builder<'_> {
             return Err(broken(mark, FaultCode::Syntax, "a key must be a string, not a list or an object"));
         }
         self.open.push(Open { mark, anchor, before: self.size, what });
-        self.grow(1, mark)
+        self.size += OVERHEAD;
+        Ok(())
     }
 
     fn leave(&mut self) -> Result<(), Broken> {
@@ -184,7 +200,12 @@ impl Builder<'_> {
             return Err(broken(at, FaultCode::Syntax, "this alias stands inside the value that it names"));
         };
         // Refused before the copy is made.
-        self.grow(size, at)?;
+        self.copied += size;
+        if self.lines.text.len() + self.copied > MOST_BYTES {
+            let message = format!("with its aliases expanded, the definition is larger than {MOST_BYTES} bytes");
+            return Err(broken(at, FaultCode::TooLarge, &message));
+        }
+        self.size += size;
         let copy = self.anchors.get(&anchor).map(|(node, _)| node.clone());
         match copy {
             Some(node) if self.open.len() + depth(&node) > MOST_DEPTH => {
