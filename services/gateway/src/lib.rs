@@ -17,6 +17,7 @@ mod canonical;
 mod config;
 mod dead_messages;
 mod doctor;
+mod endpoints;
 mod events;
 mod explain;
 mod front;

@@ -1,6 +1,6 @@
 //! The routes: one file per resource, merged here.
 //!
-//! Promises: the OpenAPI document and the table of `access` contain exactly the routes defined here. Leaves to
+//! Promises: the OpenAPI document and the list of `endpoints` contain exactly the routes defined here. Leaves to
 //! others: what applies to every request (`front`).
 
 mod audit;
@@ -169,10 +169,10 @@ mod tests {
     use muster_domain::Durability;
 
     use super::*;
-    use crate::access::TABLE;
+    use crate::endpoints::HTTP;
 
     #[test]
-    fn routes_document_and_access_table_are_the_same() {
+    fn routes_document_and_endpoints_are_the_same() {
         let document: serde_json::Value = serde_json::from_slice(&document(None)).unwrap();
         assert_eq!(document["openapi"], "3.1.0");
         let mut documented = BTreeSet::new();
@@ -181,7 +181,7 @@ mod tests {
                 documented.insert((method.to_uppercase(), path.clone()));
             }
         }
-        let table: BTreeSet<_> = TABLE.iter().map(|(m, p, _)| (m.to_string(), (*p).to_owned())).collect();
+        let table: BTreeSet<_> = HTTP.iter().map(|(m, p, _)| (m.to_string(), (*p).to_owned())).collect();
         assert_eq!(documented, table);
     }
 
