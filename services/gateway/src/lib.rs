@@ -22,6 +22,7 @@ mod events;
 mod explain;
 mod front;
 mod json;
+mod limits;
 mod listings;
 mod loops;
 mod problem;

@@ -23,6 +23,7 @@ use muster_flow::admission::{
 use crate::{
     canonical::hash_fields,
     json::{Faults, Object, join, text},
+    limits::{MOST_IDEMPOTENCY_KEY, MOST_REASON},
 };
 
 /// Fields of the contract that this version does not support yet.
@@ -130,7 +131,7 @@ pub(crate) fn read_key(given: &str) -> Result<&str, &'static str> {
         None => given,
     };
     let visible = bare.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
-    if bare.is_empty() || bare.len() > 256 || !visible || bare.trim() != bare {
+    if bare.is_empty() || bare.len() > MOST_IDEMPOTENCY_KEY || !visible || bare.trim() != bare {
         return Err("must be 1 to 256 visible ASCII characters");
     }
     Ok(bare)
@@ -252,8 +253,8 @@ pub(crate) fn read_reason(body: &Bytes, faults: &mut Faults) -> Result<String, c
     }
     let mut o = Object::from_body(body)?;
     let reason = o.name("reason", faults, |given| {
-        let long = given.len() > 1000;
-        if long || given.contains('\0') { Err("has at most 1000 bytes and no NUL") } else { Ok(given.to_owned()) }
+        let odd = given.len() > MOST_REASON || given.contains('\0');
+        if odd { Err(format!("has at most {MOST_REASON} bytes and no NUL")) } else { Ok(given.to_owned()) }
     });
     o.finish(faults);
     Ok(reason.unwrap_or_default())

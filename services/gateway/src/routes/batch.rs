@@ -18,6 +18,7 @@ use crate::{
     auth::Caller,
     body::{BATCH, Posted},
     json::{Faults, Object, join},
+    limits::MOST_BATCH,
     problem::{Problem, Within},
     query::Params,
     refusals::refused_at,
@@ -25,9 +26,6 @@ use crate::{
     submit::{Defaults, Place, ReadJob, read_job},
     view::{self, JobView},
 };
-
-/// The most jobs in one batch.
-const MOST_ITEMS: usize = 1000;
 
 /// Submit up to 1,000 jobs.
 /// Each gets its own answer, in order; over the rate limit nothing is stored. Items may carry an `idempotency_key`
@@ -104,7 +102,7 @@ fn asked(caller: &Caller, job: ReadJob, (place, shared): (usize, Option<&str>), 
     Asked { id, spec, payload, hash: id.is_some().then_some(hash), payload_check: PayloadCheck::Schema }
 }
 
-fn read_items(
+pub(super) fn read_items(
     body: &Bytes,
     caller: &Caller,
     defaults: Defaults<'_>,
@@ -115,8 +113,8 @@ fn read_items(
     whole.require("items", &mut faults);
     let items = whole.list("items", &mut faults).unwrap_or_default();
     whole.finish(&mut faults);
-    if items.len() > MOST_ITEMS {
-        faults.invalid("", "items", format_args!("has {} items; at most {MOST_ITEMS}", items.len()));
+    if items.len() > MOST_BATCH {
+        faults.invalid("", "items", format_args!("has {} items; at most {MOST_BATCH}", items.len()));
     }
     faults.into_result()?;
     let read = |(place, raw): (usize, _)| {
