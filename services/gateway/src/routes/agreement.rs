@@ -14,7 +14,7 @@ use bytes::Bytes;
 use jsonschema::Validator;
 use muster_chassis::settings::load;
 use muster_domain::{JobSpec, Tenant, Topic};
-use muster_flow::admission::Refusal;
+use muster_flow::admission::{Refusal, bounds};
 use serde_json::{Map, Value, json};
 
 use super::{batch, bulk, keys, workers::read as worker};
@@ -25,7 +25,7 @@ use crate::{
     endpoints::HTTP,
     json::{Faults, Object},
     problem::Problem,
-    submit::{Place, read_job, read_overrides, read_reason},
+    submit::{Place, ReadJob, read_job, read_overrides, read_reason},
     topics::read_settings,
 };
 
@@ -107,12 +107,12 @@ fn read(operation: Operation, body: &Bytes) -> Result<(), Problem> {
             let object = Object::from_body(body)?;
             let job = read_job(body, object, &Tenant::default(), &defaults, Place::Alone, true, &mut faults);
             faults.into_result()?;
-            assert!(job.is_some(), "no fault and no job");
+            within_bounds(job.expect("no fault and no job"));
             Ok(())
         }
-        Operation::SubmitBatch => {
-            batch::read_items(body, &caller(), &defaults, true)?.into_iter().try_for_each(|item| item.map(drop))
-        }
+        Operation::SubmitBatch => batch::read_items(body, &caller(), &defaults, true)?
+            .into_iter()
+            .try_for_each(|item| item.map(within_bounds)),
         Operation::CancelJob | Operation::PauseTopic => {
             read_reason(body, &mut faults)?;
             faults.into_result()
@@ -133,6 +133,11 @@ fn read(operation: Operation, body: &Bytes) -> Result<(), Problem> {
         Operation::RotateKey => keys::read_overlap(body).map(drop),
         other => panic!("{other:?} takes a body: it needs a reader here"),
     }
+}
+
+/// A job that a reader took is one that admission takes.
+fn within_bounds(job: ReadJob) {
+    bounds::check(job.spec, job.payload).expect("the reader knows every bound");
 }
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {

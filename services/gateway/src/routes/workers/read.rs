@@ -113,7 +113,7 @@ fn read_progress(mut o: Object<'_>, f: &mut Faults) -> Progress {
 pub(in crate::routes) fn completed(body: &Bytes) -> Result<Reports, Problem> {
     reports(body, |o, f| {
         let raw = o.verbatim("result").map(serde_json::value::RawValue::get).unwrap_or_default();
-        if depth(raw) > MOST_DEPTH {
+        if depth(raw.as_bytes()) > MOST_DEPTH {
             f.invalid(o.at(), "result", format_args!("nests deeper than {MOST_DEPTH} levels"));
         }
         let json = if raw.is_empty() { Bytes::new() } else { body.slice_ref(raw.as_bytes()) };
@@ -209,7 +209,7 @@ fn items<T>(
 /// Any JSON, verbatim, of bounded size and depth.
 fn extra(o: &mut Object<'_>, name: &str, f: &mut Faults) -> Option<String> {
     let raw = o.take(name)?.get();
-    if raw.len() > MOST_EXTRA || depth(raw) > MOST_DEPTH {
+    if raw.len() > MOST_EXTRA || depth(raw.as_bytes()) > MOST_DEPTH {
         f.add(
             ProblemCode::InvalidRequest,
             o.at(),
