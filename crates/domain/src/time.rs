@@ -70,8 +70,12 @@ impl Time {
     /// Reads an RFC 3339 moment with any offset. Refuses years beyond 2255, because they do not fit into a fence.
     pub fn parse_rfc3339(text: &str) -> Option<Time> {
         let micros = DateTime::parse_from_rfc3339(text).ok()?.timestamp_micros();
-        let micros = u64::try_from(micros).ok()?;
-        (micros > 0 && micros < 1 << 53).then_some(Time(micros))
+        Some(Time(u64::try_from(micros).ok()?)).filter(|time| time.is_storable())
+    }
+
+    /// Whether the time is after 1970 and fits into a fence, which is so until the year 2255.
+    pub fn is_storable(self) -> bool {
+        self.0 > 0 && self.0 < 1 << 53
     }
 }
 

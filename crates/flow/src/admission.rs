@@ -4,8 +4,9 @@
 //! schedulers, declared topics, payload schemas and full backlogs in [`Open::admit`]; the tenant's rate and the queue
 //! of commits in [`Admission::submit`] and [`Admission::submit_all`]. Promises: no check depends on the transport, so
 //! every service that submits jobs uses the same ones; a refusal says why and when to try again ([`Refusal`]); a repeat
-//! of a stored job passes the settings that changed since, and costs no token. Leaves to others: reading a request
-//! within the [`bounds`] of its fields, access, and the commit itself (`submit`).
+//! of a stored job passes the settings that changed since, and costs no token. A job whose fields are
+//! beyond their [`bounds`] cannot be asked for. Leaves to others: reading a request, access, and the commit itself
+//! (`submit`).
 
 mod backlog;
 pub mod bounds;
@@ -24,6 +25,7 @@ use muster_store::{Fields, NewJob, TopicRecord, Want};
 
 use crate::{Accepted, Flow};
 use backlog::Backlogs;
+use bounds::Bounded;
 use group::{Group, Item, NotCommitted};
 use lag::Lag;
 use schemas::Schemas;
@@ -58,10 +60,8 @@ pub struct Rules {
 pub struct Asked {
     /// Derived from a key that the caller gave; a repeat has the same id. `None`: the commit mints the id.
     pub id: Option<JobId>,
-    /// What to run.
-    pub spec: JobSpec,
-    /// The payload, byte for byte.
-    pub payload: Bytes,
+    /// What to run, with its payload.
+    pub job: Bounded,
     /// The hash of the request; set if the id was derived.
     pub hash: Option<[u8; 16]>,
     /// Whether the payload is checked against the topic's schema.
@@ -267,7 +267,7 @@ impl Open<'_> {
     pub async fn admit(&self, asked: Asked) -> Result<Admitted, Refusal> {
         let admission = self.0;
         admission.lag.admit()?;
-        let Asked { id, spec, payload, hash, payload_check } = asked;
+        let Asked { id, job: Bounded { spec, payload }, hash, payload_check } = asked;
         if let Some(told) = admission.topic(&spec.tenant, &spec.topic)? {
             // Boxed, as is everything that is rarely awaited on the path of a submit. Otherwise each request would
             // carry the memory for it.

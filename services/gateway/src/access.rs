@@ -1,10 +1,9 @@
-//! Which key may call which route.
+//! Which key may do what.
 //!
-//! Knows: the scopes, and the access that every route requires, in one table. Promises: no key can call a route that
-//! is missing from the table; only the routes that the contract names as open are open. Leaves to others: identifying
-//! the caller (`auth`), and hiding the jobs of other tenants (the routes answer that they are not found).
-
-use http::Method;
+//! Knows: the scopes, and every operation of the API with the access that it requires, in one list. Promises: a request
+//! that maps to no operation still requires a key; only the operations that the contract names as open are open. Knows
+//! no transport: [`endpoints`](crate::endpoints) maps HTTP requests to operations. Leaves to others: identifying the
+//! caller (`auth`), and hiding the jobs of other tenants (the routes answer that they are not found).
 
 /// What a key may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +82,7 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// What a caller needs to use a route.
+/// What a caller needs for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// No key is needed.
@@ -92,71 +91,90 @@ pub(crate) enum Access {
     Key,
     /// A key with this scope.
     Scope(Scope),
-    /// A key for all tenants with the scope `admin`: the route concerns the whole fleet.
+    /// A key for all tenants with the scope `admin`: the operation concerns the whole fleet.
     Fleet,
 }
 
-/// Every route and the access that it requires. The busiest routes come first.
-pub(crate) const TABLE: &[(Method, &str, Access)] = &[
-    (Method::POST, "/api/v1/jobs", Access::Scope(Scope::Submit)),
-    (Method::GET, "/api/v1/jobs/{id}", Access::Scope(Scope::Read)),
-    (Method::POST, "/api/v1/jobs/batch", Access::Scope(Scope::Submit)),
-    (Method::GET, "/api/v1/jobs", Access::Scope(Scope::Read)),
-    (Method::POST, "/api/v1/worker/lease", Access::Scope(Scope::Worker)),
-    (Method::POST, "/api/v1/worker/extend", Access::Scope(Scope::Worker)),
-    (Method::POST, "/api/v1/worker/complete", Access::Scope(Scope::Worker)),
-    (Method::POST, "/api/v1/worker/fail", Access::Scope(Scope::Worker)),
-    (Method::POST, "/api/v1/worker/release", Access::Scope(Scope::Worker)),
-    (Method::GET, "/api/v1/jobs/{id}/history", Access::Scope(Scope::Read)),
-    (Method::GET, "/api/v1/jobs/{id}/explain", Access::Scope(Scope::Read)),
-    (Method::POST, "/api/v1/jobs/{id}/cancel", Access::Scope(Scope::Control)),
-    (Method::POST, "/api/v1/jobs/{id}/retry", Access::Scope(Scope::Control)),
-    (Method::DELETE, "/api/v1/jobs/{id}", Access::Scope(Scope::Control)),
-    (Method::GET, "/api/v1/events", Access::Scope(Scope::Read)),
-    (Method::GET, "/api/v1/dlq", Access::Scope(Scope::Read)),
-    (Method::GET, "/api/v1/dlq/summary", Access::Scope(Scope::Read)),
-    (Method::DELETE, "/api/v1/dlq/messages/{id}", Access::Fleet),
-    (Method::POST, "/api/v1/jobs/bulk", Access::Scope(Scope::Control)),
-    (Method::GET, "/api/v1/operations", Access::Scope(Scope::Read)),
-    (Method::GET, "/api/v1/operations/{id}", Access::Scope(Scope::Read)),
-    (Method::POST, "/api/v1/operations/{id}/cancel", Access::Scope(Scope::Control)),
-    (Method::GET, "/api/v1/topics", Access::Scope(Scope::Read)),
-    (Method::GET, "/api/v1/topics/{topic}", Access::Scope(Scope::Read)),
-    (Method::PUT, "/api/v1/topics/{topic}", Access::Scope(Scope::Admin)),
-    (Method::POST, "/api/v1/topics/{topic}/pause", Access::Scope(Scope::Control)),
-    (Method::POST, "/api/v1/topics/{topic}/resume", Access::Scope(Scope::Control)),
-    (Method::GET, "/api/v1/workers", Access::Scope(Scope::Read)),
-    (Method::POST, "/api/v1/workers/{id}/drain", Access::Scope(Scope::Control)),
-    (Method::GET, "/api/v1/replicas", Access::Fleet),
-    (Method::GET, "/api/v1/loops", Access::Fleet),
-    (Method::GET, "/api/v1/locks", Access::Fleet),
-    (Method::GET, "/api/v1/doctor", Access::Fleet),
-    (Method::GET, "/api/v1/audit", Access::Scope(Scope::Admin)),
-    (Method::GET, "/api/v1/audit/verify", Access::Fleet),
-    (Method::GET, "/api/v1/config", Access::Scope(Scope::Admin)),
-    (Method::PUT, "/api/v1/config", Access::Scope(Scope::Admin)),
-    (Method::GET, "/api/v1/config/effective", Access::Scope(Scope::Admin)),
-    (Method::POST, "/api/v1/keys", Access::Scope(Scope::Admin)),
-    (Method::GET, "/api/v1/keys", Access::Scope(Scope::Admin)),
-    (Method::DELETE, "/api/v1/keys/{id}", Access::Scope(Scope::Admin)),
-    (Method::POST, "/api/v1/keys/{id}/rotate", Access::Scope(Scope::Admin)),
-    (Method::GET, "/api/v1/whoami", Access::Key),
-    (Method::GET, "/api/v1/status", Access::Open),
-    (Method::GET, "/", Access::Open),
-    (Method::GET, "/livez", Access::Open),
-    (Method::GET, "/readyz", Access::Open),
-    (Method::GET, "/openapi.json", Access::Open),
-    (Method::GET, "/docs", Access::Open),
-    (Method::GET, "/assets/{file}", Access::Open),
-];
+macro_rules! operations {
+    ($($name:ident: $access:expr,)*) => {
+        /// What a caller can ask of the API, over any transport.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Operation {
+            $($name,)*
+        }
 
-/// The access that a request requires. An unknown path or method still requires a key, so that a caller without a key
-/// cannot learn the shape of the API.
-pub(crate) fn needed(method: &Method, pattern: Option<&str>) -> Access {
-    let Some(pattern) = pattern else { return Access::Key };
-    let method = if *method == Method::HEAD { &Method::GET } else { method };
-    let row = TABLE.iter().find(|(m, p, _)| *p == pattern && m == method);
-    row.map_or(Access::Key, |(_, _, access)| *access)
+        impl Operation {
+            /// All operations.
+            #[cfg(test)]
+            pub(crate) const ALL: &[Operation] = &[$(Operation::$name,)*];
+
+            /// The access that the operation requires.
+            pub(crate) fn access(self) -> Access {
+                match self {
+                    $(Operation::$name => $access,)*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    SubmitJob: Access::Scope(Scope::Submit),
+    GetJob: Access::Scope(Scope::Read),
+    SubmitBatch: Access::Scope(Scope::Submit),
+    ListJobs: Access::Scope(Scope::Read),
+    LeaseJobs: Access::Scope(Scope::Worker),
+    ExtendLeases: Access::Scope(Scope::Worker),
+    CompleteJobs: Access::Scope(Scope::Worker),
+    FailJobs: Access::Scope(Scope::Worker),
+    ReleaseJobs: Access::Scope(Scope::Worker),
+    GetHistory: Access::Scope(Scope::Read),
+    ExplainJob: Access::Scope(Scope::Read),
+    CancelJob: Access::Scope(Scope::Control),
+    RetryJob: Access::Scope(Scope::Control),
+    DeleteJob: Access::Scope(Scope::Control),
+    WatchEvents: Access::Scope(Scope::Read),
+    ListDeadLetters: Access::Scope(Scope::Read),
+    CountDeadLetters: Access::Scope(Scope::Read),
+    DeleteDeadMessage: Access::Fleet,
+    StartBulk: Access::Scope(Scope::Control),
+    ListBulk: Access::Scope(Scope::Read),
+    GetBulk: Access::Scope(Scope::Read),
+    CancelBulk: Access::Scope(Scope::Control),
+    ListTopics: Access::Scope(Scope::Read),
+    GetTopic: Access::Scope(Scope::Read),
+    PutTopic: Access::Scope(Scope::Admin),
+    PauseTopic: Access::Scope(Scope::Control),
+    ResumeTopic: Access::Scope(Scope::Control),
+    ListWorkers: Access::Scope(Scope::Read),
+    DrainWorker: Access::Scope(Scope::Control),
+    ListReplicas: Access::Fleet,
+    ListLoops: Access::Fleet,
+    ListLocks: Access::Fleet,
+    ExamineStores: Access::Fleet,
+    ListAudit: Access::Scope(Scope::Admin),
+    VerifyAudit: Access::Fleet,
+    GetConfig: Access::Scope(Scope::Admin),
+    PutConfig: Access::Scope(Scope::Admin),
+    GetEffectiveConfig: Access::Scope(Scope::Admin),
+    CreateKey: Access::Scope(Scope::Admin),
+    ListKeys: Access::Scope(Scope::Admin),
+    DeleteKey: Access::Scope(Scope::Admin),
+    RotateKey: Access::Scope(Scope::Admin),
+    WhoAmI: Access::Key,
+    GetStatus: Access::Open,
+    GetLandingPage: Access::Open,
+    CheckLive: Access::Open,
+    CheckReady: Access::Open,
+    GetOpenApi: Access::Open,
+    GetDocsPage: Access::Open,
+    GetAsset: Access::Open,
+}
+
+/// The access that a request requires. A request that maps to no operation still requires a key, so that a caller
+/// without a key cannot learn the shape of the API.
+pub(crate) fn needed(operation: Option<Operation>) -> Access {
+    operation.map_or(Access::Key, Operation::access)
 }
 
 #[cfg(test)]
@@ -165,12 +183,12 @@ mod tests {
 
     #[test]
     fn only_what_the_contract_names_is_open() {
-        let open: Vec<&str> = TABLE.iter().filter(|(_, _, a)| *a == Access::Open).map(|(_, p, _)| *p).collect();
-        assert_eq!(open, ["/api/v1/status", "/", "/livez", "/readyz", "/openapi.json", "/docs", "/assets/{file}"]);
-        assert_eq!(needed(&Method::GET, None), Access::Key);
-        assert_eq!(needed(&Method::POST, Some("/livez")), Access::Key);
-        assert_eq!(needed(&Method::HEAD, Some("/livez")), Access::Open);
-        assert_eq!(needed(&Method::PUT, Some("/api/v1/jobs")), Access::Key);
+        use Operation::{CheckLive, CheckReady, GetAsset, GetDocsPage, GetLandingPage, GetOpenApi, GetStatus};
+        let open = Operation::ALL.iter().copied().filter(|operation| operation.access() == Access::Open);
+        let contract = [GetStatus, GetLandingPage, CheckLive, CheckReady, GetOpenApi, GetDocsPage, GetAsset];
+        assert_eq!(open.collect::<Vec<_>>(), contract);
+        assert_eq!(needed(None), Access::Key);
+        assert_eq!(needed(Some(CheckLive)), Access::Open);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use tracing::Instrument;
 use crate::{
     Gateway,
     access::{Access, needed},
+    endpoints,
     problem::{Carried, Problem, Within},
 };
 
@@ -51,7 +52,7 @@ pub(crate) async fn door(State(gateway): State<Gateway>, mut request: Request, n
     let span = spans::Request::begin(request.method().as_str(), pattern, uri.path(), caller);
     let context = trace_of(&mut request, caller, span.as_ref());
 
-    let access = needed(request.method(), pattern);
+    let access = needed(endpoints::operation(request.method(), pattern));
     let entered = enter(&gateway, &mut request, access).await;
     let outcome = match entered {
         Ok(()) => {

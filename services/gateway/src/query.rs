@@ -11,11 +11,10 @@ use muster_domain::{ProblemCode, Time};
 
 use crate::{
     json::{Faults, integer},
+    limits::WAIT_MS,
     problem::Problem,
 };
 
-/// The longest time that a request may wait for a job to end.
-pub(crate) const MOST_WAIT_MS: u64 = 30_000;
 const AT: &str = "/query";
 
 /// The parameters of the query string.
@@ -71,7 +70,7 @@ impl Params {
 
     /// Takes `wait_ms`.
     pub(crate) fn wait(&mut self, faults: &mut Faults) -> Option<Duration> {
-        self.integer("wait_ms", faults, 0..=MOST_WAIT_MS).filter(|ms| *ms > 0).map(Duration::from_millis)
+        self.integer("wait_ms", faults, WAIT_MS).filter(|ms| *ms > 0).map(Duration::from_millis)
     }
 
     /// Takes all parameters whose name begins with `prefix`, with the rest of the name. A repeated one is left, and

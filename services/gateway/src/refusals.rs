@@ -1,7 +1,7 @@
 //! Maps the refusals of admission to problems: the only place that knows both.
 
 use muster_domain::ProblemCode;
-use muster_flow::admission::{Refusal, SchemaFault};
+use muster_flow::admission::{Refusal, SchemaFault, bounds::OutOfBounds};
 
 use crate::problem::{Fault, Problem};
 
@@ -39,6 +39,11 @@ pub(crate) fn refused_at(refusal: Refusal, at: &str) -> Problem {
     let problem = Problem::new(code, detail);
     // Only some codes carry a time to retry.
     Problem { retry_after: problem.retry_after.map(|usual| retry_after.unwrap_or(usual)), ..problem }
+}
+
+/// The problem of a job at `at` in the request whose field is beyond its bounds.
+pub(crate) fn out_of_bounds(fault: &OutOfBounds, at: &str) -> Problem {
+    Problem::field(ProblemCode::InvalidRequest, format!("{at}{}", fault.field), fault.why.to_string())
 }
 
 /// The problem of a retry by hand, whose id derives from the job that it retries.

@@ -2,14 +2,23 @@
 //!
 //! Promises: the new id derives from the old one, so a repeated call finds the same retry.
 
-use muster_domain::{JobId, JobSpec, Time, TraceParent, job::When};
+use muster_domain::{JobId, JobSpec, ProblemCode, Time, TraceParent, job::When};
 use muster_flow::{
-    admission::{Admitted, Answer, Asked, PayloadCheck},
+    admission::{
+        Admitted, Answer, Asked, PayloadCheck,
+        bounds::{self, Payload},
+    },
     failpoint,
 };
 use muster_store::Record;
 
-use crate::{Gateway, auth::Caller, problem::Problem, refusals::retry_refused, submit::Overrides};
+use crate::{
+    Gateway,
+    auth::Caller,
+    problem::Problem,
+    refusals::{out_of_bounds, retry_refused},
+    submit::Overrides,
+};
 
 /// Creates the retry of an ended job. Repeating the call finds the same retry.
 pub(crate) async fn make(
@@ -40,10 +49,14 @@ pub(crate) async fn prepare(
     spec.priority = overrides.priority.unwrap_or(spec.priority);
     caller.may_touch(&spec.topic)?;
     let changed = overrides.payload.is_some() || spec.topic != old.spec.topic;
+    let payload = match (overrides.payload, old.payload) {
+        (Some(other), _) => other,
+        (None, old) => Payload::check(old.unwrap_or_default())
+            .map_err(|fault| Problem::field(ProblemCode::InvalidRequest, "/payload", fault.to_string()))?,
+    };
     let asked = Asked {
         id: Some(JobId::derive("retry", &caller.tenant, &old.id.to_string())),
-        spec,
-        payload: overrides.payload.or(old.payload).unwrap_or_default(),
+        job: bounds::check(spec, payload).map_err(|fault| out_of_bounds(&fault, ""))?,
         hash: Some(overrides.hash),
         payload_check: if changed { PayloadCheck::Schema } else { PayloadCheck::AcceptedBefore },
     };

@@ -11,6 +11,7 @@ mod dead_letters;
 mod doctor;
 mod events;
 mod explain;
+mod fields;
 mod fleet;
 mod keys;
 pub(crate) mod refusals;
@@ -67,64 +68,65 @@ impl Modify for Keys {
     }
 }
 
-/// A job to be run.
+/// A job to submit.
 #[derive(ToSchema)]
 pub(crate) struct Submit {
-    /// What kind of work: parts of `[a-z0-9][a-z0-9_-]*` joined by dots, at most 128 characters.
+    /// The kind of work: parts of `[a-z0-9][a-z0-9_-]*` joined by dots, at most 128 characters.
     topic: String,
-    /// Any JSON, at most 512 KiB, kept byte for byte.
+    /// Any JSON, at most 512 KiB and 128 levels deep. It is kept byte for byte.
     payload: Option<Value>,
     /// `critical`, `high`, `normal` (the default) or `low`.
     priority: Option<String>,
-    /// Up to 32, for finding it again.
+    /// Labels for finding the job again, at most 32.
     labels: Option<BTreeMap<String, String>>,
-    /// What its worker must provide, up to 16 pairs; `worker` is a worker's own name.
+    /// What the worker must provide, at most 16 labels; the label `worker` is the name of a worker.
     requires: Option<BTreeMap<String, String>>,
     /// Jobs of the tenant with the same key run one at a time; 1 to 128 visible characters.
     concurrency_key: Option<String>,
-    /// Not before this moment (RFC 3339); or give `delay_ms`.
+    /// The job does not start before this time (RFC 3339, 1970 to 2255). Give either this or `delay_ms`.
     run_at: Option<String>,
-    /// Not before so long from now.
+    /// The job does not start before this many milliseconds from now.
     delay_ms: Option<u64>,
-    /// Expires if not started by then; or give `start_within_ms`.
+    /// The job expires if it has not started by this time. Give either this or `start_within_ms`.
     start_by: Option<String>,
-    /// Expires if not started within.
+    /// The job expires if it has not started within this many milliseconds.
     start_within_ms: Option<u64>,
-    /// The whole job is over by then; or give `expire_in_ms`.
+    /// The time by which the job must have ended. Give either this or `expire_in_ms`.
     deadline: Option<String>,
-    /// The whole job is over within.
+    /// The job must have ended within this many milliseconds.
     expire_in_ms: Option<u64>,
-    /// Longest time of one attempt.
+    /// The longest time of one attempt.
     timeout_ms: Option<u64>,
-    /// How failures are retried.
+    /// How failed attempts are retried.
     retry: Option<Retry>,
-    /// `retry` (the default) or `fail`.
+    /// What happens when the worker stops responding: `retry` (the default) or `fail`.
     on_lost_lease: Option<String>,
-    /// `memory` (the default), `replicated` or `fsynced`; the answer says which was reached.
+    /// How safely the job is stored before the response: `memory` (the default), `replicated` or `fsynced`. The
+    /// response says which level was reached.
     durability: Option<String>,
-    /// W3C trace context; the header of that name unless given.
+    /// The W3C trace context of the job; by default that of the request header `traceparent`.
     traceparent: Option<String>,
 }
 
-/// How failures are retried.
+/// How failed attempts are retried.
 #[derive(ToSchema)]
 pub(crate) struct Retry {
-    /// Starts in all, 1 to 1,000; 5 unless given.
+    /// How many attempts may start, 1 to 1,000; 5 by default.
     max_attempts: Option<u16>,
-    /// The waits between them.
+    /// The waits between attempts.
     backoff: Option<Backoff>,
 }
 
-/// Waits between attempts.
+/// The waits between attempts.
 #[derive(ToSchema)]
 pub(crate) struct Backoff {
-    /// Before the second attempt; 1,000 unless given.
+    /// The wait before the second attempt; 1,000 by default.
     initial_ms: Option<u64>,
-    /// Times this for each one after; 2 unless given.
+    /// Each further wait is the previous one multiplied by this factor, 1 to 100; 2 by default.
     factor: Option<f64>,
-    /// But never longer; 300,000 unless given.
+    /// The longest wait; 300,000 by default.
     max_ms: Option<u64>,
-    /// Spread by this share, 0 to 1; 0.2 unless given.
+    /// The share of a wait, 0 to 1, by which it is moved at random; 0.2 by default.
     jitter: Option<f64>,
 }
 
@@ -135,187 +137,188 @@ pub(crate) struct Job {
     id: String,
     /// The tenant that owns the job.
     tenant: String,
-    /// What kind of work.
+    /// The kind of work.
     topic: String,
-    /// Where it stands.
+    /// The state of the job.
     state: String,
-    /// Whether it has ended.
+    /// Whether the job has ended.
     done: bool,
-    /// Attempts begun; 0 until the first start.
+    /// How many attempts have started; 0 before the first start.
     attempt: u16,
-    /// How many there may be.
+    /// How many attempts may start.
     max_attempts: u16,
-    /// Who goes first.
+    /// The order in which waiting jobs start.
     priority: String,
-    /// For finding it again.
+    /// Labels for finding the job again.
     labels: BTreeMap<String, String>,
-    /// What its worker must provide.
+    /// What the worker must provide.
     requires: Option<BTreeMap<String, String>>,
     /// Jobs with the same key run one at a time.
     concurrency_key: Option<String>,
-    /// As it was sent.
+    /// The payload as it was submitted.
     payload: Option<Value>,
-    /// As its worker sent it.
+    /// The result as the worker sent it.
     result: Option<Value>,
-    /// The result was too large to keep.
+    /// True if the result was too large to keep.
     result_truncated: Option<bool>,
-    /// Its size in bytes then.
+    /// The size in bytes of a result that was too large to keep.
     result_size: Option<u64>,
-    /// Its beginning then.
+    /// The beginning of a result that was too large to keep.
     result_preview: Option<String>,
     /// Why the last failed attempt failed.
     error: Option<JobError>,
-    /// How far it is.
+    /// The last progress report.
     progress: Option<Progress>,
-    /// Who runs it, or ran it last.
+    /// The worker that runs the job, or ran it last.
     worker: Option<String>,
-    /// Until when its worker holds it.
+    /// When the lease of the running attempt ends.
     lease_until: Option<String>,
-    /// When it was accepted.
+    /// When the job was accepted.
     created_at: String,
     /// When the last attempt began.
     started_at: Option<String>,
-    /// When it ended.
+    /// When the job ended.
     finished_at: Option<String>,
-    /// From `started_at` to `finished_at`.
+    /// The time from `started_at` to `finished_at`.
     duration_ms: Option<u64>,
     /// When the next attempt may begin.
     next_retry_at: Option<String>,
-    /// Not before.
+    /// The job does not start before this time.
     run_at: Option<String>,
-    /// Over by.
+    /// The time by which the job must have ended.
     deadline: Option<String>,
-    /// How well the submit is kept.
+    /// How safely the job was stored when it was accepted.
     durability: String,
     /// The job that this one is a retry of.
     retry_of: Option<String>,
-    /// The job that is its retry.
+    /// The job that is the retry of this one.
     retried_as: Option<String>,
 }
 
 /// Why an attempt failed.
 #[derive(ToSchema)]
 pub(crate) struct JobError {
-    /// What to match on.
+    /// The error code, for programs.
     code: Option<String>,
-    /// For people; cut to 4,000 bytes.
+    /// A message for people; at most 4,000 bytes are kept.
     message: Option<String>,
     /// Any JSON.
     details: Option<Value>,
-    /// Whether another attempt makes sense; true unless given.
+    /// Whether another attempt makes sense.
     retryable: Option<bool>,
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(ToSchema)]
 pub(crate) struct Progress {
     /// 0 to 100.
     percent: Option<f64>,
-    /// For people.
+    /// A message for people, at most 4,000 bytes.
     message: Option<String>,
-    /// Any JSON.
+    /// Any JSON, at most 64 KiB.
     data: Option<Value>,
 }
 
 /// A page of jobs.
 #[derive(ToSchema)]
 pub(crate) struct JobPage {
-    /// Newest first.
+    /// The jobs, newest first.
     items: Vec<Job>,
-    /// Jobs on this part of the list whose records are damaged, so that nobody knows whether they match; absent if none.
+    /// Ids of jobs on this part of the list whose records are damaged, so that they cannot be compared with the filter;
+    /// absent if there are none.
     unreadable: Option<Vec<String>>,
-    /// Where to go on; absent at the end.
+    /// The cursor of the next page; absent at the end.
     next_cursor: Option<String>,
 }
 
-/// A job's story.
+/// The history of a job.
 #[derive(ToSchema)]
 pub(crate) struct History {
     /// The id of the job.
     job_id: String,
-    /// Every transition that is kept: the first, and the last 63.
+    /// The transitions that are kept: the first, and the last 63.
     transitions: Vec<HistoryLine>,
-    /// Each attempt.
+    /// The attempts, in order.
     attempts: Vec<Attempt>,
 }
 
-/// One transition.
+/// One transition of a job.
 #[derive(ToSchema)]
 pub(crate) struct HistoryLine {
-    /// What happened.
+    /// The event.
     event: String,
-    /// Where it led.
+    /// The state after the event.
     state: String,
     /// When it happened.
     at: String,
-    /// In which attempt.
+    /// The number of the attempt.
     attempt: u16,
-    /// The worker of a start, the error of a failure, the reason of a cancel.
+    /// The worker of a start, the error of a failure, or the reason of a cancel.
     note: Option<String>,
 }
 
-/// One attempt.
+/// One attempt to run a job.
 #[derive(ToSchema)]
 pub(crate) struct Attempt {
     /// The number of the attempt.
     attempt: u16,
-    /// Who ran it.
+    /// The worker that ran the attempt.
     worker: String,
-    /// When it began.
+    /// When the attempt started.
     started_at: String,
-    /// When it ended.
+    /// When the attempt ended.
     ended_at: Option<String>,
-    /// The event that ended it.
+    /// The event that ended the attempt.
     outcome: Option<String>,
-    /// Why it failed.
+    /// Why the attempt failed.
     error: Option<JobError>,
 }
 
-/// Many jobs.
+/// Jobs to submit together.
 #[derive(ToSchema)]
 pub(crate) struct BatchRequest {
-    /// At most 1,000.
+    /// At most 1,000 jobs. Each gets its own answer.
     items: Vec<BatchItem>,
 }
 
-/// One of many jobs.
+/// One job of a batch.
 #[derive(ToSchema)]
 pub(crate) struct BatchItem {
-    /// As for a single submit.
+    /// The fields of a single submit.
     #[serde(flatten)]
     job: Submit,
-    /// As the header `Idempotency-Key` of a single submit; that of the batch counts for items that carry none.
+    /// As the header `Idempotency-Key` of a single submit. The header of the batch applies to items without a key.
     idempotency_key: Option<String>,
 }
 
-/// What became of each, in order.
+/// The answers to a batch.
 #[derive(ToSchema)]
 pub(crate) struct BatchAnswer {
-    /// One for each item.
+    /// One answer for each job, in the order of the request.
     items: Vec<BatchOutcome>,
 }
 
-/// What became of one.
+/// The answer to one job of a batch.
 #[derive(ToSchema)]
 pub(crate) struct BatchOutcome {
-    /// As for a single submit.
+    /// The HTTP status that a single submit would have had.
     status: u16,
-    /// It was there before.
+    /// True if the job was stored before by the same key.
     replayed: Option<bool>,
-    /// If it was accepted: the job as it stands now, without payload and result.
+    /// The accepted job in its current state, without payload and result.
     job: Option<Job>,
-    /// If it was not.
+    /// Why the job was refused.
     error: Option<Problem>,
 }
 
-/// Why to cancel.
+/// Why a job is cancelled, or a topic is paused.
 #[derive(ToSchema)]
 pub(crate) struct CancelRequest {
-    /// For the job's history.
+    /// For people, at most 1,000 bytes.
     reason: Option<String>,
 }
 
-/// What the retry changes.
+/// What the new job changes.
 #[derive(ToSchema)]
 pub(crate) struct RetryRequest {
     /// Another payload.
@@ -326,47 +329,47 @@ pub(crate) struct RetryRequest {
     priority: Option<String>,
 }
 
-/// How this gateway is.
+/// The status of this gateway.
 #[derive(ToSchema)]
 pub(crate) struct Status {
     /// `ok`, `degraded` or `unready`.
     status: String,
-    /// Of the software.
+    /// The version of the software.
     version: String,
-    /// This replica's name.
+    /// The name of this replica.
     instance: String,
 }
 
-/// RFC 9457.
+/// Why a request was refused, as in RFC 9457.
 #[derive(ToSchema)]
 pub(crate) struct Problem {
-    /// A URN of the code.
+    /// A URN that contains the code.
     r#type: String,
     /// The code in words.
     title: String,
     /// The HTTP status.
     status: u16,
-    /// What happened.
+    /// What is wrong with this request.
     detail: String,
-    /// The path.
+    /// The path of the request.
     instance: Option<String>,
-    /// What to match on.
+    /// The stable code, for programs.
     code: String,
-    /// As in the header `X-Request-Id`.
+    /// The same as the header `X-Request-Id`.
     request_id: Option<String>,
-    /// The request's trace.
+    /// The trace of the request.
     trace_id: Option<String>,
     /// Whether the same request may succeed later.
     retryable: bool,
-    /// Each wrong field.
+    /// Every wrong field.
     errors: Option<Vec<FieldFault>>,
 }
 
 /// One wrong field.
 #[derive(ToSchema)]
 pub(crate) struct FieldFault {
-    /// A JSON pointer; `/query/..` and `/header/..` for what is not in the body.
+    /// A JSON pointer into the body; `/query/..` and `/header/..` name parameters and headers.
     pointer: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     detail: String,
 }

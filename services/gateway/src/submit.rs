@@ -17,12 +17,13 @@ use muster_domain::{
 };
 use muster_flow::admission::{
     Refusal,
-    bounds::{self, PayloadFault},
+    bounds::{self, Payload, PayloadFault},
 };
 
 use crate::{
     canonical::hash_fields,
     json::{Faults, Object, join, text},
+    limits::{MOST_IDEMPOTENCY_KEY, MOST_REASON},
 };
 
 /// Fields of the contract that this version does not support yet.
@@ -32,7 +33,7 @@ const NOT_YET: [&str; 2] = ["unique", "callback"];
 #[derive(Clone, Debug)]
 pub(crate) struct ReadJob {
     pub(crate) spec: JobSpec,
-    pub(crate) payload: Bytes,
+    pub(crate) payload: Payload,
     /// The hash of the whole request except its idempotency key.
     pub(crate) hash: [u8; 16],
     /// The item's own idempotency key, in a batch.
@@ -130,23 +131,25 @@ pub(crate) fn read_key(given: &str) -> Result<&str, &'static str> {
         None => given,
     };
     let visible = bare.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
-    if bare.is_empty() || bare.len() > 256 || !visible || bare.trim() != bare {
+    if bare.is_empty() || bare.len() > MOST_IDEMPOTENCY_KEY || !visible || bare.trim() != bare {
         return Err("must be 1 to 256 visible ASCII characters");
     }
     Ok(bare)
 }
 
-fn read_payload(body: &Bytes, o: &mut Object<'_>, faults: &mut Faults) -> Option<Bytes> {
-    let Some(raw) = o.verbatim("payload").map(serde_json::value::RawValue::get) else { return Some(Bytes::new()) };
-    if let Err(fault) = bounds::check_payload(raw) {
+fn read_payload(body: &Bytes, o: &mut Object<'_>, faults: &mut Faults) -> Option<Payload> {
+    let Some(raw) = o.verbatim("payload").map(serde_json::value::RawValue::get) else {
+        return Some(Payload::default());
+    };
+    let checked = Payload::check(body.slice_ref(raw.as_bytes()));
+    if let Err(fault) = &checked {
         let code = match fault {
             PayloadFault::TooLarge(_) => ProblemCode::PayloadTooLarge,
             PayloadFault::TooDeep => ProblemCode::InvalidRequest,
         };
         faults.add(code, o.at(), "payload", fault.to_string());
-        return None;
     }
-    Some(body.slice_ref(raw.as_bytes()))
+    checked.ok()
 }
 
 fn read_labels(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Labels {
@@ -212,7 +215,7 @@ pub(crate) fn read_retry(mut o: Object<'_>, mut policy: RetryPolicy, faults: &mu
 /// What a retry by hand may change.
 #[derive(Debug, Default)]
 pub(crate) struct Overrides {
-    pub(crate) payload: Option<Bytes>,
+    pub(crate) payload: Option<Payload>,
     pub(crate) topic: Option<Topic>,
     pub(crate) priority: Option<Priority>,
     /// The hash of the overrides: a second retry of the same job with other overrides is refused.
@@ -233,7 +236,7 @@ pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overri
     }
     let mut o = Object::from_body(body)?;
     let fields = o.fields();
-    let payload = read_payload(body, &mut o, faults).filter(|given| !given.is_empty());
+    let payload = read_payload(body, &mut o, faults).filter(|given| !given.as_bytes().is_empty());
     let topic = o.name("topic", faults, Topic::parse);
     let priority = o.word("priority", faults, "critical, high, normal, low", Priority::parse);
     o.finish(faults);
@@ -252,8 +255,8 @@ pub(crate) fn read_reason(body: &Bytes, faults: &mut Faults) -> Result<String, c
     }
     let mut o = Object::from_body(body)?;
     let reason = o.name("reason", faults, |given| {
-        let long = given.len() > 1000;
-        if long || given.contains('\0') { Err("has at most 1000 bytes and no NUL") } else { Ok(given.to_owned()) }
+        let odd = given.len() > MOST_REASON || given.contains('\0');
+        if odd { Err(format!("has at most {MOST_REASON} bytes and no NUL")) } else { Ok(given.to_owned()) }
     });
     o.finish(faults);
     Ok(reason.unwrap_or_default())

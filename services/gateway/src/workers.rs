@@ -30,7 +30,7 @@ use told::Told;
 
 pub(crate) use extend::{Extend, Held};
 pub(crate) use lease::{Lease, Leased};
-pub(crate) use settle::{MOST_RESULT, PREVIEW, Report, Said};
+pub(crate) use settle::{Report, Said};
 
 /// The most results that may wait for the bus.
 const RESULTS_WAITING: usize = 4096;

@@ -52,7 +52,7 @@ pub fn read_schema(text: &str) -> Result<Value, Vec<SchemaFault>> {
     if text.len() > MOST_BYTES {
         return Err(vec![whole(format!("has {} bytes; at most {MOST_BYTES} are taken", text.len()))]);
     }
-    if depth(text) > MOST_DEPTH {
+    if depth(text.as_bytes()) > MOST_DEPTH {
         return Err(vec![whole(format!("nests deeper than {MOST_DEPTH} levels"))]);
     }
     let schema: Option<Value> = serde_json::from_str(text).ok().filter(Value::is_object);

@@ -10,6 +10,7 @@ use crate::{
     Gateway,
     auth::{Caller, TENANT_HEADER},
     json::Faults,
+    limits::PAGE,
     problem::Problem,
     query::Params,
     schema,
@@ -64,7 +65,7 @@ pub(super) async fn list(
         after: params.moment("after", f),
         before: params.moment("before", f),
     };
-    let limit = params.integer("limit", f, 1..=500).unwrap_or(50);
+    let limit = params.integer("limit", f, PAGE).unwrap_or(50);
     let cursor = params.take("cursor");
     params.finish(faults)?;
     gateway.take_read(&caller).await?;

@@ -8,7 +8,7 @@ use http::StatusCode;
 use muster_domain::{JobId, ProblemCode, TraceParent};
 use muster_flow::{
     Accepted,
-    admission::{Asked, PayloadCheck, Refusal},
+    admission::{Asked, PayloadCheck, Refusal, bounds},
 };
 use muster_store::{Fields, NewJob, Record};
 
@@ -18,16 +18,14 @@ use crate::{
     auth::Caller,
     body::{BATCH, Posted},
     json::{Faults, Object, join},
+    limits::MOST_BATCH,
     problem::{Problem, Within},
     query::Params,
-    refusals::refused_at,
+    refusals::{out_of_bounds, refused_at},
     schema,
     submit::{Defaults, Place, ReadJob, read_job},
     view::{self, JobView},
 };
-
-/// The most jobs in one batch.
-const MOST_ITEMS: usize = 1000;
 
 /// Submit up to 1,000 jobs.
 /// Each gets its own answer, in order; over the rate limit nothing is stored. Items may carry an `idempotency_key`
@@ -55,8 +53,9 @@ pub(super) async fn submit(
     let read = read_items(&body.bytes, &caller, &defaults, key.is_some())?;
     let (mut admitted, mut refused) = (Vec::with_capacity(read.len()), Vec::with_capacity(read.len()));
     for (place, job) in read.into_iter().enumerate() {
-        let judged = match job {
-            Ok(job) => match open.admit(asked(&caller, job, (place, key.as_deref()), trace)).await {
+        let asked = job.and_then(|job| asked(&caller, job, (place, key.as_deref()), trace));
+        let judged = match asked {
+            Ok(asked) => match open.admit(asked).await {
                 // The schedulers are behind for every job, so the batch is refused as a whole.
                 Err(refusal @ Refusal::Behind { .. }) => return Err(refusal.into()),
                 judged => judged.map_err(|refusal| refused_at(refusal, &format!("/items/{place}"))),
@@ -92,7 +91,12 @@ type Outcome = Result<(NewJob, Accepted), Problem>;
 
 /// The job of one item. Its id derives from its own key, or from its place in the batch and the key of the whole
 /// request.
-fn asked(caller: &Caller, job: ReadJob, (place, shared): (usize, Option<&str>), trace: Option<TraceParent>) -> Asked {
+fn asked(
+    caller: &Caller,
+    job: ReadJob,
+    (place, shared): (usize, Option<&str>),
+    trace: Option<TraceParent>,
+) -> Result<Asked, Problem> {
     let ReadJob { mut spec, payload, hash, key } = job;
     let id = match (key, shared) {
         (Some(own), _) => Some(JobId::derive("job", &caller.tenant, &own)),
@@ -101,10 +105,11 @@ fn asked(caller: &Caller, job: ReadJob, (place, shared): (usize, Option<&str>), 
     };
     spec.principal.clone_from(&caller.key.id);
     spec.trace = spec.trace.or(trace);
-    Asked { id, spec, payload, hash: id.is_some().then_some(hash), payload_check: PayloadCheck::Schema }
+    let job = bounds::check(spec, payload).map_err(|fault| out_of_bounds(&fault, &format!("/items/{place}")))?;
+    Ok(Asked { id, job, hash: id.is_some().then_some(hash), payload_check: PayloadCheck::Schema })
 }
 
-fn read_items(
+pub(super) fn read_items(
     body: &Bytes,
     caller: &Caller,
     defaults: Defaults<'_>,
@@ -115,8 +120,8 @@ fn read_items(
     whole.require("items", &mut faults);
     let items = whole.list("items", &mut faults).unwrap_or_default();
     whole.finish(&mut faults);
-    if items.len() > MOST_ITEMS {
-        faults.invalid("", "items", format_args!("has {} items; at most {MOST_ITEMS}", items.len()));
+    if items.len() > MOST_BATCH {
+        faults.invalid("", "items", format_args!("has {} items; at most {MOST_BATCH}", items.len()));
     }
     faults.into_result()?;
     let read = |(place, raw): (usize, _)| {
@@ -205,7 +210,7 @@ mod tests {
         let pointers: Vec<Option<&str>> =
             items.iter().map(|item| item.as_ref().err().map(|p| p.errors[0].pointer.as_str())).collect();
         assert_eq!(pointers, [None, Some("/items/1/topic"), Some("/items/2"), None, Some("/items/4/x")]);
-        assert_eq!(&items[0].as_ref().unwrap().payload[..], b"1");
+        assert_eq!(items[0].as_ref().unwrap().payload.as_bytes(), b"1");
         assert_eq!(items[3].as_ref().unwrap().key.as_deref(), Some("k"));
     }
 

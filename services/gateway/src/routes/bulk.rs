@@ -14,6 +14,7 @@ use crate::{
     bulk::{dry_run, read_filter},
     canonical::hash_fields,
     json::{Faults, Object},
+    limits::{BULK_RATE, CANARY, PAGE},
     problem::Problem,
     query::Params,
     schema,
@@ -21,9 +22,7 @@ use crate::{
 };
 
 const USUAL_RATE: u64 = 100;
-const LARGEST_RATE: u64 = 5_000;
 const USUAL_PAGE: u64 = 50;
-const LARGEST_PAGE: u64 = 500;
 
 /// Retry, cancel or delete every job that passes a filter. The answer names an operation that goes
 /// on in the background, on any gateway. With `dry_run` nothing is touched and the matches are counted.
@@ -104,7 +103,7 @@ pub(super) async fn list(
     mut params: Params,
 ) -> Result<Response, Problem> {
     let mut faults = Faults::default();
-    let limit = params.integer("limit", &mut faults, 1..=LARGEST_PAGE).unwrap_or(USUAL_PAGE);
+    let limit = params.integer("limit", &mut faults, PAGE).unwrap_or(USUAL_PAGE);
     let cursor = params.take("cursor").filter(|cursor| !cursor.is_empty());
     params.finish(faults)?;
     gateway.take_read(&caller).await?;
@@ -173,7 +172,7 @@ pub(super) async fn cancel(
     }
 }
 
-struct Asked {
+pub(super) struct Asked {
     action: Action,
     filter: ListFilter,
     /// The filter as the client wrote it.
@@ -184,7 +183,7 @@ struct Asked {
     hash: [u8; 16],
 }
 
-fn read(body: &Bytes) -> Result<Asked, Problem> {
+pub(super) fn read(body: &Bytes) -> Result<Asked, Problem> {
     let mut faults = Faults::default();
     let f = &mut faults;
     let mut o = Object::from_body(body)?;
@@ -195,8 +194,8 @@ fn read(body: &Bytes) -> Result<Asked, Problem> {
     let action = o.word("action", f, "retry, cancel, delete", Action::parse);
     let filter = o.object("filter", f);
     let dry_run = o.boolean("dry_run", f).unwrap_or(false);
-    let rate = o.integer("rate_per_s", f, 1..=LARGEST_RATE).unwrap_or(USUAL_RATE);
-    let canary = o.integer("canary", f, 1..=1_000_000_000).unwrap_or(0);
+    let rate = o.integer("rate_per_s", f, BULK_RATE).unwrap_or(USUAL_RATE);
+    let canary = o.integer("canary", f, CANARY).unwrap_or(0);
     o.finish(f);
     let read = action.zip(filter).map(|(action, filter)| (action, read_filter(filter, action, f)));
     faults.into_result()?;

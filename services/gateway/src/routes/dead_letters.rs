@@ -12,6 +12,7 @@ use crate::{
     Gateway,
     auth::Caller,
     json::Faults,
+    limits::PAGE,
     problem::Problem,
     query::Params,
     schema,
@@ -19,7 +20,6 @@ use crate::{
 };
 
 const USUAL_PAGE: u64 = 50;
-const LARGEST_PAGE: u64 = 500;
 /// The most causes that a summary lists.
 const MOST_CAUSES: usize = 500;
 
@@ -52,7 +52,7 @@ pub(super) async fn list(
     mut params: Params,
 ) -> Result<Response, Problem> {
     let f = &mut Faults::default();
-    let limit = params.integer("limit", f, 1..=LARGEST_PAGE).unwrap_or(USUAL_PAGE);
+    let limit = params.integer("limit", f, PAGE).unwrap_or(USUAL_PAGE);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let cursor = params.take("cursor").filter(|cursor| !cursor.is_empty());
     let messages = params.read("kind", f, read_kind).unwrap_or(false);

@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use muster_domain::{JobId, ProblemCode};
 use muster_flow::{
     Accepted,
-    admission::{Asked, Open, PayloadCheck},
+    admission::{Asked, Open, PayloadCheck, bounds},
 };
 use muster_store::{Fields, Record};
 
@@ -21,6 +21,7 @@ use crate::{
     json::{Faults, Object},
     problem::{MUSTER_BUS, Problem},
     query::Params,
+    refusals::out_of_bounds,
     schema,
     submit::{Place, ReadJob, read_job},
     view::{JobView, history as story},
@@ -98,7 +99,8 @@ fn read_asked(open: &Open<'_>, submitter: &Submitter, body: &Posted<SINGLE>) -> 
     spec.trace = spec.trace.or(*trace);
     let id = key.as_ref().map(|key| JobId::derive("job", &caller.tenant, key));
     let hash = key.is_some().then_some(hash);
-    Ok(Asked { id, spec, payload, hash, payload_check: PayloadCheck::Schema })
+    let job = bounds::check(spec, payload).map_err(|fault| out_of_bounds(&fault, ""))?;
+    Ok(Asked { id, job, hash, payload_check: PayloadCheck::Schema })
 }
 
 /// The headers of an accepted job.

@@ -15,6 +15,7 @@ use crate::{
     auth::{Caller, mint, mint_for},
     body::{Posted, SINGLE},
     json::{Faults, Object},
+    limits::{MOST_GLOB, MOST_GLOBS, MOST_KEY_NAME, MOST_STARS, OVERLAP_MS},
     problem::Problem,
     query::Params,
     schema,
@@ -23,7 +24,6 @@ use crate::{
 
 /// How long the old secret keeps working by default.
 const USUAL_OVERLAP_MS: u64 = 3_600_000;
-const LONGEST_OVERLAP_MS: u64 = 30 * 24 * 3_600_000;
 
 /// Create a key. Only this answer contains its secret, so `Idempotency-Key` is refused here.
 #[utoipa::path(
@@ -124,12 +124,7 @@ pub(super) async fn rotate(
     body: Posted<SINGLE>,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
-    let mut faults = Faults::default();
-    let bytes = if body.bytes.is_empty() { Bytes::from_static(b"{}") } else { body.bytes };
-    let mut o = Object::from_body(&bytes)?;
-    let overlap = o.integer("overlap_ms", &mut faults, 0..=LONGEST_OVERLAP_MS).unwrap_or(USUAL_OVERLAP_MS);
-    o.finish(&mut faults);
-    faults.into_result()?;
+    let overlap = read_overlap(&body.bytes)?;
     let read = find(&gateway, &caller, &id).await?;
     // A client with the new secret can do everything that the key allows, so the caller must be allowed to do it too.
     within(&caller, &read.scopes, &read.topics)?;
@@ -191,14 +186,31 @@ fn about(act: Act, key: &ApiKey) -> Act {
     Act { tenant: key.tenant.to_string(), ..act }
 }
 
+/// Reads how long the old secret keeps working. The body may be empty.
+pub(super) fn read_overlap(body: &Bytes) -> Result<u64, Problem> {
+    if body.is_empty() {
+        return Ok(USUAL_OVERLAP_MS);
+    }
+    let mut faults = Faults::default();
+    let mut o = Object::from_body(body)?;
+    let overlap = o.integer("overlap_ms", &mut faults, OVERLAP_MS).unwrap_or(USUAL_OVERLAP_MS);
+    o.finish(&mut faults);
+    faults.into_result()?;
+    Ok(overlap)
+}
+
 /// Reads the requested key. The caller fills in the id, hash and time.
-fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
+pub(super) fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
     let mut faults = Faults::default();
     let f = &mut faults;
     let mut o = Object::from_body(body)?;
     let name = o.name("name", f, |given| {
-        let long = given.len() > 100 || given.chars().any(char::is_control);
-        if long { Err("has at most 100 bytes and no control characters") } else { Ok(given.to_owned()) }
+        let odd = given.len() > MOST_KEY_NAME || given.chars().any(char::is_control);
+        if odd {
+            Err(format!("has at most {MOST_KEY_NAME} bytes and no control characters"))
+        } else {
+            Ok(given.to_owned())
+        }
     });
     let tenant = o.name("tenant", f, Tenant::parse).unwrap_or_else(|| caller.tenant.clone());
     o.require("scopes", f);
@@ -207,8 +219,8 @@ fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
         f.invalid("", "scopes", "names at least one scope");
     }
     let topics = o.names("topics", f, read_glob).unwrap_or_default();
-    if topics.len() > 100 {
-        f.invalid("", "topics", "has at most 100 globs");
+    if topics.len() > MOST_GLOBS {
+        f.invalid("", "topics", format_args!("has at most {MOST_GLOBS} globs"));
     }
     let expires_at = o.moment("expires_at", f);
     o.finish(f);
@@ -238,9 +250,8 @@ fn read(body: &Bytes, caller: &Caller) -> Result<ApiKey, Problem> {
 
 fn read_glob(given: &str) -> Result<String, &'static str> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'*');
-    // Limit the stars: matching tries every way to place them.
     let stars = given.bytes().filter(|b| *b == b'*').count();
-    if given.is_empty() || given.len() > 128 || stars > 3 || !given.bytes().all(plain) {
+    if given.is_empty() || given.len() > MOST_GLOB || stars > MOST_STARS || !given.bytes().all(plain) {
         return Err("is a topic, with at most three `*` for any characters");
     }
     Ok(given.to_owned())

@@ -9,10 +9,9 @@ use super::{
     jobs::{included, read_include},
     json,
 };
-use crate::{Gateway, auth::Caller, json::Faults, problem::Problem, query::Params, schema, view};
+use crate::{Gateway, auth::Caller, json::Faults, limits::PAGE, problem::Problem, query::Params, schema, view};
 
 const USUAL_PAGE: u64 = 50;
-const LARGEST_PAGE: u64 = 500;
 
 /// List jobs, newest first. A page may be short, even empty: only a missing `next_cursor` ends the list.
 #[utoipa::path(
@@ -75,7 +74,7 @@ struct Asked {
 
 fn read(mut params: Params) -> Result<Asked, Problem> {
     let f = &mut Faults::default();
-    let limit = params.integer("limit", f, 1..=LARGEST_PAGE).unwrap_or(USUAL_PAGE);
+    let limit = params.integer("limit", f, PAGE).unwrap_or(USUAL_PAGE);
     let fields = params.read("include", f, read_include).unwrap_or(Fields::NONE);
     let cursor = params.take("cursor").filter(|cursor| !cursor.is_empty());
     let filter = ListFilter {

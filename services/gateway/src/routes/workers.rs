@@ -1,7 +1,7 @@
 //! The five calls of a worker that speaks HTTP. This file reads requests and writes responses; `workers` does the
 //! rest.
 
-mod read;
+pub(super) mod read;
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;

@@ -8,78 +8,78 @@ use utoipa::ToSchema;
 /// A page of the audit log.
 #[derive(ToSchema)]
 pub(crate) struct AuditPage {
-    /// Newest first.
+    /// The entries, newest first.
     items: Vec<AuditEntry>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     next_cursor: Option<String>,
 }
 
-/// Something that was done.
+/// One entry of the audit log.
 #[derive(ToSchema)]
 pub(crate) struct AuditEntry {
-    /// The same for the same act: `job:<id>:<version>` for what a loop did to a job.
+    /// The id of the action; a repeated action has the same id. `job:<id>:<version>` for what a loop did to a job.
     id: String,
     /// When it was done.
     at: String,
-    /// Who: `system`, or a key's id.
+    /// `system`, or the id of a key.
     actor: String,
     /// `system` or `key`.
     actor_type: String,
-    /// Whose thing it was done to; empty if it is nobody's.
+    /// The tenant that owns the target; empty if no tenant owns it.
     tenant: String,
     /// What was done.
     action: String,
-    /// To which job.
+    /// The job that was changed.
     job_id: Option<String>,
-    /// To what, if that is no job.
+    /// What was changed, if it is not a job.
     target: Option<String>,
     /// The job's state before.
     old_status: Option<String>,
     /// The job's state after.
     new_status: Option<String>,
-    /// Attempts begun.
+    /// How many attempts had started.
     attempt: Option<u16>,
-    /// Attempts allowed.
+    /// How many attempts may start.
     max_attempts: Option<u16>,
-    /// Whatever else is worth knowing.
+    /// Further details of the action.
     detail: Option<BTreeMap<String, Value>>,
-    /// Its place in the chain.
+    /// The number of the entry in the chain.
     number: u64,
-    /// The hash of the entry before.
+    /// The hash of the previous entry.
     previous: String,
-    /// Its own.
+    /// The hash of this entry.
     hash: String,
 }
 
-/// What a walk along the chain has found.
+/// The result of a verification of the audit log.
 #[derive(ToSchema)]
 pub(crate) struct AuditVerdict {
-    /// Whether all that was looked at is as it was written.
+    /// Whether all checked entries are unchanged.
     valid: bool,
-    /// Whether that is all there is; otherwise go on with `next_cursor`.
+    /// Whether the end of the log was reached; otherwise continue with `next_cursor`.
     complete: bool,
-    /// Entries that are as they were written, since the walk began.
+    /// How many entries were found unchanged since the verification began.
     checked: u64,
     /// The number of the oldest entry that is kept.
     first: u64,
-    /// The number of the last one looked at.
+    /// The number of the last entry that was checked.
     last: u64,
-    /// Its hash. Whoever notes it can tell later whether anything before was changed.
+    /// The hash of the last entry that was checked. Keep it to find out later whether an earlier entry was changed.
     hash: String,
-    /// Where the chain breaks.
+    /// The place where the chain breaks.
     broken: Option<AuditBreak>,
-    /// Where to go on.
+    /// Where to continue.
     next_cursor: Option<String>,
 }
 
-/// Where the chain breaks.
+/// The place where the chain of the audit log breaks.
 #[derive(ToSchema)]
 pub(crate) struct AuditBreak {
     /// The number that the entry should have.
     number: u64,
-    /// Its id, as far as it can be read.
+    /// The id of the entry, if it can be read.
     id: String,
-    /// Where it stands in the stream `muster:audit`; empty if it is gone.
+    /// The id of the entry in the Redis stream `muster:audit`; empty if the entry is missing.
     entry: String,
     /// What is wrong.
     reason: String,

@@ -7,18 +7,18 @@ use utoipa::{
     openapi::{ObjectBuilder, RefOr, Schema, Type, schema::SchemaType},
 };
 
-/// What the cluster was told at run time.
+/// The run-time settings of the cluster.
 #[derive(ToSchema)]
 pub(crate) struct Config {
-    /// As in the `ETag`; 0 if nobody ever told it anything.
+    /// The version, as in the `ETag`; 0 if no setting was ever written.
     version: u64,
-    /// When it was last told.
+    /// When the settings were last written.
     updated_at: Option<String>,
-    /// By name.
+    /// The values by name.
     settings: BTreeMap<String, String>,
 }
 
-/// A setting's value: a number or a flag is the same as its text, and null is as if it were not given.
+/// The value of a setting. A number or a flag is the same as its text; `null` means that the setting is not given.
 pub(crate) struct SettingValue;
 
 impl PartialSchema for SettingValue {
@@ -35,13 +35,13 @@ impl ToSchema for SettingValue {}
 pub(crate) struct EffectiveConfig {
     /// `muster-gateway`.
     service: String,
-    /// This replica's name.
+    /// The name of this replica.
     instance: String,
-    /// Of what the cluster was told, as far as this replica knows.
+    /// The version of the run-time settings that this replica uses.
     version: u64,
-    /// In the order of their names.
+    /// The settings, in the order of their names.
     items: Vec<EffectiveSetting>,
-    /// Every other replica of every service that lives; absent while Redis is away.
+    /// The settings of all other live replicas of all services; absent while Redis does not answer.
     others: Option<Vec<OtherConfig>>,
 }
 
@@ -50,25 +50,25 @@ pub(crate) struct EffectiveConfig {
 pub(crate) struct OtherConfig {
     /// `muster-gateway` or `muster-scheduler`.
     service: String,
-    /// Its name.
+    /// The name of the replica.
     instance: String,
-    /// When it said so.
+    /// When the replica announced its settings.
     seen_at: String,
-    /// In the order of their names; empty if its version does not tell.
+    /// The settings, in the order of their names; empty if the version of the replica does not announce them.
     items: Vec<EffectiveSetting>,
 }
 
 /// One setting.
 #[derive(ToSchema)]
 pub(crate) struct EffectiveSetting {
-    /// In files and in `PUT /config`.
+    /// The name in files and in `PUT /api/v1/config`.
     name: String,
-    /// Its environment variable.
+    /// The environment variable.
     variable: String,
-    /// Secrets are masked; absent if it has none.
+    /// The value, with secrets masked; absent if the setting has no value.
     value: Option<String>,
     /// `default`, `file`, `environment`, `flag` or `run time`.
     source: String,
-    /// Whether `PUT /config` may change it.
+    /// Whether `PUT /api/v1/config` may change the setting.
     live: bool,
 }

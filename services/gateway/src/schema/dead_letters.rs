@@ -7,11 +7,11 @@ use utoipa::ToSchema;
 /// A page of dead letters.
 #[derive(ToSchema)]
 pub(crate) struct DeadLetterPage {
-    /// Newest first.
+    /// The dead letters, newest first.
     items: Vec<DeadLetter>,
-    /// Jobs on this part of the list whose records are damaged; absent if none.
+    /// Ids of jobs on this part of the list whose records are damaged; absent if there are none.
     unreadable: Option<Vec<String>>,
-    /// Where to go on; absent at the end.
+    /// The cursor of the next page; absent at the end.
     next_cursor: Option<String>,
 }
 
@@ -20,191 +20,192 @@ pub(crate) struct DeadLetterPage {
 pub(crate) struct DeadLetter {
     /// `job` or `message`.
     kind: String,
-    /// Of the job or message.
+    /// The id of the job or the message.
     id: String,
-    /// Why it is here, in words.
+    /// Why it is a dead letter, in words.
     reason: String,
-    /// A job's state.
+    /// The state of a job.
     state: Option<String>,
-    /// A job's topic.
+    /// The topic of a job.
     topic: Option<String>,
-    /// Why a job's last failed attempt failed.
+    /// Why the last failed attempt of a job failed.
     error: Option<super::JobError>,
-    /// Where a message was sent.
+    /// The subject on the bus that a message was sent to.
     subject: Option<String>,
-    /// A message's bytes.
+    /// The size of a message in bytes.
     size: Option<u64>,
     /// When a message was found.
     found_at: Option<String>,
 }
 
-/// Dead letters, counted. The most frequent come first.
+/// Counts of dead letters, the most frequent first.
 #[derive(ToSchema)]
 pub(crate) struct DeadLetterSummary {
     /// How many jobs were counted: those of the most recent 2,000 that pass the filter.
     counted: u64,
-    /// There are dead letters beyond those.
+    /// Whether there are more dead letters than were counted.
     more: bool,
-    /// By cause: at most 500.
+    /// Counts by cause, at most 500.
     by_cause: Vec<CauseCount>,
-    /// By topic.
+    /// Counts by topic.
     by_topic: Vec<TopicCount>,
-    /// By error code.
+    /// Counts by error code.
     by_error_code: Vec<CodeCount>,
-    /// By state.
+    /// Counts by state.
     by_state: Vec<StateCount>,
-    /// Messages that could not be read; for keys of all tenants only.
+    /// How many messages could not be read; only for keys for all tenants.
     messages: Option<u64>,
 }
 
-/// How many for one reason.
+/// The number of dead letters with one cause.
 #[derive(ToSchema)]
 pub(crate) struct CauseCount {
-    /// `job`, or `message`: one that could not be read; these for keys of all tenants only.
+    /// `job`, or `message` for messages that could not be read, which only keys for all tenants see.
     kind: String,
-    /// A job's error code, or its state if it has none; `undecodable` for messages.
+    /// The error code of the jobs, or their state if they have no error code; `undecodable` for messages.
     cause: String,
-    /// How the jobs ended.
+    /// The final state of the jobs.
     state: Option<String>,
-    /// Where the messages were sent.
+    /// The subject on the bus that the messages were sent to.
     subject: Option<String>,
     /// What is wrong with the messages.
     reason: Option<String>,
-    /// How many.
+    /// The number of dead letters.
     count: u64,
-    /// When the last of them ended, or was found.
+    /// When the last of the jobs ended, or the last message was found.
     last_seen: String,
 }
 
-/// How many of a topic.
+/// The number of dead letters of one topic.
 #[derive(ToSchema)]
 pub(crate) struct TopicCount {
     /// The topic.
     topic: String,
-    /// How many.
+    /// The number of dead letters.
     count: u64,
 }
 
-/// How many with an error code.
+/// The number of dead letters with one error code.
 #[derive(ToSchema)]
 pub(crate) struct CodeCount {
-    /// The code.
+    /// The error code.
     error_code: String,
-    /// How many.
+    /// The number of dead letters.
     count: u64,
 }
 
-/// How many in a state.
+/// The number of dead letters in one state.
 #[derive(ToSchema)]
 pub(crate) struct StateCount {
     /// The state.
     state: String,
-    /// How many.
+    /// The number of dead letters.
     count: u64,
 }
 
-/// What to do to which jobs.
+/// An action on many jobs.
 #[derive(ToSchema)]
 pub(crate) struct BulkRequest {
     /// `retry`, `cancel` or `delete`.
     action: String,
-    /// Which jobs.
+    /// Which jobs are changed.
     filter: BulkFilter,
-    /// Only count.
+    /// If true, the jobs are only counted.
     dry_run: Option<bool>,
-    /// Jobs a second, 1 to 5,000; 100 unless given.
+    /// How many jobs are handled per second, 1 to 5,000; 100 by default.
     rate_per_s: Option<u32>,
-    /// Only the first so many; then the operation ends as `canary`.
+    /// Handle only this many jobs; then the operation ends as `canary`.
     canary: Option<u64>,
 }
 
-/// Which jobs: those that pass all of it.
+/// Which jobs an operation handles: those that match every field that is given.
 #[derive(ToSchema)]
 pub(crate) struct BulkFilter {
-    /// One of these states. A retry is for bad ends unless given, a cancel for what has not ended; a delete needs it.
+    /// One of these states, which must fit the action. By default a retry handles jobs that ended badly, and a cancel
+    /// those that have not ended; a delete must name its states.
     state: Option<Vec<String>>,
-    /// This topic.
+    /// The topic.
     topic: Option<String>,
     /// All of these labels.
     labels: Option<BTreeMap<String, String>>,
-    /// This error code.
+    /// The error code.
     error_code: Option<String>,
-    /// Last run by this worker.
+    /// The worker that ran the job last.
     worker: Option<String>,
-    /// At or after, RFC 3339.
+    /// Created at or after this time (RFC 3339).
     created_after: Option<String>,
-    /// Before, RFC 3339.
+    /// Created before this time (RFC 3339).
     created_before: Option<String>,
-    /// At or after, RFC 3339.
+    /// Ended at or after this time (RFC 3339).
     finished_after: Option<String>,
-    /// Before, RFC 3339.
+    /// Ended before this time (RFC 3339).
     finished_before: Option<String>,
 }
 
-/// What a dry run found.
+/// The result of a dry run.
 #[derive(ToSchema)]
 pub(crate) struct DryRun {
-    /// True.
+    /// Always true.
     dry_run: bool,
-    /// As asked.
+    /// The action of the request.
     action: String,
-    /// Jobs that pass the filter.
+    /// How many jobs match the filter.
     matched: u64,
-    /// Of those, how many have a retry already.
+    /// How many of the matching jobs have a retry already.
     skipped: u64,
-    /// There are more records than were looked at.
+    /// Whether there are more records than were checked.
     more: bool,
 }
 
-/// A page of operations.
+/// A page of bulk operations.
 #[derive(ToSchema)]
 pub(crate) struct OperationPage {
-    /// Newest first.
+    /// The operations, newest first.
     items: Vec<Operation>,
-    /// Where to go on; absent at the end.
+    /// The cursor of the next page; absent at the end.
     next_cursor: Option<String>,
 }
 
 /// A bulk operation.
 #[derive(ToSchema)]
 pub(crate) struct Operation {
-    /// For reading and cancelling it.
+    /// The id of the operation.
     id: String,
-    /// Whose jobs.
+    /// The tenant that owns the jobs.
     tenant: String,
     /// `retry`, `cancel` or `delete`.
     action: String,
-    /// As asked.
+    /// The filter of the request.
     filter: BulkFilter,
     /// `running`, `done`, `canary`, `cancelled` or `failed`.
     status: String,
-    /// Whether it has ended.
+    /// Whether the operation has ended.
     done: bool,
-    /// How many jobs fared how.
+    /// How many jobs were handled, and how.
     counts: OperationCounts,
-    /// As asked.
+    /// How many jobs are handled per second.
     rate_per_s: u32,
-    /// As asked.
+    /// The number of jobs after which the operation ends as `canary`.
     canary: Option<u64>,
-    /// The gateway that carries it out, or did last.
+    /// The gateway that carries out the operation, or did last.
     carried_by: Option<String>,
-    /// What went wrong last.
+    /// The last error.
     last_error: Option<String>,
-    /// When it was asked for. Later jobs are not touched.
+    /// When the operation was requested. Jobs that are created later are not handled.
     created_at: String,
-    /// When it ended.
+    /// When the operation ended.
     finished_at: Option<String>,
 }
 
-/// How many jobs fared how.
+/// How many jobs an operation handled, and how.
 #[derive(ToSchema)]
 pub(crate) struct OperationCounts {
-    /// Passed the filter so far.
+    /// How many jobs have matched the filter so far.
     matched: u64,
-    /// Were dealt with.
+    /// How many jobs were handled.
     done: u64,
-    /// Had a retry already, or moved on before their turn came.
+    /// How many jobs had a retry already, or had changed their state before they were handled.
     skipped: u64,
-    /// Could not be dealt with; `last_error` has the last one's reason.
+    /// How many jobs could not be handled; `last_error` has the reason of the last one.
     failed: u64,
 }

@@ -2,28 +2,29 @@
 
 use utoipa::ToSchema;
 
-/// What was found about the stores.
+/// The findings of the doctor about the stores.
 #[derive(ToSchema)]
 pub(crate) struct Diagnosis {
-    /// The worst of all: `ok`, `warn` or `error`.
+    /// The worst level of all findings: `ok`, `warn` or `error`.
     level: String,
-    /// The gateway that looked.
+    /// The gateway that examined the stores.
     instance: String,
-    /// The worst first.
+    /// The findings, the worst first.
     items: Vec<FindingView>,
 }
 
-/// One thing that was looked at.
+/// The finding of one check.
 #[derive(ToSchema)]
 pub(crate) struct FindingView {
-    /// `ok`; `warn`: it works, and promises less than it could; `error`: jobs may be lost, or nothing works.
+    /// `ok`; `warn`: it works, but with weaker promises than it could give; `error`: jobs may be lost, or nothing
+    /// works.
     level: String,
-    /// What was looked at, in one word.
+    /// The name of the check.
     check: String,
-    /// Which server or stream.
+    /// The server or stream that was checked.
     place: String,
     /// What was found.
     found: String,
-    /// What to do about it; absent if all is well.
+    /// What to do about it; absent if nothing needs to be done.
     mend: Option<String>,
 }

@@ -4,168 +4,169 @@ use utoipa::ToSchema;
 
 use super::JobError;
 
-/// Why a job stands where it stands. Fields that do not apply are absent.
+/// Why a job is in its current state, and what happens next. Fields that do not apply are absent.
 #[derive(ToSchema)]
 pub(crate) struct Explanation {
-    /// Which job.
+    /// The id of the job.
     job_id: String,
-    /// Where it stands.
+    /// The state of the job.
     state: String,
-    /// Whether it has ended.
+    /// Whether the job has ended.
     done: bool,
-    /// Since when it stands there.
+    /// Since when the job is in this state.
     since: String,
-    /// When this was said.
+    /// When this explanation was made.
     as_of: String,
     /// The first sentence.
     summary: String,
-    /// Everything, for people.
+    /// The whole explanation, for people.
     sentences: Vec<String>,
-    /// `decision`, `time`, `approval`, `turn`, `resume`, `rate`, `limit`, `worker`, `result` or `nothing`.
+    /// What the job waits for: `decision`, `time`, `approval`, `turn`, `resume`, `rate`, `limit`, `worker`, `result` or
+    /// `nothing`.
     waits_for: String,
-    /// Not before.
+    /// The job does not start before this time.
     may_start_at: Option<String>,
-    /// The same, where an attempt failed before.
+    /// The job does not start before this time, because its last attempt failed.
     next_retry_at: Option<String>,
-    /// Expires if not started by then.
+    /// The job expires if it has not started by this time.
     start_by: Option<String>,
-    /// Over by.
+    /// The time by which the job must have ended.
     deadline: Option<String>,
-    /// How often it was tried, and may be.
+    /// The attempts that were used, and that are left.
     attempts: AttemptsView,
-    /// The worker that has it.
+    /// The worker that runs the job.
     holder: Option<HolderView>,
-    /// The scheduler that asks somebody outside about it, of a job that is yet to be decided.
+    /// The scheduler that asks a decider about the job.
     asked_by: Option<String>,
-    /// Who has the slots of its concurrency key, while it waits for one.
+    /// The jobs that have the concurrency slots of its key, while the job waits for one.
     concurrency: Option<SlotsView>,
-    /// Who has the places of its topic, while it waits and the topic has a `concurrency.max`.
+    /// The jobs that have the places of its topic, while the job waits and the topic has a `concurrency.max`.
     topic_limit: Option<PlacesView>,
-    /// Its place in the backlog.
+    /// The position of the job in the backlog.
     backlog: Option<BacklogPlace>,
-    /// What stands on the bus for its topic, of a job that may have been offered without a word in its record.
+    /// The offers of its topic on the bus, if the job may have been offered without a write to its record.
     offers: Option<OffersView>,
-    /// Who could run it, where that is known and it is yet to be started.
+    /// The workers that could run the job, if they are known and the job has not started.
     workers: Option<ServingView>,
-    /// What held it up, denied or cancelled it, where that said why.
+    /// What held, denied or cancelled the job, if a reason was given.
     refused_by: Option<Refusal>,
     /// Why the last failed attempt failed.
     last_error: Option<JobError>,
-    /// Who looks at it if nothing else happens.
+    /// The next check of the job, if nothing else happens before.
     next_look: Option<NextLook>,
-    /// The job that is its retry.
+    /// The job that is the retry of this one.
     retried_as: Option<String>,
 }
 
-/// Who has the slots of a concurrency key.
+/// The concurrency slots of a key.
 #[derive(ToSchema)]
 pub(crate) struct SlotsView {
     /// The key.
     key: String,
-    /// How many are taken.
+    /// How many slots are taken.
     held: u64,
-    /// How many wait for one.
+    /// How many jobs wait for a slot.
     waiting: u64,
-    /// The jobs that have one, 16 at most.
+    /// The jobs that have a slot, at most 16.
     held_by: Vec<String>,
 }
 
-/// Who has the places of a topic.
+/// The places of a topic.
 #[derive(ToSchema)]
 pub(crate) struct PlacesView {
-    /// How many there are.
+    /// How many places there are.
     max: u64,
-    /// How many are taken.
+    /// How many places are taken.
     held: u64,
-    /// The jobs that have one, 16 at most.
+    /// The jobs that have a place, at most 16.
     held_by: Vec<String>,
 }
 
-/// How often a job was tried, and may be.
+/// The attempts of a job.
 #[derive(ToSchema)]
 pub(crate) struct AttemptsView {
-    /// Begun, less those given back.
+    /// How many attempts were used: started, less those that were given back.
     used: u16,
-    /// How many there may be.
+    /// How many attempts may start.
     max: u16,
-    /// Still to be used; 0 once it has ended.
+    /// How many attempts are left; 0 once the job has ended.
     left: u16,
-    /// Of the used ones, those whose worker fell silent.
+    /// How many of the used attempts ended because the worker stopped responding.
     lost: u16,
-    /// How often one was given back.
+    /// How often a worker gave the job back.
     given_back: u8,
 }
 
-/// The worker that has a job.
+/// The worker that runs a job.
 #[derive(ToSchema)]
 pub(crate) struct HolderView {
     /// The name of the worker.
     worker: String,
-    /// When the attempt began.
+    /// When the attempt started.
     since: Option<String>,
-    /// Until when it holds without being extended.
+    /// When the lease ends unless it is extended.
     lease_until: String,
-    /// It was not extended in time.
+    /// Whether the lease has ended.
     lease_ran_out: bool,
-    /// When the attempt takes too long.
+    /// When the attempt exceeds its time limit.
     times_out_at: Option<String>,
 }
 
-/// A place in the backlog of a topic.
+/// The position of a job in the backlog of its topic.
 #[derive(ToSchema)]
 pub(crate) struct BacklogPlace {
-    /// How many jobs go before it.
+    /// How many jobs are before it.
     ahead: u64,
-    /// How many wait in all, itself among them.
+    /// How many jobs wait, including this one.
     waiting: u64,
-    /// With which priority it waits.
+    /// The priority with which the job waits.
     priority: String,
-    /// A scheduler has claimed it until then, and is about to offer it.
+    /// Until when a scheduler has claimed the job to offer it.
     claimed_until: Option<String>,
 }
 
-/// Offers of a job's topic that stand on the bus, its own perhaps among them.
+/// The offers on the bus for the topic of a job; one of them may be for this job.
 #[derive(ToSchema)]
 pub(crate) struct OffersView {
-    /// In so many messages; those of a busy topic carry several offers.
+    /// How many messages there are; a message of a busy topic has several offers.
     messages: u64,
 }
 
-/// The workers of a job's topic and tenant.
+/// The live workers for the topic and the tenant of a job.
 #[derive(ToSchema)]
 pub(crate) struct ServingView {
-    /// Who live and take work.
+    /// How many workers take work.
     live: u64,
-    /// How many jobs they run at most.
+    /// How many jobs these workers run at most.
     slots: u64,
-    /// How many more they could run.
+    /// How many more jobs these workers could run.
     free: u64,
-    /// Who live and take nothing.
+    /// How many workers are alive but take no work.
     unhealthy: u64,
-    /// Live, and lacking what the job requires.
+    /// How many workers do not provide what the job requires.
     lacking: u64,
-    /// When that was so.
+    /// When the workers were counted.
     as_of: String,
 }
 
-/// What held a job up, denied or cancelled it.
+/// What held, denied or cancelled a job.
 #[derive(ToSchema)]
 pub(crate) struct Refusal {
     /// `hold`, `deny`, `cancel` or `ask_approval`.
     event: String,
-    /// In its own words.
+    /// The reason that was given.
     reason: String,
 }
 
-/// Who looks at a job if nothing else happens.
+/// The next check of a job, if nothing else happens before.
 #[derive(ToSchema)]
 pub(crate) struct NextLook {
-    /// `reconciler`: of the scheduler that leads.
+    /// The loop that checks: `reconciler`.
     by: String,
-    /// Which one does, as its lock says; absent if none leads at this moment.
+    /// The scheduler that leads the loop, by its lock; absent if no scheduler leads it now.
     scheduler: Option<String>,
-    /// When the look is due.
+    /// When the check is due.
     at: String,
-    /// That has come.
+    /// Whether that time has come.
     due: bool,
 }

@@ -7,41 +7,41 @@ use utoipa::ToSchema;
 /// Live workers.
 #[derive(ToSchema)]
 pub(crate) struct WorkerList {
-    /// When the list was written; absent if nobody writes one at the moment.
+    /// When the list was written; absent if no scheduler writes one at the moment.
     as_of: Option<String>,
-    /// In the order of their names.
+    /// The workers, in the order of their names.
     items: Vec<WorkerView>,
 }
 
-/// A worker that was heard of lately.
+/// A live worker.
 #[derive(ToSchema)]
 pub(crate) struct WorkerView {
-    /// As it calls itself.
+    /// The name that the worker gave itself.
     id: String,
-    /// Whose jobs it runs.
+    /// The tenant whose jobs it runs.
     tenant: String,
-    /// On shared topics it runs the jobs of every tenant; absent if not.
+    /// True if it runs the jobs of all tenants on shared topics; otherwise absent.
     all_tenants: Option<bool>,
-    /// Of which topics, as far as the key may touch them.
+    /// Its topics, as far as the key covers them.
     topics: Vec<String>,
-    /// How many at once.
+    /// How many jobs it can run at once.
     slots: u32,
-    /// How many of those are taken.
+    /// How many jobs it runs now.
     busy: u32,
-    /// False if it beats but takes no work: it drains, or its loop hangs.
+    /// False if it sends heartbeats but takes no work: it drains, or its loop hangs.
     healthy: bool,
-    /// Of the software, if it says so.
+    /// The version of its software, if it reports one.
     version: Option<String>,
-    /// What it says about itself.
+    /// What it provides.
     labels: BTreeMap<String, String>,
-    /// When it was last heard.
+    /// When its last heartbeat arrived.
     last_seen: String,
 }
 
-/// A worker that was told to leave.
+/// A worker that was told to drain.
 #[derive(ToSchema)]
 pub(crate) struct Drained {
-    /// As it calls itself.
+    /// The name of the worker.
     id: String,
     /// Always true.
     draining: bool,
@@ -50,133 +50,132 @@ pub(crate) struct Drained {
 /// Replicas.
 #[derive(ToSchema)]
 pub(crate) struct ReplicaList {
-    /// By service and name.
+    /// The replicas, by service and name.
     items: Vec<ReplicaView>,
 }
 
 /// A replica of a service.
 #[derive(ToSchema)]
 pub(crate) struct ReplicaView {
-    /// `muster-gateway` and so on.
+    /// `muster-gateway` or `muster-scheduler`.
     service: String,
-    /// Its name.
+    /// The name of the replica.
     instance: String,
-    /// Of the software.
+    /// The version of the software.
     version: String,
-    /// Where its admin port is.
+    /// The address of its admin port.
     admin: String,
-    /// Since when it runs.
+    /// When the replica started.
     started_at: String,
-    /// When it last said so; gone after 15 s.
+    /// When it last announced itself; it leaves the list after 15 s.
     seen_at: String,
     /// How many loops it has.
     loops: u64,
-    /// Which of them it leads, as it says itself.
+    /// The loops that it leads, as it reports.
     leads: Vec<String>,
-    /// Which leaders' locks are its own, as Redis says now.
+    /// The leader locks that it holds now, by Redis.
     holds: Vec<HeldLock>,
-    /// Jobs that it asks somebody outside about, and holds the locks of.
+    /// The jobs about which it asks a decider, and whose locks it holds.
     deciding: Vec<String>,
 }
 
-/// A leader's lock that a replica holds.
+/// A leader lock that a replica holds.
 #[derive(ToSchema)]
 pub(crate) struct HeldLock {
-    /// Of which loop.
+    /// The loop of the lock.
     r#loop: String,
     /// The key in Redis.
     lock: String,
     /// Grows with every new holder.
     fence: u64,
-    /// Since when it holds it, by the clock of Redis.
+    /// Since when the replica holds the lock, by the clock of Redis.
     since: String,
 }
 
 /// Loops.
 #[derive(ToSchema)]
 pub(crate) struct LoopList {
-    /// By loop, service and replica.
+    /// The loops, by name, service and replica.
     items: Vec<LoopView>,
 }
 
-/// A loop on one replica, as the replica told it at `said_at`.
+/// A loop on one replica, as the replica reported it at `said_at`.
 #[derive(ToSchema)]
 pub(crate) struct LoopView {
     /// The name of the loop.
     r#loop: String,
     /// The service that has the loop.
     service: String,
-    /// On which replica.
+    /// The name of the replica.
     instance: String,
     /// `leader`, `claim` or `idempotent`.
     class: String,
-    /// Why any number of replicas may have it.
+    /// Why any number of replicas may run the loop.
     why_safe: String,
-    /// What it costs when two of them do the same.
+    /// What it costs if two replicas do the same work.
     duplicate_costs: String,
     /// `leading` or `standby`; `active` for loops that need no leader; `not_started`.
     state: String,
-    /// The leader's lock.
+    /// The leader lock.
     lock: Option<String>,
-    /// Which replica holds that now.
+    /// The replica that holds the lock now.
     holder: Option<String>,
-    /// Of a loop with a lock for each shard: the shards whose locks this replica holds.
+    /// For a loop with a lock for each shard: the shards whose locks this replica holds.
     shards: Option<Vec<u8>>,
     /// Grows with every new holder.
     fence: Option<u64>,
-    /// Since when the holder has the lock, by the clock of Redis; of a loop without a lock, since when
-    /// it runs here.
+    /// Since when the holder has the lock, by the clock of Redis; for a loop without a lock, since when it runs here.
     since: Option<String>,
-    /// How often it looks when nothing wakes it.
+    /// The time between two ticks if no hint wakes the loop.
     interval_ms: u64,
     /// How long a tick should take at most.
     budget_ms: u64,
-    /// How many there were.
+    /// How many ticks there were.
     ticks: u64,
-    /// Hints that came while one was waiting.
+    /// How many hints arrived while another one was waiting.
     merged_hints: u64,
-    /// How long a tick has been running.
+    /// How long the current tick has been running.
     running_for_ms: Option<u64>,
-    /// When the last one began.
+    /// When the last tick began.
     last_tick_at: Option<String>,
-    /// How long it took.
+    /// How long the last tick took.
     last_took_ms: Option<u64>,
-    /// `ok`, `overrun`, `error`, `panic` or `lease_lost`.
+    /// The outcome of the last tick: `ok`, `overrun`, `error`, `panic` or `lease_lost`.
     outcome: Option<String>,
-    /// Why it failed.
+    /// Why the last tick failed.
     error: Option<String>,
-    /// What it did.
+    /// What the last tick did.
     counts: Option<BTreeMap<String, u64>>,
-    /// When the next is due.
+    /// When the next tick is due.
     next_tick_at: Option<String>,
-    /// When the replica told all this.
+    /// When the replica reported this.
     said_at: String,
 }
 
 /// Locks.
 #[derive(ToSchema)]
 pub(crate) struct LockList {
-    /// All leaders' locks, then those on jobs, the one that is held longest first.
+    /// All leader locks, then the locks of jobs, the one that is held longest first.
     items: Vec<LockView>,
 }
 
-/// A leader's lock, or one on a job that somebody outside is being asked about.
+/// A leader lock, or the lock of a job about which a decider is asked.
 #[derive(ToSchema)]
 pub(crate) struct LockView {
     /// The key in Redis.
     key: String,
-    /// Which job is decided about under it; absent if it is a leader's.
+    /// The job; absent for a leader lock.
     job_id: Option<String>,
-    /// Whether anybody holds it.
+    /// Whether a replica holds the lock.
     held: bool,
-    /// Which replica.
+    /// The replica that holds the lock.
     holder: Option<String>,
-    /// The same with the token of this life of it, as it stands in the key.
+    /// The value of the key: the holder with a token that is new with each start of the replica.
     owner: Option<String>,
     /// Grows with every new holder.
     fence: Option<u64>,
-    /// Since when, by the clock of Redis.
+    /// Since when the lock is held, by the clock of Redis.
     since: Option<String>,
-    /// How long it lasts unless it is renewed.
+    /// How long the lock lasts unless it is renewed.
     ttl_ms: Option<u64>,
 }

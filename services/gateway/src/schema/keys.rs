@@ -2,91 +2,91 @@
 
 use utoipa::ToSchema;
 
-/// A key to be made.
+/// A key to create.
 #[derive(ToSchema)]
 pub(crate) struct KeyRequest {
-    /// For people.
+    /// A name for people, at most 100 bytes.
     name: Option<String>,
-    /// The tenant of the key; the caller's unless given.
+    /// The tenant of the key; the caller's by default.
     tenant: Option<String>,
-    /// Of `submit, read, payloads, control, worker, approve, policy, admin`.
+    /// What the key may do.
     scopes: Vec<String>,
-    /// Topics with `*` for any characters; none means all.
+    /// Topics, with `*` for any characters, at most three in each; no entry means all topics.
     topics: Option<Vec<String>>,
     /// When the key expires.
     expires_at: Option<String>,
 }
 
-/// A key's new secret.
+/// How a key gets a new secret.
 #[derive(ToSchema)]
 pub(crate) struct RotateRequest {
-    /// How long the old secret works on: an hour unless given, 30 days at most.
+    /// How long the old secret keeps working; one hour by default, at most 30 days.
     overlap_ms: Option<u64>,
 }
 
 /// A key without its secret.
 #[derive(ToSchema)]
 pub(crate) struct KeyView {
-    /// The middle part of `mst_<id>_<secret>`.
+    /// The id of the key: the middle part of `mst_<id>_<secret>`.
     id: String,
-    /// For people.
+    /// The name, for people.
     name: String,
     /// The tenant of the key.
     tenant: String,
-    /// What it may do.
+    /// What the key may do.
     scopes: Vec<String>,
-    /// Which topics it may touch; none means all.
+    /// The topics that the key covers; no entry means all topics.
     topics: Vec<String>,
-    /// When the key was made.
+    /// When the key was created.
     created_at: String,
     /// When the key expires.
     expires_at: Option<String>,
 }
 
-/// A key that was just made.
+/// A key with its secret.
 #[derive(ToSchema)]
 pub(crate) struct NewKey {
-    /// Its id.
+    /// The id of the key.
     id: String,
-    /// `mst_<id>_<secret>`: shown this once.
+    /// `mst_<id>_<secret>`. No other response contains it.
     key: String,
-    /// For people.
+    /// The name, for people.
     name: String,
     /// The tenant of the key.
     tenant: String,
-    /// What it may do.
+    /// What the key may do.
     scopes: Vec<String>,
-    /// Which topics it may touch; none means all.
+    /// The topics that the key covers; no entry means all topics.
     topics: Vec<String>,
-    /// When the key was made.
+    /// When the key was created.
     created_at: String,
     /// When the key expires.
     expires_at: Option<String>,
-    /// Until when the secret before works, if this one replaces it.
+    /// Until when the old secret works, after a rotation.
     previous_until: Option<String>,
 }
 
-/// Keys.
+/// A list of keys.
 #[derive(ToSchema)]
 pub(crate) struct KeyList {
-    /// By id.
+    /// The keys, by id.
     items: Vec<KeyView>,
 }
 
-/// The presented key.
+/// The key of the request.
 #[derive(ToSchema)]
 pub(crate) struct WhoAmI {
-    /// Its id.
+    /// The id of the key.
     key_id: String,
-    /// For people.
+    /// The name, for people.
     name: String,
-    /// For whom it acts now.
+    /// The tenant that the request acts for.
     tenant: String,
-    /// Whether it may act for any.
+    /// Whether the key may act for any tenant.
     all_tenants: bool,
-    /// What it may do.
+    /// What the key may do.
     scopes: Vec<String>,
-    /// Which topics it may touch; none means all.
+    /// The topics that the key covers; no entry means all topics.
     topics: Vec<String>,
     /// When the key expires.
     expires_at: Option<String>,

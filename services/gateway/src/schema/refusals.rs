@@ -7,7 +7,10 @@
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use crate::access::{Access, needed};
+use crate::{
+    access::{Access, needed},
+    endpoints,
+};
 
 const PROBLEM: &str = "application/problem+json";
 
@@ -17,7 +20,7 @@ pub(crate) fn declare(document: &mut Value) {
     for (path, methods) in paths {
         for (method, operation) in methods.as_object_mut().into_iter().flatten() {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap_or_default();
-            let access = needed(&method, Some(path));
+            let access = needed(endpoints::operation(&method, Some(path)));
             if access == Access::Open {
                 operation["security"] = json!([]);
             }
@@ -121,6 +124,6 @@ mod tests {
                 assert_eq!(responses.contains_key("401"), !open, "{method} {path}");
             }
         }
-        assert_eq!(operations, crate::access::TABLE.len());
+        assert_eq!(operations, endpoints::HTTP.len());
     }
 }

@@ -4,121 +4,123 @@ use utoipa::ToSchema;
 
 use super::Retry;
 
-/// What a topic is told. What is not given is not set.
+/// The settings of a topic. A field that is not given is not set.
 #[derive(ToSchema)]
 pub(crate) struct TopicSettings {
     /// How many jobs run at once.
     concurrency: Option<Concurrency>,
     /// How many jobs are released to workers per second, over all replicas.
     rate: Option<Rate>,
-    /// So many jobs may wait; past it a submit gets 429 `backlog_full`.
+    /// How many jobs may wait; beyond that a submit is answered with 429 `backlog_full`.
     max_backlog: Option<u64>,
-    /// For jobs whose submit says nothing.
+    /// The retry policy of jobs whose submit gives none.
     retry: Option<Retry>,
-    /// Longest time of one attempt, for jobs whose submit says nothing.
+    /// The longest time of one attempt, for jobs whose submit gives none.
     timeout_ms: Option<u32>,
-    /// For workers that ask for no lease of their own; 5,000 to 900,000.
+    /// The lease for workers that request none, 5,000 to 900,000.
     lease_ms: Option<u32>,
     /// How long ended jobs are kept.
     retention: Option<TopicRetention>,
-    /// A JSON Schema that payloads must fit, 64 KiB at most. `$ref` only into itself, and never in a circle.
+    /// A JSON Schema that payloads must fit, at most 64 KiB. `$ref` may only lead into the schema itself, and never in
+    /// a circle.
     schema: Option<serde_json::Value>,
-    /// Workers of all tenants may take the jobs of every tenant's topic of this name. Only for the topic of
-    /// tenant `default`, with a key of all tenants.
+    /// Whether workers of all tenants may take the jobs of every tenant's topic of this name. Only for the topic of
+    /// tenant `default`, with a key for all tenants.
     shared: Option<bool>,
 }
 
 /// How many jobs run at once.
 #[derive(ToSchema)]
 pub(crate) struct Concurrency {
-    /// In all.
+    /// How many jobs of the topic run at once.
     max: Option<u32>,
-    /// With the same `concurrency_key`.
+    /// How many jobs with the same `concurrency_key` run at once.
     per_key: Option<u32>,
 }
 
-/// How many jobs are released.
+/// How many jobs are released to workers.
 #[derive(ToSchema)]
 pub(crate) struct Rate {
-    /// Per second; may be a fraction.
+    /// Jobs per second; may be a fraction.
     per_s: f64,
-    /// At once; a second's worth unless given.
+    /// Jobs at once; by default as many as in one second.
     burst: Option<u32>,
 }
 
 /// How long ended jobs are kept, at least 20 minutes.
 #[derive(ToSchema)]
 pub(crate) struct TopicRetention {
-    /// Those that succeeded or were cancelled.
+    /// For jobs that succeeded or were cancelled.
     succeeded_ms: Option<u64>,
-    /// Those that ended badly.
+    /// For jobs that ended badly.
     failed_ms: Option<u64>,
 }
 
-/// A topic in a list: what it was told, and who takes it.
+/// A topic in a list: its settings, and the number of its workers.
 #[derive(ToSchema)]
 pub(crate) struct ListedTopic {
-    /// Its name.
+    /// The name of the topic.
     topic: String,
     /// The tenant that owns the topic.
     tenant: String,
-    /// Whether it was ever told anything.
+    /// Whether the topic has stored settings.
     declared: bool,
-    /// Of its settings, as in the `ETag`; 0 if there are none.
+    /// The version of the settings, as in the `ETag`; 0 if there are none.
     version: u64,
-    /// When they were last written.
+    /// When the settings were last written.
     updated_at: Option<String>,
-    /// Its jobs wait.
+    /// Whether the topic is paused, so that its jobs wait.
     paused: bool,
-    /// Since when, by whom and why.
+    /// When, by which key and why the topic was paused.
     pause: Option<Pause>,
-    /// Its settings.
+    /// The settings.
     #[schema(inline)]
     #[serde(flatten)]
     settings: TopicSettings,
-    /// Live workers that take it.
+    /// How many live workers take jobs of the topic.
     workers: u64,
 }
 
-/// A topic: what it was told, and how it is doing.
+/// A topic: its settings and its numbers.
 #[derive(ToSchema)]
 pub(crate) struct Topic {
-    /// As in a list.
+    /// The same as in a list.
     #[serde(flatten)]
     listed: ListedTopic,
-    /// How many jobs wait, whatever they require: queued, and offered to workers.
+    /// How many jobs wait, whatever they require: in the backlog, and offered to workers.
     backlog: u64,
-    /// That, less what a pause, a rate or a limit holds back, and what no live worker fits: scale workers on this.
+    /// How many jobs more workers could run now: the backlog, less the jobs that a pause, a rate or a limit holds back,
+    /// and less those that no live worker fits. Scale workers on this number.
     runnable: u64,
-    /// Of the job that waits longest in the backlog.
+    /// How long the oldest job has been waiting.
     oldest_age_ms: Option<u64>,
-    /// By state, as far as one question tells.
+    /// The number of jobs by state.
     counts: TopicCounts,
 }
 
-/// Jobs by state.
+/// The number of waiting jobs by state.
 #[derive(ToSchema)]
 pub(crate) struct TopicCounts {
-    /// In the backlog.
+    /// Jobs in the backlog.
     queued: u64,
-    /// Offered on the bus, in messages: busy topics put several offers into one.
+    /// Messages with offers on the bus; a message of a busy topic has several offers.
     dispatched: Option<u64>,
 }
 
-/// Who paused a topic.
+/// The pause of a topic.
 #[derive(ToSchema)]
 pub(crate) struct Pause {
     /// When the pause began.
     since: String,
-    /// The id of the key.
+    /// The id of the key that paused it.
     by: String,
-    /// For people.
+    /// The reason, for people.
     reason: Option<String>,
 }
 
-/// Topics, without the numbers that each would have to be asked for.
+/// A list of topics, without the numbers that need a call for each topic.
 #[derive(ToSchema)]
 pub(crate) struct TopicList {
-    /// In the order of their names.
+    /// The topics, in the order of their names.
     items: Vec<ListedTopic>,
 }

@@ -5,167 +5,183 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{JobError, Progress};
+use super::Progress;
 
-/// A worker asks for work.
+/// A request of a worker for jobs.
 #[derive(ToSchema)]
 pub(crate) struct LeaseRequest {
-    /// The same one gets the same jobs again: 1 to 128 visible characters.
+    /// 1 to 128 visible characters. A repeat with the same id gets the same jobs.
     request_id: String,
-    /// `[A-Za-z0-9_-]{1,64}`.
+    /// The name of the worker: `[A-Za-z0-9_-]{1,64}`.
     worker_id: String,
-    /// What it can do.
+    /// The topics that the worker runs, 1 to 100 different ones.
     topics: Vec<String>,
-    /// What it has, for jobs that require it.
+    /// What the worker provides, for jobs that require it, at most 16 labels.
     provides: Option<BTreeMap<String, String>>,
-    /// Jobs it takes now, 1 to 100; 1 unless given.
+    /// How many jobs the worker takes, 1 to 100; 1 by default.
     max: Option<u64>,
-    /// How long it waits, at most 30,000.
+    /// How long the call waits for jobs, at most 30,000; 0 by default.
     wait_ms: Option<u64>,
-    /// How long it holds them without a word: 5,000 to 900,000; the topic's unless given, or 30,000.
+    /// The lease of each job, 5,000 to 900,000; by default that of the topic, or 30,000. The worker loses a job whose
+    /// lease it does not extend in time.
     lease_ms: Option<u64>,
 }
 
-/// Work.
+/// The jobs for a worker.
 #[derive(ToSchema)]
 pub(crate) struct LeaseAnswer {
-    /// Now running.
+    /// The jobs to run. Their attempts have started.
     items: Vec<LeasedJob>,
-    /// Take no more, and end.
+    /// If true, the worker must take no more jobs, finish its running jobs and end.
     drain: bool,
 }
 
-/// A job to be run now.
+/// A job to run.
 #[derive(ToSchema)]
 pub(crate) struct LeasedJob {
     /// The id of the job.
     job_id: String,
-    /// What kind of work.
+    /// The kind of work.
     topic: String,
-    /// As it was submitted.
+    /// The payload as it was submitted.
     payload: Option<Value>,
-    /// As it was submitted.
+    /// The labels as they were submitted.
     labels: BTreeMap<String, String>,
-    /// Which attempt this is.
+    /// The number of this attempt.
     attempt: u32,
-    /// How many there may be.
+    /// How many attempts may start.
     max_attempts: u32,
-    /// Names this attempt in every later call.
+    /// The number that identifies this attempt in every later call.
     fence: u64,
-    /// What remains of the lease; trust it, not a clock.
+    /// How long the lease still lasts. Use this instead of a clock.
     lease_ms: u64,
-    /// Longest time of this attempt.
+    /// The longest time of this attempt.
     timeout_ms: Option<u32>,
-    /// The whole job is over by then.
+    /// The time by which the job must have ended.
     deadline: Option<String>,
-    /// Its trace.
+    /// The W3C trace context of the job.
     traceparent: Option<String>,
 }
 
-/// A worker keeps its jobs.
+/// A request of a worker to keep its jobs.
 #[derive(ToSchema)]
 pub(crate) struct ExtendRequest {
     /// The name of the worker.
     worker_id: String,
-    /// Answer when a held job is cancelled, or after so long, at most 30,000.
+    /// How long the call waits for the cancel of one of the jobs, at most 30,000; 0 by default.
     wait_ms: Option<u64>,
-    /// From now; the topic's unless given, or 30,000.
+    /// The new lease from now on; by default that of the topic, or 30,000.
     lease_ms: Option<u64>,
-    /// At most 100.
+    /// The jobs, 1 to 100.
     items: Vec<ExtendItem>,
 }
 
-/// One to keep.
+/// One job to keep.
 #[derive(ToSchema)]
 pub(crate) struct ExtendItem {
     /// The id of the job.
     job_id: String,
-    /// Of its attempt.
+    /// The fence of the attempt.
     fence: u64,
-    /// How far it is.
+    /// A progress report.
     progress: Option<Progress>,
 }
 
-/// A worker has finished jobs.
+/// A report of a worker about jobs that succeeded.
 #[derive(ToSchema)]
 pub(crate) struct CompleteRequest {
-    /// The name of the worker; may be left out.
+    /// The name of the worker; optional.
     worker_id: Option<String>,
-    /// At most 100.
+    /// The jobs, 1 to 100.
     items: Vec<CompleteItem>,
 }
 
-/// One that is finished.
+/// One job that succeeded.
 #[derive(ToSchema)]
 pub(crate) struct CompleteItem {
     /// The id of the job.
     job_id: String,
-    /// Of its attempt.
+    /// The fence of the attempt.
     fence: u64,
-    /// Any JSON.
+    /// The result: any JSON, at most 128 levels deep.
     result: Option<Value>,
-    /// Instead of a result of more than 262,144 bytes: how many it has.
+    /// Instead of a result of more than 262,144 bytes: its size in bytes.
     result_size: Option<u64>,
-    /// And how it begins, at most 4,096 bytes.
+    /// With `result_size`: the beginning of the result, at most 4,096 bytes.
     result_preview: Option<String>,
 }
 
-/// A worker has failed at jobs.
+/// A report of a worker about jobs that failed.
 #[derive(ToSchema)]
 pub(crate) struct FailRequest {
-    /// The name of the worker; may be left out.
+    /// The name of the worker; optional.
     worker_id: Option<String>,
-    /// At most 100.
+    /// The jobs, 1 to 100.
     items: Vec<FailItem>,
 }
 
-/// One that failed.
+/// One job that failed.
 #[derive(ToSchema)]
 pub(crate) struct FailItem {
     /// The id of the job.
     job_id: String,
-    /// Of its attempt.
+    /// The fence of the attempt.
     fence: u64,
-    /// Why it failed. May also carry `retry_in_ms`.
-    error: JobError,
+    /// Why it failed.
+    error: Failure,
 }
 
-/// A worker gives jobs back, unbegun.
+/// Why an attempt failed, as its worker reports it.
+#[derive(ToSchema)]
+pub(crate) struct Failure {
+    /// The error code, for programs: 1 to 128 bytes; `handler_error` by default.
+    code: Option<String>,
+    /// A message for people; at most 4,000 bytes are kept.
+    message: Option<String>,
+    /// Any JSON, at most 64 KiB and 128 levels deep.
+    details: Option<Value>,
+    /// Whether another attempt makes sense; true by default.
+    retryable: Option<bool>,
+    /// The wait before the next attempt, instead of that of the retry policy.
+    retry_in_ms: Option<u64>,
+}
+
+/// A request of a worker to give back jobs that it has not begun.
 #[derive(ToSchema)]
 pub(crate) struct ReleaseRequest {
-    /// The name of the worker; may be left out.
+    /// The name of the worker; optional.
     worker_id: Option<String>,
-    /// At most 100.
+    /// The jobs, 1 to 100.
     items: Vec<ReleaseItem>,
 }
 
-/// One given back.
+/// One job to give back.
 #[derive(ToSchema)]
 pub(crate) struct ReleaseItem {
     /// The id of the job.
     job_id: String,
-    /// Of its attempt.
+    /// The fence of the attempt.
     fence: u64,
-    /// Not before so long from now.
+    /// The job is not offered again before this many milliseconds from now.
     delay_ms: Option<u64>,
 }
 
-/// How each attempt stands. Anything but `ok` means stop.
+/// The states of attempts.
 #[derive(ToSchema)]
 pub(crate) struct StandingList {
-    /// In the order of the request.
+    /// The attempts, in the order of the request.
     items: Vec<StandingItem>,
 }
 
-/// How one attempt stands.
+/// The state of one attempt.
 #[derive(ToSchema)]
 pub(crate) struct StandingItem {
     /// The id of the job.
     job_id: String,
-    /// `ok`, `stale` or `invalid`.
+    /// `ok`, `stale` or `invalid`. If it is not `ok`, the worker must stop the job.
     status: String,
-    /// `lost`, `cancelled`, `timed_out` or `unknown`.
+    /// Why it is not `ok`: `lost`, `cancelled`, `timed_out` or `unknown`.
     reason: Option<String>,
-    /// What remains of the lease.
+    /// How long the lease still lasts.
     lease_ms: Option<u64>,
 }

@@ -5,20 +5,14 @@ use muster_domain::{
     ProblemCode, RetryPolicy, TopicSettings,
     topic::{Concurrency, TopicRate, TopicRetention},
 };
-use muster_flow::admission::{SchemaFault, read_schema};
+use muster_flow::admission::{SchemaFault, bounds::TIMEOUT_MS, read_schema};
 
 use crate::{
     json::{Faults, Object},
+    limits::{BACKLOG, BURST, CONCURRENCY, LEASE_MS, RATE, RETENTION_MS},
     problem::Problem,
     submit::read_retry,
 };
-
-/// Ten years in milliseconds: a larger number is a mistake.
-const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-/// The same range as for HTTP workers.
-const LEASE_MS: std::ops::RangeInclusive<u64> = 5_000..=900_000;
-/// An ended record is kept at least twice as long as the streams keep messages.
-const RETENTION_MS: std::ops::RangeInclusive<u64> = 20 * 60 * 1000..=TEN_YEARS_MS;
 
 /// Reads a whole body. A field that is not given is not set; all faults are named at once.
 pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
@@ -29,16 +23,16 @@ pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
     let settings = TopicSettings {
         concurrency: o.object("concurrency", f).map(|mut o| {
             let read = Concurrency {
-                max: o.integer("max", f, 1..=1_000_000).map(whole),
-                per_key: o.integer("per_key", f, 1..=1_000_000).map(whole),
+                max: o.integer("max", f, CONCURRENCY).map(whole),
+                per_key: o.integer("per_key", f, CONCURRENCY).map(whole),
             };
             o.finish(f);
             read
         }),
         rate: o.object("rate", f).and_then(|o| read_rate(o, f)),
-        max_backlog: o.integer("max_backlog", f, 1..=1_000_000_000),
+        max_backlog: o.integer("max_backlog", f, BACKLOG),
         retry: o.object("retry", f).map(|o| read_retry(o, RetryPolicy::default(), f).into()),
-        timeout_ms: o.integer("timeout_ms", f, 1..=u32::MAX.into()).map(whole),
+        timeout_ms: o.integer("timeout_ms", f, TIMEOUT_MS).map(whole),
         lease_ms: o.integer("lease_ms", f, LEASE_MS).map(whole),
         retention: o.object("retention", f).map(|mut o| {
             let read = TopicRetention {
@@ -63,8 +57,8 @@ pub(crate) fn read_settings(body: &Bytes) -> Result<TopicSettings, Problem> {
 
 fn read_rate(mut o: Object<'_>, f: &mut Faults) -> Option<TopicRate> {
     o.require("per_s", f);
-    let per_s = o.number("per_s", f, 0.001..=1_000_000.0);
-    let burst = o.integer("burst", f, 1..=1_000_000);
+    let per_s = o.number("per_s", f, RATE);
+    let burst = o.integer("burst", f, BURST);
     o.finish(f);
     let per_s = per_s?;
     // The default burst is one second's worth.

@@ -18,15 +18,16 @@ use muster_wire::{Body, job_id, v1};
 use tokio::time::Instant;
 
 use super::{Stands, Workers, on_bus, raw};
-use crate::{auth::Caller, problem::Problem};
+use crate::{
+    auth::Caller,
+    limits::{MOST_PREVIEW, MOST_RESULT},
+    problem::Problem,
+};
 
 /// How often results that are not settled yet are published again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// After this time the client is asked to repeat the call.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
-/// A larger result is still a success; it is stored as a preview with a flag.
-pub(crate) const MOST_RESULT: usize = 256 * 1024;
-pub(crate) const PREVIEW: usize = 4 * 1024;
 
 /// The result of one attempt.
 #[derive(Debug)]
@@ -163,10 +164,11 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
 
 /// The result in the message: complete, or its beginning and its size.
 fn success(json: &Bytes) -> v1::Success {
+    // A larger result is still a success; it is stored as a preview with a flag.
     if json.len() <= MOST_RESULT {
         return v1::Success { result: json.clone(), ..Default::default() };
     }
-    let mut end = PREVIEW.min(json.len());
+    let mut end = MOST_PREVIEW.min(json.len());
     while end > 0 && std::str::from_utf8(&json[..end]).is_err() {
         end -= 1;
     }
@@ -186,7 +188,7 @@ mod tests {
         let cut = success(&large);
         assert!(cut.truncated && cut.result.is_empty());
         assert_eq!(cut.size, large.len() as u64);
-        assert!(cut.preview.len() <= PREVIEW && cut.preview.len() > PREVIEW - 4);
+        assert!(cut.preview.len() <= MOST_PREVIEW && cut.preview.len() > MOST_PREVIEW - 4);
         assert!(!cut.preview.contains('\u{fffd}'));
     }
 

@@ -1,6 +1,6 @@
 //! Reads what workers send. The whole body is read and every wrong field named before anything is done.
 
-use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use muster_domain::{
@@ -11,30 +11,23 @@ use muster_flow::admission::bounds::{MOST_DEPTH, depth};
 
 use crate::{
     json::{Faults, Object, join, text},
+    limits::{
+        CUT_RESULT, FENCE, LEASE_MS, MOST_CALL, MOST_ERROR_CODE, MOST_EXTRA, MOST_PREVIEW, MOST_PROGRESS_MESSAGE,
+        PERCENT, WAIT_MS, WORKER_DELAY_MS,
+    },
     problem::Problem,
-    query::MOST_WAIT_MS,
-    workers::{Extend, Held, Lease, MOST_RESULT, PREVIEW, Report, Said},
+    workers::{Extend, Held, Lease, Report, Said},
 };
-
-/// The most items in one call.
-const MOST_ITEMS: usize = 100;
-const LEASE_MS: RangeInclusive<u64> = 5_000..=900_000;
-/// Ten years: a larger number is a mistake.
-const MOST_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-/// Numbers up to this one are exact in every language.
-const MOST_FENCE: u64 = (1 << 53) - 1;
-/// The most bytes of an error's details, or of a progress report's data.
-const MOST_EXTRA: usize = 64 * 1024;
 
 /// The results of attempts, and the worker that reports them.
 #[derive(Debug)]
-pub(super) struct Reports {
-    pub(super) worker: Option<WorkerId>,
-    pub(super) items: Vec<Report>,
+pub(in crate::routes) struct Reports {
+    pub(in crate::routes) worker: Option<WorkerId>,
+    pub(in crate::routes) items: Vec<Report>,
 }
 
 /// Reads `POST /worker/lease`.
-pub(super) fn lease(body: &Bytes) -> Result<Lease, Problem> {
+pub(in crate::routes) fn lease(body: &Bytes) -> Result<Lease, Problem> {
     let mut faults = Faults::default();
     let f = &mut faults;
     let mut o = Object::from_body(body)?;
@@ -46,12 +39,12 @@ pub(super) fn lease(body: &Bytes) -> Result<Lease, Problem> {
     let mut topics = o.names("topics", f, Topic::parse).unwrap_or_default();
     topics.sort();
     topics.dedup();
-    if topics.is_empty() || topics.len() > MOST_ITEMS {
-        f.invalid("", "topics", format_args!("names 1 to {MOST_ITEMS} topics"));
+    if topics.is_empty() || topics.len() > MOST_CALL {
+        f.invalid("", "topics", format_args!("names 1 to {MOST_CALL} topics"));
     }
     let provides = read_provides(&mut o, f);
-    let max = o.integer("max", f, 1..=MOST_ITEMS as u64).unwrap_or(1);
-    let wait = o.integer("wait_ms", f, 0..=MOST_WAIT_MS).unwrap_or(0);
+    let max = o.integer("max", f, 1..=MOST_CALL as u64).unwrap_or(1);
+    let wait = o.integer("wait_ms", f, WAIT_MS).unwrap_or(0);
     let lease = o.integer("lease_ms", f, LEASE_MS).map(Duration::from_millis);
     o.finish(f);
     faults.into_result()?;
@@ -85,13 +78,13 @@ fn read_provides(o: &mut Object<'_>, f: &mut Faults) -> BTreeMap<String, String>
 }
 
 /// Reads `POST /worker/extend`.
-pub(super) fn extend(body: &Bytes) -> Result<Extend, Problem> {
+pub(in crate::routes) fn extend(body: &Bytes) -> Result<Extend, Problem> {
     let mut faults = Faults::default();
     let f = &mut faults;
     let mut o = Object::from_body(body)?;
     o.require("worker_id", f);
     let worker = o.name("worker_id", f, WorkerId::parse);
-    let wait = o.integer("wait_ms", f, 0..=MOST_WAIT_MS).unwrap_or(0);
+    let wait = o.integer("wait_ms", f, WAIT_MS).unwrap_or(0);
     let lease = o.integer("lease_ms", f, LEASE_MS).map(Duration::from_millis);
     let items = items(&mut o, f, |o, f, job, fence| {
         let progress = o.object("progress", f).map(|given| read_progress(given, f));
@@ -105,9 +98,9 @@ pub(super) fn extend(body: &Bytes) -> Result<Extend, Problem> {
 
 fn read_progress(mut o: Object<'_>, f: &mut Faults) -> Progress {
     let progress = Progress {
-        percent: o.number("percent", f, 0.0..=100.0),
-        message: o.name("message", f, |given| match given.len() > 4_000 {
-            true => Err("has at most 4,000 bytes"),
+        percent: o.number("percent", f, PERCENT),
+        message: o.name("message", f, |given| match given.len() > MOST_PROGRESS_MESSAGE {
+            true => Err(format!("has at most {MOST_PROGRESS_MESSAGE} bytes")),
             false => Ok(given.to_owned()),
         }),
         data: extra(&mut o, "data", f),
@@ -117,16 +110,16 @@ fn read_progress(mut o: Object<'_>, f: &mut Faults) -> Progress {
 }
 
 /// Reads `POST /worker/complete`.
-pub(super) fn completed(body: &Bytes) -> Result<Reports, Problem> {
+pub(in crate::routes) fn completed(body: &Bytes) -> Result<Reports, Problem> {
     reports(body, |o, f| {
         let raw = o.verbatim("result").map(serde_json::value::RawValue::get).unwrap_or_default();
-        if depth(raw) > MOST_DEPTH {
+        if depth(raw.as_bytes()) > MOST_DEPTH {
             f.invalid(o.at(), "result", format_args!("nests deeper than {MOST_DEPTH} levels"));
         }
         let json = if raw.is_empty() { Bytes::new() } else { body.slice_ref(raw.as_bytes()) };
-        let size = o.integer("result_size", f, MOST_RESULT as u64 + 1..=MOST_FENCE);
-        let preview = o.name("result_preview", f, |given| match given.len() > PREVIEW {
-            true => Err(format!("has at most {PREVIEW} bytes")),
+        let size = o.integer("result_size", f, CUT_RESULT);
+        let preview = o.name("result_preview", f, |given| match given.len() > MOST_PREVIEW {
+            true => Err(format!("has at most {MOST_PREVIEW} bytes")),
             false => Ok(given.to_owned()),
         });
         match (size, preview) {
@@ -145,28 +138,32 @@ pub(super) fn completed(body: &Bytes) -> Result<Reports, Problem> {
 }
 
 /// Reads `POST /worker/fail`.
-pub(super) fn failed(body: &Bytes) -> Result<Reports, Problem> {
+pub(in crate::routes) fn failed(body: &Bytes) -> Result<Reports, Problem> {
     reports(body, |o, f| {
         o.require("error", f);
         let mut e = o.object("error", f)?;
         let code = e.name("code", f, |given| {
-            let odd = given.is_empty() || given.len() > 128 || given.chars().any(char::is_control);
-            if odd { Err("has 1 to 128 bytes and no control characters") } else { Ok(given.to_owned()) }
+            let odd = given.is_empty() || given.len() > MOST_ERROR_CODE || given.chars().any(char::is_control);
+            if odd {
+                Err(format!("has 1 to {MOST_ERROR_CODE} bytes and no control characters"))
+            } else {
+                Ok(given.to_owned())
+            }
         });
         let code = code.unwrap_or_else(|| JobErrorCode::HandlerError.as_str().to_owned());
         let message = e.text("message", f).unwrap_or_default();
         let details = extra(&mut e, "details", f);
         let retryable = e.boolean("retryable", f).unwrap_or(true);
-        let retry_in = e.integer("retry_in_ms", f, 0..=MOST_DELAY_MS).map(Duration::from_millis);
+        let retry_in = e.integer("retry_in_ms", f, WORKER_DELAY_MS).map(Duration::from_millis);
         e.finish(f);
         Some(Said::Failed(JobError { details, ..JobError::new(code, &message, retryable) }, retry_in))
     })
 }
 
 /// Reads `POST /worker/release`.
-pub(super) fn released(body: &Bytes) -> Result<Reports, Problem> {
+pub(in crate::routes) fn released(body: &Bytes) -> Result<Reports, Problem> {
     reports(body, |o, f| {
-        let delay = o.integer("delay_ms", f, 0..=MOST_DELAY_MS).unwrap_or(0);
+        let delay = o.integer("delay_ms", f, WORKER_DELAY_MS).unwrap_or(0);
         Some(Said::Released(Duration::from_millis(delay)))
     })
 }
@@ -189,8 +186,8 @@ fn items<T>(
 ) -> Vec<T> {
     o.require("items", f);
     let Some(given) = o.list("items", f) else { return Vec::new() };
-    if given.is_empty() || given.len() > MOST_ITEMS {
-        f.invalid("", "items", format_args!("has 1 to {MOST_ITEMS} items"));
+    if given.is_empty() || given.len() > MOST_CALL {
+        f.invalid("", "items", format_args!("has 1 to {MOST_CALL} items"));
         return Vec::new();
     }
     let mut items = Vec::with_capacity(given.len());
@@ -199,7 +196,7 @@ fn items<T>(
         item.require("job_id", f);
         item.require("fence", f);
         let job = item.name("job_id", f, str::parse::<JobId>);
-        let fence = item.integer("fence", f, 0..=MOST_FENCE);
+        let fence = item.integer("fence", f, FENCE);
         // Read the rest of the item even if these fields are wrong, so that all faults are named.
         let stand_in = JobId::derive("none", &muster_domain::Tenant::default(), "");
         let value = read(&mut item, f, job.unwrap_or(stand_in), fence.unwrap_or(0));
@@ -212,7 +209,7 @@ fn items<T>(
 /// Any JSON, verbatim, of bounded size and depth.
 fn extra(o: &mut Object<'_>, name: &str, f: &mut Faults) -> Option<String> {
     let raw = o.take(name)?.get();
-    if raw.len() > MOST_EXTRA || depth(raw) > MOST_DEPTH {
+    if raw.len() > MOST_EXTRA || depth(raw.as_bytes()) > MOST_DEPTH {
         f.add(
             ProblemCode::InvalidRequest,
             o.at(),
