@@ -10,7 +10,7 @@ use crate::{
     homes::text,
     jobs::KEEP_KEY,
     keys,
-    place::{BUCKET, Bucket, Place},
+    place::{BUCKET, Bucket, Listing, Place},
     record::{Fields, Record},
     router::Command,
     scripts,
@@ -82,7 +82,7 @@ impl Store {
             return Ok(());
         }
         let end = visit.length.min(visit.position + limit.min(SLICE) as u64);
-        let ids = match self.bucket_slice(tenant, visit.bucket, visit.position, end).await {
+        let ids = match self.bucket_slice::<JobId>(tenant, visit.bucket, visit.position, end).await {
             Err(fault) if !fault.is_retryable() => {
                 visit.unreadable = true;
                 done.unreadable += 1;
@@ -178,8 +178,11 @@ impl Store {
         done: &mut Retained,
     ) -> Result<Option<Time>, StoreError> {
         let now = self.now();
-        let (listing, buckets, kept) =
-            (keys::listing(tenant, visit.bucket), keys::buckets(tenant), keys::kept_buckets(tenant));
+        let (listing, buckets, kept) = (
+            keys::listing(Listing::Jobs, tenant, visit.bucket),
+            keys::buckets(Listing::Jobs, tenant),
+            keys::kept_buckets(tenant),
+        );
         if visit.is_empty() && visit.is_closed(now) {
             let dropped = self.run(scripts::listing::Drop { key: listing, length: visit.length }).await?.dropped;
             if dropped == 1 {
