@@ -19,7 +19,7 @@ mod runs;
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use bytes::Bytes;
-use muster_domain::{JobId, State, Tenant, Time, Topic};
+use muster_domain::{JobId, RunId, State, Tenant, Time, Topic};
 
 pub(crate) use self::places::{Listed, Noted};
 pub use self::runs::{RunPage, RunSpan};
@@ -55,6 +55,8 @@ pub struct ListFilter {
     pub error_code: Option<String>,
     /// This worker, by its own name.
     pub worker: Option<String>,
+    /// This run of a workflow.
+    pub run: Option<RunId>,
     /// Created at or after this time.
     pub created_after: Option<Time>,
     /// Created before this time.
@@ -77,6 +79,7 @@ impl ListFilter {
         (self.states.is_empty() || self.states.contains(&state))
             && self.topic.as_ref().is_none_or(|t| *t == job.spec.topic)
             && self.labels.iter().all(|(k, v)| job.spec.labels.get(k) == Some(v))
+            && self.run.is_none_or(|run| job.spec.run == Some(run))
             && self.error_code.as_ref().is_none_or(|c| Some(c) == error)
             && self.worker.as_deref().is_none_or(|w| worker == Some(w))
             && within(Some(job.head.created_at), self.created_after, self.created_before)

@@ -131,6 +131,8 @@ pub(crate) struct BulkFilter {
     error_code: Option<String>,
     /// Last run by this worker.
     worker: Option<String>,
+    /// Of this run of a workflow.
+    run_id: Option<String>,
     /// At or after, RFC 3339.
     created_after: Option<String>,
     /// Before, RFC 3339.
