@@ -8,10 +8,13 @@
 //! The order of a start is that of a submit: home, then list entry, then hash. The callers forward homes, carry out what
 //! a run asks for, and decide when a run is over.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    time::Duration,
+};
 
 use bytes::Bytes;
-use muster_domain::{RunId, Tenant, Time};
+use muster_domain::{JobId, RunId, Tenant, Time};
 
 use crate::{
     Store, StoreError, keys,
@@ -218,6 +221,23 @@ impl Store {
         };
         let replies = self.router().many(ids.iter().map(command).collect()).await;
         replies.into_iter().map(|reply| Ok(number::<u64>(&reply?)? > 0)).collect()
+    }
+
+    /// Those of these jobs whose runs are stored. Asks only about jobs that belong to a run.
+    pub async fn in_stored_runs(&self, jobs: &[(JobId, Option<RunId>)]) -> Result<HashSet<JobId>, StoreError> {
+        let runs: BTreeSet<RunId> = jobs.iter().filter_map(|(_, run)| *run).collect();
+        if runs.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let runs: Vec<RunId> = runs.into_iter().collect();
+        let mut stored = HashSet::new();
+        for (run, answer) in runs.iter().zip(self.have_runs(&runs).await) {
+            if answer? {
+                stored.insert(*run);
+            }
+        }
+        let kept = |(job, run): &(JobId, Option<RunId>)| run.is_some_and(|run| stored.contains(&run)).then_some(*job);
+        Ok(jobs.iter().filter_map(kept).collect())
     }
 
     /// Deletes a run and its timeline, if its version is still the one that the caller has read; false if it is another

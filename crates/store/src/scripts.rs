@@ -18,6 +18,7 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &job::APPLY,
     &job::DELETE,
     &job::EXTEND,
+    &job::FORESTALL,
     &job::MARK_RETRIED,
     &job::RELIST,
     &job::SET_BACK,
@@ -1018,6 +1019,97 @@ return struct.pack('>BI8I8', 128 + 1, 0, NOW) .. string.sub(packed, 1, head_end)
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(ExtendReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// The source of `job/forestall`.
+    pub(crate) static FORESTALL: ScriptSource = ScriptSource::new(
+        "job/forestall",
+        r#"local NOW = redis.call('TIME')
+NOW = NOW[1] * 1000000 + NOW[2]
+local raw = redis.call('HGET', KEYS[1], 's')
+local whole = not raw and redis.call('HGET', KEYS[1], 'j')
+if whole then
+  local accepted, most, limit = struct.unpack('>I8I2I4', whole)
+  raw = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', 1, 1, 0, most, 0, 0, 0, 0, limit,
+    0, accepted, 0, 0, 0, 0, 0, accepted, '\0\0\0\0\0\0\0\0', 0, '', '\0\0')
+end
+if raw then return struct.pack('>BI8I8', 128 + 2, 0, NOW) .. string.sub(raw, 1, 91 + string.byte(raw, 91)) end
+local event, max, timeout = struct.unpack('>BI2I4', ARGV[1])
+local to = string.byte('\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\11', event)
+if to == 0 then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
+local note, body_hash = ARGV[4], ARGV[5] or ''
+local line = struct.pack('>BBBI8I2', 12 + #note, event, to, NOW, 0) .. note
+local record = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', to, 2, 0, max, 0, 0, event, 0, timeout,
+  0, NOW, 0, 0, 0, 0, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '', '\0\1' .. line)
+if body_hash == '' then
+  redis.call('HSET', KEYS[1], 's', record, 'd', ARGV[2], 'l', ARGV[3])
+else
+  redis.call('HSET', KEYS[1], 's', record, 'd', ARGV[2], 'l', ARGV[3], 'k', body_hash)
+end
+return record
+"#,
+    );
+
+    /// creates a job that an event ends before its submit comes, as if the event had come right after the
+    /// submit. The submit then finds it ended. If the job exists, the script changes nothing.
+    pub(crate) struct Forestall {
+        /// job
+        pub(crate) key: Key,
+        /// the event and limits
+        pub(crate) bounds: ForestallBounds,
+        /// the job's spec, in protobuf
+        pub(crate) spec: Vec<u8>,
+        /// position of its list entry
+        pub(crate) place: Vec<u8>,
+        /// text for the history, at most 240 bytes
+        pub(crate) note: Vec<u8>,
+        /// hash of the body that the submit will have
+        pub(crate) body_hash: Vec<u8>,
+    }
+
+    /// What `job/forestall` answers.
+    pub(crate) struct ForestallReply {
+        /// the record, if created; else SAID + outcome (already = it exists, missing = the event creates none), 0, now, head
+        pub(crate) reply: Vec<u8>,
+    }
+
+    impl Script for Forestall {
+        type Reply = ForestallReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&FORESTALL, self.key.as_bytes())
+                .arg(self.bounds.to_bytes())
+                .arg(self.spec)
+                .arg(self.place)
+                .arg(self.note)
+                .optional(&[self.body_hash])
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(ForestallReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// `bounds` of `job/forestall`.
+    pub(crate) struct ForestallBounds {
+        /// code of the event
+        pub(crate) event: u8,
+        /// the most attempts
+        pub(crate) max_attempts: u16,
+        /// time-out of one attempt; 0 = none
+        pub(crate) timeout_ms: u32,
+    }
+
+    impl ForestallBounds {
+        fn to_bytes(&self) -> Vec<u8> {
+            let parts: &[&[u8]] = &[
+                &self.event.to_be_bytes(),
+                &self.max_attempts.to_be_bytes(),
+                &self.timeout_ms.to_be_bytes(),
+            ];
+            parts.concat()
         }
     }
 

@@ -16,6 +16,8 @@ mod claims;
 mod definitions;
 #[path = "conformance/failover.rs"]
 mod failover;
+#[path = "conformance/forestalled.rs"]
+mod forestalled;
 #[path = "conformance/full.rs"]
 mod full;
 #[path = "conformance/homes.rs"]
@@ -166,6 +168,9 @@ on_both! {
     operations::an_operation_has_one_carrier_and_the_next_goes_on_where_it_stopped,
     operations::a_cancelled_operation_counts_what_it_did_and_does_not_go_on,
     operations::operations_are_listed_by_tenant_newest_first,
+    forestalled::an_absent_job_is_created_by_the_events_of_the_table_and_by_no_other,
+    forestalled::a_job_that_was_cancelled_before_its_submit_is_like_one_cancelled_right_after_it,
+    forestalled::a_job_that_exists_is_not_created_by_a_cancel,
     definitions::content_equal_to_the_latest_makes_no_new_version,
     definitions::of_many_writers_of_a_definition_who_saw_the_same_one_wins,
     definitions::a_deleted_definition_is_hidden_and_its_numbers_are_not_used_again,
