@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_domain::{JobId, Tenant, Time, time::micros};
+use muster_domain::{JobId, RunId, Tenant, Time, time::micros};
 
 use super::{Retained, Retention};
 use crate::{
@@ -111,13 +111,17 @@ impl Store {
                         let state = record.head.state();
                         let kept = keep.of(tenant, &record.spec.topic, state);
                         let due = end + kept;
-                        if due.reached(now) { leaving.push((record.id, kept)) } else { visit.due_at(due) }
+                        match due.reached(now) {
+                            true => leaving.push((record.id, (kept, record.spec.run))),
+                            false => visit.due_at(due),
+                        }
                     }
                 },
                 Ok(_) => {}
             }
         }
         let leaving = self.without_home(leaving, visit).await?;
+        let leaving = self.without_run(leaving, visit).await?;
         let delete = |(id, kept): &(JobId, _)| scripts::job::Delete {
             key: keys::job(*id),
             keep_key: micros(KEEP_KEY),
@@ -166,6 +170,18 @@ impl Store {
             }
         }
         Ok(finished)
+    }
+
+    /// The jobs whose runs are deleted, or that belong to none: a kept run needs the results of its jobs.
+    async fn without_run(
+        &self,
+        ended: Vec<(JobId, (Duration, Option<RunId>))>,
+        visit: &mut Visit,
+    ) -> Result<Vec<(JobId, Duration)>, StoreError> {
+        let jobs: Vec<(JobId, Option<RunId>)> = ended.iter().map(|(id, (_, run))| (*id, *run)).collect();
+        let stay = self.in_stored_runs(&jobs).await?;
+        visit.living |= !stay.is_empty();
+        Ok(ended.into_iter().filter(|(id, _)| !stay.contains(id)).map(|(id, (kept, _))| (id, kept)).collect())
     }
 
     /// Ends the visit of a listing that was read to its end. Drops the listing if no job is left, otherwise notes and
