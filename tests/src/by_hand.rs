@@ -192,6 +192,7 @@ pub async fn ask(bus: &Bus, worker: &str, offer: &Offer, start_id: StartId, leas
         tenant: offer.tenant.clone(),
         topic: offer.topic.clone(),
         pool: offer.pool.clone(),
+        carried: offer.carried.clone(),
     };
     let body = Body::Start(StartRequest { worker: worker.to_owned(), items: vec![item] });
     let answer = answered(bus, &subjects::start(), body).await;

@@ -22,7 +22,7 @@ use std::{
 };
 
 use muster_bus::subjects;
-use muster_domain::{JobId, State, Tenant, slot::Limit};
+use muster_domain::{JobId, RunId, State, Tenant, slot::Limit};
 use muster_testkit::until;
 use muster_tests::{Answer, Executions, Failpoints, Options, Probe, Stack, TestWorker, by_hand::bus_of};
 use muster_wire::Body;
@@ -68,6 +68,8 @@ const TABLE: &[(&str, Load)] = &[
     ("cancel.after_apply", Load::Cancels),
     ("cancel.after_forward", Load::Cancels),
     ("cancel.after_audit", Load::Cancels),
+    ("cancel.after_home", Load::Forestalled),
+    ("cancel.after_create", Load::Forestalled),
     ("retry.after_audit", Load::Retried),
     ("retry.after_submit", Load::Retried),
     ("delete.after_record", Load::Deleted),
@@ -87,6 +89,7 @@ const TABLE: &[(&str, Load)] = &[
     ("settle.after_audit", Load::TookTooLong),
     ("settle.after_finish", Load::Jobs),
     ("finish.after_dead_letters", Load::Jobs),
+    ("finish.after_runs", Load::OfRun),
     ("finish.before_slots", Load::CancelledOffer),
     ("finish.before_home", Load::Jobs),
     ("wake.after_apply", Load::Jobs),
@@ -137,6 +140,8 @@ const SPREAD: &[&str] = &[
     "cancel.after_apply",
     "cancel.after_forward",
     "cancel.after_audit",
+    "cancel.after_home",
+    "cancel.after_create",
     "retry.after_audit",
     "retry.after_submit",
     "delete.after_record",
@@ -150,6 +155,7 @@ const SPREAD: &[&str] = &[
     "settle.after_audit",
     "settle.after_finish",
     "finish.after_dead_letters",
+    "finish.after_runs",
     "finish.before_slots",
     "finish.before_home",
     "scrub.after_audit",
@@ -193,6 +199,10 @@ struct Ground {
     points: Failpoints,
     runs: Executions,
     heard: Heard,
+    /// The jobs whose ends the owner of the first shard of runs was told.
+    told_runs: Arc<Mutex<HashSet<String>>>,
+    /// Jobs of runs in that shard.
+    of_runs: Vec<(RunId, JobId)>,
     workers: Vec<TestWorker>,
     jobs: Vec<Expected>,
     /// Submits that no client repeated, by their payload: lost, or run once.
@@ -239,13 +249,15 @@ impl Ground {
             .env("MUSTER_LOOP_REREAD_INTERVAL", "1s");
         let stack = Stack::with(options).await;
         let gateways = [stack.gateway(1), stack.gateway(2)];
-        let heard = listen(&stack).await;
+        let (heard, told_runs) = (listen(&stack).await, listen_as_owner(&stack).await);
         Ground {
             stack,
             gateways,
             points,
             runs: Executions::default(),
             heard,
+            told_runs,
+            of_runs: Vec::new(),
             workers: Vec::new(),
             jobs: Vec::new(),
             unanswered: Vec::new(),
@@ -359,6 +371,25 @@ async fn listen(stack: &Stack) -> Heard {
         }
     });
     heard
+}
+
+/// Records every job whose end is told to the owner of the first shard of runs.
+#[expect(clippy::disallowed_methods, reason = "a test's own listener")]
+async fn listen_as_owner(stack: &Stack) -> Arc<Mutex<HashSet<String>>> {
+    let bus = bus_of(stack, "owner").await;
+    let mut ends = bus.subscribe(&subjects::job_done(0), None).await.expect("a subscription");
+    bus.flush(SOON).await;
+    let told = Arc::<Mutex<HashSet<String>>>::default();
+    let notes = told.clone();
+    tokio::spawn(async move {
+        let _bus = bus;
+        while let Some(received) = ends.next().await {
+            let Body::JobDone(group) = received.body else { continue };
+            let ids = group.items.iter().filter_map(|item| JobId::from_slice(&item.job_id));
+            notes.lock().expect("no panic while noting").extend(ids.map(|id| id.to_string()));
+        }
+    });
+    told
 }
 
 /// Every failpoint that the product's source names.

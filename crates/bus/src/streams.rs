@@ -80,7 +80,8 @@ impl Stream {
                     subjects::submit(),
                     subjects::result(),
                     subjects::cancel(),
-                    subjects::done(),
+                    subjects::all_job_done(),
+                    subjects::run_op(),
                     subjects::dlq(),
                     subjects::audit_export(),
                 ];
@@ -135,6 +136,8 @@ pub struct ConsumerSpec {
 /// Messages that a dead or frozen process had pulled reach another process after this time. A process that holds a
 /// delivery for longer than [`PROGRESS`] reports that it is still working.
 const ACK_WAIT: Duration = Duration::from_secs(2);
+/// The same for messages about runs.
+const RUN_ACK_WAIT: Duration = Duration::from_secs(5);
 /// How old a delivery may get before its holder calls [`crate::Receipt::in_progress`], and how often the holder repeats
 /// that.
 pub const PROGRESS: Duration = Duration::from_millis(500);
@@ -151,6 +154,20 @@ impl ConsumerSpec {
     /// The consumer of one of the gateways' subjects on [`Stream::Sys`].
     pub fn gateway(subject: Subject) -> ConsumerSpec {
         ConsumerSpec::sys(subjects::GATEWAYS, subject)
+    }
+
+    /// The consumer of the ended jobs of runs whose homes are in this shard: only the shard's owner pulls from it. A
+    /// successor gets what a dead owner had pulled after `ack_wait`, which is longer than that of other consumers: an
+    /// owner acks after it has saved the runs.
+    pub fn job_done(shard: u8) -> ConsumerSpec {
+        let spec = ConsumerSpec::sys(subjects::WORKFLOW_ENGINE, subjects::job_done(shard));
+        ConsumerSpec { ack_wait: RUN_ACK_WAIT, ..spec }
+    }
+
+    /// The consumer of operations on runs, shared by all replicas of the workflow engine.
+    pub fn run_ops() -> ConsumerSpec {
+        let spec = ConsumerSpec::sys(subjects::WORKFLOW_ENGINE, subjects::run_op());
+        ConsumerSpec { ack_wait: RUN_ACK_WAIT, ..spec }
     }
 
     /// The consumer of the audit log's entries, shared by all exporters.

@@ -14,6 +14,8 @@ use sha2::{Digest, Sha256};
 pub const SCHEDULERS: &str = "muster-scheduler";
 /// The queue of the gateways.
 pub const GATEWAYS: &str = "muster-gateway";
+/// The queue of the workflow engine.
+pub const WORKFLOW_ENGINE: &str = "muster-workflow-engine";
 /// The queue of the processes that export the audit log.
 pub const AUDIT_EXPORTERS: &str = "audit-exporters";
 /// The queue of the workers, one consumer per subject.
@@ -81,8 +83,8 @@ fixed! {
     result = "sys.job.result";
     /// Cancels that were applied in Redis, for the schedulers.
     cancel = "sys.job.cancel";
-    /// Settled jobs that belong to a run, for the workflow engine.
-    done = "sys.job.done";
+    /// Operations on runs that were written to Redis, for the workflow engine.
+    run_op = "sys.run.op";
     /// Messages that could not be read, for the gateways.
     dlq = "sys.job.dlq";
     /// Audit entries to export.
@@ -110,6 +112,19 @@ fixed! {
     /// Settings have changed.
     config_changed = "sys.config.changed";
 }
+
+/// Jobs that have ended and belong to a run whose home is in this shard, for the owner of the shard.
+pub fn job_done(shard: u8) -> Subject {
+    Subject::made(format!("{JOB_DONE}.{shard:x}"), JOB_DONE)
+}
+
+/// [`job_done`] of every shard.
+pub(crate) fn all_job_done() -> Subject {
+    Subject::made(format!("{JOB_DONE}.*"), JOB_DONE)
+}
+
+/// The kind of [`job_done`].
+const JOB_DONE: &str = "sys.job.done";
 
 /// The subject of a request to one scheduler alone. Characters that a subject cannot hold become `_`: two replicas with
 /// names that differ only in those characters both answer, which is harmless.
@@ -213,6 +228,7 @@ mod tests {
     #[test]
     fn names_are_those_of_the_contract() {
         assert_eq!(durable(SCHEDULERS, &submit()), "dur_muster-scheduler__sys_job_submit");
+        assert_eq!(durable(WORKFLOW_ENGINE, &job_done(10)), "dur_muster-workflow-engine__sys_job_done_a");
         assert_eq!(at(&start(), "scheduler-1.prod").as_str(), "sys.job.start.scheduler-1_prod");
         assert_eq!(offers("mail.send").as_str(), "job.acme.mail.send");
         let worker = WorkerId::http(&Tenant::parse("acme").unwrap(), &WorkerId::parse("w_1").unwrap());

@@ -48,6 +48,8 @@ codes! {
         JobDone = "job_done",
         /// The job has not ended yet.
         JobNotDone = "job_not_done",
+        /// The job belongs to a run of a workflow that is kept.
+        JobInRun = "job_in_run",
         /// The idempotency key was used with another body.
         IdempotencyMismatch = "idempotency_mismatch",
         /// The job was retried before with other overrides.

@@ -18,6 +18,12 @@ pub trait ShardedId: Copy + Eq + Ord + Hash + fmt::Display + FromStr<Err = NameF
 
     /// The text of the id between a prefix and a suffix.
     fn text_within(&self, prefix: &str, end: &str) -> Vec<u8>;
+
+    /// The raw sixteen bytes.
+    fn as_bytes(&self) -> &[u8; 16];
+
+    /// Reads the raw form; `None` unless it is exactly sixteen bytes.
+    fn from_slice(bytes: &[u8]) -> Option<Self>;
 }
 
 /// Ids of several kinds: a UUIDv7 when minted, a UUIDv8 when derived from a name that a client chose.
@@ -67,6 +73,14 @@ macro_rules! ids {
 
             fn text_within(&self, prefix: &str, end: &str) -> Vec<u8> {
                 $name::text_within(self, prefix, end)
+            }
+
+            fn as_bytes(&self) -> &[u8; 16] {
+                $name::as_bytes(self)
+            }
+
+            fn from_slice(bytes: &[u8]) -> Option<$name> {
+                $name::from_slice(bytes)
             }
         }
 

@@ -19,5 +19,5 @@ pub use retry::{
     Backoff, FailedAttempt, MAX_RELEASES, RetryPolicy, USUAL_ATTEMPTS, after_failure, after_lost_lease, after_time_out,
 };
 pub use spec::{Durability, JobError, JobSpec, MAX_ERROR_MESSAGE, OnLostLease, Priority, Progress, When};
-pub use state::{Due, Ending, Event, Outcome, Seen, State, TABLE, transition};
+pub use state::{BIRTHS, Due, Ending, Event, Outcome, Seen, State, TABLE, birth, transition};
 pub use unmoved::Unmoved;

@@ -26,5 +26,5 @@ pub use job::{
 pub use lead::Leads;
 pub use line::Line;
 pub use time::Time;
-pub use topic::{Labels, NameFault, Tenant, Topic, TopicSettings};
+pub use topic::{Labels, NameFault, Tenant, Topic, TopicSettings, WorkflowName};
 pub use trace::TraceParent;

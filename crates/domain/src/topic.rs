@@ -73,6 +73,28 @@ impl Tenant {
     }
 }
 
+/// The name of a workflow, by the same rules as a topic.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkflowName(Arc<str>);
+
+impl WorkflowName {
+    /// Reads a workflow's name, or says what is wrong with it.
+    pub fn parse(text: &str) -> Result<WorkflowName, NameFault> {
+        if text.len() > 128 {
+            return Err(NameFault::new("a workflow's name has at most 128 characters"));
+        }
+        if !text.split('.').all(part_is_fine) {
+            return Err(NameFault::new("a workflow's name is parts of [a-z0-9][a-z0-9_-]* joined by single dots"));
+        }
+        Ok(WorkflowName(text.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Tenant {
     /// The tenant of requests and keys that name no tenant.
     pub const DEFAULT: &str = "default";
@@ -94,7 +116,7 @@ macro_rules! show_as_text {
         }
     )*};
 }
-show_as_text!(Topic, Tenant);
+show_as_text!(Topic, Tenant, WorkflowName);
 
 /// The labels that a submitter attaches to a job, for finding it again.
 pub type Labels = BTreeMap<String, String>;
@@ -132,6 +154,14 @@ pub fn glob_matches(glob: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_workflows_are_like_topics() {
+        for (text, fine) in [("ship", true), ("order.to-parcel_2", true), ("", false), ("A", false), ("a:b", false)] {
+            assert_eq!(WorkflowName::parse(text).is_ok(), fine, "{text}");
+        }
+        assert!(WorkflowName::parse(&"x".repeat(129)).is_err());
+    }
 
     #[test]
     fn topics_are_dotted_lowercase_parts() {

@@ -5,12 +5,18 @@
 //! The home is forwarded twice. The first time is before the cancel: if the process dies right after the cancel, a
 //! check finds the end at once. The second time is after the cancel: a check in between finds a job that has not ended,
 //! and moves the home to a later time, as far as such a job may wait.
+//!
+//! A run may cancel a job that it has not submitted yet, or whose submit is under way. Such a job is created as cancelled,
+//! in the order of a submit: home and list entry, record, effects, message for replay.
 
 use std::time::Duration;
 
 use muster_bus::subjects;
-use muster_domain::{Event, JobId, Outcome, Tenant, audit, job::EndedBy};
-use muster_store::{Fields, Record, Step, StoreError};
+use muster_domain::{
+    Event, JobId, Outcome, Tenant, audit,
+    job::{EndedBy, PENDING_LOOK},
+};
+use muster_store::{Fields, NewJob, Record, Step, StoreError};
 use muster_wire::{Body, v1};
 
 use crate::{BUS_PATIENCE, End, Flow, failpoint};
@@ -59,16 +65,58 @@ impl Flow {
         if moved.outcome == Outcome::Already {
             return Ok(Cancelled::Before(Box::new(record)));
         }
-        let item = v1::Cancel {
+        self.keep_cancel(v1::Cancel {
             job_id: id.as_bytes().to_vec().into(),
             tenant: tenant.to_string(),
             reason: reason.into(),
             created_at: record.head.created_at.0,
-        };
-        let body = Body::Cancel(v1::CancelGroup { items: vec![item] });
-        // For replay only: Redis is the source of truth, so it does not matter if the bus is down.
-        let _ = self.bus.publish_within(&subjects::cancel(), None, None, body, BUS_PATIENCE).await;
+            ..v1::Cancel::default()
+        })
+        .await;
         Ok(Cancelled::Now(Box::new(record)))
+    }
+
+    /// Cancels a job of a run that may not have been submitted. If there is no such job, creates it as cancelled, so that
+    /// a later submit of this id finds it ended: the caller's id must be derived, and never be used for another job. The
+    /// payload is not stored. Repeating finishes what an earlier call left undone.
+    pub async fn cancel_or_create(&self, mut job: NewJob, reason: &str) -> Result<Cancelled, StoreError> {
+        let (id, tenant) = (job.id, job.spec.tenant.clone());
+        let mut done = self.cancel(&tenant, id, reason).await?;
+        if matches!(done, Cancelled::NotFound) {
+            self.store
+                .prepare(std::slice::from_mut(&mut job), PENDING_LOOK)
+                .await
+                .into_iter()
+                .collect::<Result<(), _>>()?;
+            failpoint!("cancel.after_home");
+            let moved = self.store.forestall(&job, Event::Cancel, reason).await?;
+            failpoint!("cancel.after_create");
+            // The effects of the end, of this call's or of the submit's that was faster. The home was set as for a new
+            // job.
+            self.store.forward_homes(&[(id, Duration::ZERO)]).await?;
+            done = match (self.cancel(&tenant, id, reason).await?, moved.outcome) {
+                (Cancelled::Before(record), Outcome::Applied) => Cancelled::Now(record),
+                (other, _) => other,
+            };
+        }
+        if let Cancelled::Now(record) | Cancelled::Before(record) = &done {
+            self.keep_cancel(v1::Cancel {
+                job_id: id.as_bytes().to_vec().into(),
+                tenant: tenant.to_string(),
+                reason: reason.into(),
+                created_at: record.head.created_at.0,
+                spec: Some((&job.spec).into()),
+                body_hash: job.body_hash.map(|hash| hash.to_vec().into()).unwrap_or_default(),
+            })
+            .await;
+        }
+        Ok(done)
+    }
+
+    /// Publishes a cancel for replay only: Redis is the source of truth, so it does not matter if the bus is down.
+    async fn keep_cancel(&self, item: v1::Cancel) {
+        let body = Body::Cancel(v1::CancelGroup { items: vec![item] });
+        let _ = self.bus.publish_within(&subjects::cancel(), None, None, body, BUS_PATIENCE).await;
     }
 
     /// Writes the audit entries of retries that the reconciler did not write because it died: no later check will find

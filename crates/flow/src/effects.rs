@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use muster_bus::subjects;
-use muster_domain::{Head, JobId, Phase, State, Tenant, Time, Topic, TraceParent, WorkerId};
+use muster_domain::{Head, JobId, Phase, RunId, State, Tenant, Time, Topic, TraceParent, WorkerId};
 use muster_store::{QueueEntry, Record, SlotRef, StoreError};
 use muster_telemetry::{
     metrics::{Counter, Histogram, count, observe, topic_label},
@@ -13,7 +13,7 @@ use muster_telemetry::{
 };
 use muster_wire::{Body, v1};
 
-use crate::{Flow, failpoint};
+use crate::{Flow, failpoint, runs::JobEnd};
 
 /// A job that has ended. [`End::new`] is the only place that lists its fields.
 #[derive(Clone, Debug)]
@@ -39,6 +39,8 @@ pub struct End {
     pub entry: Option<QueueEntry>,
     /// The trace that the job belongs to, if the caller has it.
     pub trace: Option<TraceParent>,
+    /// The run of a workflow that the job belongs to.
+    pub run: Option<RunId>,
 }
 
 impl End {
@@ -55,6 +57,7 @@ impl End {
             slots: Vec::new(),
             entry: None,
             trace: None,
+            run: None,
         }
     }
 
@@ -65,6 +68,7 @@ impl End {
         end.slots = SlotRef::of(record);
         end.entry = QueueEntry::left_by(record);
         end.trace = record.spec.trace;
+        end.run = record.spec.run;
         end
     }
 
@@ -83,6 +87,12 @@ impl End {
     /// Within this trace.
     pub fn trace(mut self, trace: Option<TraceParent>) -> End {
         self.trace = trace;
+        self
+    }
+
+    /// Of a job of this run.
+    pub fn run(mut self, run: Option<RunId>) -> End {
+        self.run = run;
         self
     }
 
@@ -105,7 +115,13 @@ pub struct Finished {
 }
 
 /// The event about a transition that watchers receive.
-pub fn job_event(id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_code: Option<&str>) -> v1::JobEvent {
+pub fn job_event(
+    id: JobId,
+    (tenant, topic): (&Tenant, &Topic),
+    head: &Head,
+    run: Option<RunId>,
+    error_code: Option<&str>,
+) -> v1::JobEvent {
     v1::JobEvent {
         job_id: id.as_bytes().to_vec().into(),
         tenant: tenant.to_string(),
@@ -114,7 +130,7 @@ pub fn job_event(id: JobId, tenant: &Tenant, topic: &Topic, head: &Head, error_c
         version: head.version,
         attempt: head.attempt.into(),
         at: head.since.0,
-        run_id: String::new(),
+        run_id: run.map(|run| run.to_string()).unwrap_or_default(),
         error_code: error_code.unwrap_or_default().to_owned(),
     }
 }
@@ -149,8 +165,12 @@ impl Flow {
         for end in &ends {
             self.tell_worker(end).await;
         }
-        let event = |e: &End| job_event(e.id, &e.tenant, &e.topic, &e.head, e.error_code.as_deref());
+        let event = |e: &End| job_event(e.id, (&e.tenant, &e.topic), &e.head, e.run, e.error_code.as_deref());
         self.tell_watchers(ends.iter().map(event).collect()).await;
+        if ends.iter().any(|e| e.run.is_some()) {
+            self.tell_runs(&ends).await?;
+        }
+        failpoint!("finish.after_runs");
         let now = self.store.now();
         let mut ids = Vec::with_capacity(ends.len());
         for end in &ends {
@@ -186,6 +206,11 @@ impl Flow {
             };
             items = rest;
         }
+    }
+
+    async fn tell_runs(&self, ends: &[End]) -> Result<(), StoreError> {
+        let of = |e: &End| Some(JobEnd { job: e.id, run: e.run?, state: e.head.state(), at: e.head.since });
+        self.tell_job_ends(ends.iter().filter_map(of).collect()).await
     }
 
     async fn tell_worker(&self, end: &End) {

@@ -8,7 +8,7 @@ use muster_bus::{BusError, Subject, subjects};
 use muster_domain::{Head, Line, Tenant, TraceParent, line::pool_of};
 use muster_store::Record;
 use muster_telemetry::spans;
-use muster_wire::{Body, encoded_len, job_id, v1};
+use muster_wire::{Body, carried_of, encoded_len, job_id, run_bytes, v1};
 use sha2::{Digest, Sha256};
 
 use crate::Flow;
@@ -42,7 +42,7 @@ pub fn offer_of(record: &Record, head: &Head) -> v1::Offer {
         traceparent: record.spec.trace.map(|t| t.to_string()).unwrap_or_default(),
         pool: pool_of(&record.spec.requires).unwrap_or_default(),
         slot: record.carried_slot(),
-        carried: bytes::Bytes::new(),
+        carried: carried_of(run_bytes(record.spec.run)),
     }
 }
 

@@ -390,6 +390,29 @@ impl Store {
         each(ids, replies, read)
     }
 
+    /// Creates a job that an event ends before its submit comes, such as a cancel, if the job does not exist; its submit
+    /// then finds it ended. One atomic call. The job must have a home and a place ([`Store::prepare`]); its payload is
+    /// not stored. [`Outcome::Applied`]: created; [`Outcome::Already`]: it exists, and nothing was changed;
+    /// [`Outcome::Missing`]: the event creates no job. A call that is sent twice creates once.
+    pub async fn forestall(&self, job: &NewJob, event: Event, text: &str) -> Result<Moved, StoreError> {
+        let call = scripts::job::Forestall {
+            key: keys::job(job.id),
+            bounds: scripts::job::ForestallBounds {
+                event: event.code(),
+                max_attempts: job.spec.retry.max_attempts,
+                timeout_ms: job.spec.timeout_ms,
+            },
+            spec: v1::Spec::from(&job.spec).into_bytes(),
+            place: job.place.map(|place| place.to_bytes().to_vec()).unwrap_or_default(),
+            note: note(text),
+            body_hash: job.body_hash.map(|h| h.to_vec()).unwrap_or_default(),
+        };
+        let reply = self.run(call).await.map_err(|fault| fault_of(job.id, fault))?;
+        let moved = moved(&reply.reply).map_err(|fault| fault_of(job.id, fault))?;
+        self.note_time(moved.now);
+        Ok(moved)
+    }
+
     /// [`Store::apply`] for one event of one job.
     pub async fn apply_one(&self, step: Step) -> Result<Moved, StoreError> {
         self.apply(vec![step]).await.pop().unwrap_or(Err(StoreError::Decode("no answer".into())))

@@ -1,8 +1,13 @@
 //! All keys. A [`Key`] can be built only here, so no other file knows the prefix.
 
-use muster_domain::{JobId, Line, OperationId, Priority, RequestId, Tenant, Topic, WorkerId, slot::Limit};
+use muster_domain::{
+    JobId, Line, OperationId, Priority, RequestId, RunId, Tenant, Topic, WorkerId, WorkflowName, slot::Limit,
+};
 
-use crate::{home_kind::HomeKind, place::Bucket};
+use crate::{
+    home_kind::HomeKind,
+    place::{Bucket, Listing},
+};
 
 /// A key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,14 +76,14 @@ pub(crate) fn lines(tenant: &Tenant, topic: &Topic) -> Key {
     Key::new(format!("muster:lines:{tenant}:{topic}"))
 }
 
-/// The ids of the jobs that a tenant created in ten minutes, or of some of them.
-pub(crate) fn listing(tenant: &Tenant, bucket: Bucket) -> Key {
-    Key::new(format!("muster:idx:{tenant}:{bucket}"))
+/// The ids of the jobs or runs that a tenant created in ten minutes, or of some of them.
+pub(crate) fn listing(of: Listing, tenant: &Tenant, bucket: Bucket) -> Key {
+    Key::new(format!("muster:idx:{}{tenant}:{bucket}", of.infix()))
 }
 
 /// The existing listings of a tenant, scored by their ten minutes.
-pub(crate) fn buckets(tenant: &Tenant) -> Key {
-    Key::new(format!("muster:idx:{tenant}:buckets"))
+pub(crate) fn buckets(of: Listing, tenant: &Tenant) -> Key {
+    Key::new(format!("muster:idx:{}{tenant}:buckets", of.infix()))
 }
 
 /// When retention checks the tenant's listings again that it has checked and kept.
@@ -87,8 +92,28 @@ pub(crate) fn kept_buckets(tenant: &Tenant) -> Key {
 }
 
 /// The tenants that have listings.
-pub(crate) fn listed_tenants() -> Key {
-    Key::new("muster:idx:tenants".to_owned())
+pub(crate) fn listed_tenants(of: Listing) -> Key {
+    Key::new(format!("muster:idx:{}tenants", of.infix()))
+}
+
+/// A run's hash.
+pub(crate) fn run(id: RunId) -> Key {
+    Key(id.text_within("muster:wf:run:", ""))
+}
+
+/// What happened in a run.
+pub(crate) fn timeline(id: RunId) -> Key {
+    Key(id.text_within("muster:wf:timeline:", ""))
+}
+
+/// The versions of a workflow's definition.
+pub(crate) fn definition(tenant: &Tenant, name: &WorkflowName) -> Key {
+    Key::new(format!("muster:wf:def:{tenant}:{name}"))
+}
+
+/// The names of a tenant's workflows.
+pub(crate) fn definitions(tenant: &Tenant) -> Key {
+    Key::new(format!("muster:wf:defs:{tenant}"))
 }
 
 /// The leases that an HTTP worker's request was given.

@@ -10,6 +10,7 @@ mod backup;
 mod census;
 mod checkup;
 mod dead_letters;
+mod definitions;
 mod error;
 pub mod failpoint;
 mod fleet;
@@ -35,6 +36,7 @@ mod replicas;
 mod reread;
 mod retention;
 pub mod router;
+mod runs;
 mod script;
 #[rustfmt::skip]
 #[expect(dead_code, reason = "generated: some scripts say more than their callers ask")]
@@ -42,6 +44,7 @@ mod scripts;
 mod scrub;
 mod settings;
 mod slots;
+mod timeline;
 
 use std::{
     sync::Arc,
@@ -57,6 +60,7 @@ pub use crate::{
     census::{Census, CensusWalk, ScrubPass, TopicCensus},
     checkup::NodeVitals,
     dead_letters::{DeadMessage, DeadMessageCause},
+    definitions::{Definition, DefinitionVersion, DeletedDefinition, PutDefinition},
     error::StoreError,
     fleet::{WorkerSeen, WorkerSnapshot},
     format::FORMAT,
@@ -67,7 +71,7 @@ pub use crate::{
     leases::{DECIDING_TTL, Held, LEADER_TTL, Lease, LeaseKeeper, Lock},
     limits::{RateLimit, Taken, Want},
     lines::{LINE_KEPT, MOST_LINES, TopicLine},
-    lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page},
+    lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page, RunPage, RunSpan},
     locks::{LockHolder, LockSeen},
     new_job::NewJob,
     operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
@@ -78,9 +82,11 @@ pub use crate::{
     reread::{KnownMark, Lives, RereadMark},
     retention::{Removed, Retained, Retention, RetentionWalk},
     router::{Kept, NodeAddr, RedisSettings, Router},
+    runs::{CreatedRun, RunVersion, SavedRun, StoredRun},
     scrub::{ScrubWalk, Scrubbed},
     settings::{ConfigRecord, Put, SeenVersion, TopicChange, TopicRecord},
     slots::{SlotAsk, SlotHeld, SlotRef, SlotTaken},
+    timeline::{TIMELINE_ENDS, Timeline},
 };
 
 /// The time of a node's clock, and when its answer arrived here.

@@ -14,16 +14,18 @@
 //! and only a missing cursor ends the list.
 
 mod places;
+mod runs;
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use bytes::Bytes;
-use muster_domain::{JobId, State, Tenant, Time, Topic};
+use muster_domain::{JobId, RunId, State, Tenant, Time, Topic};
 
-pub(crate) use self::places::Noted;
+pub(crate) use self::places::{Listed, Noted};
+pub use self::runs::{RunPage, RunSpan};
 use crate::{
     Store, StoreError, keys,
-    place::{BUCKET, Bucket, Place},
+    place::{BUCKET, Bucket, Listing, Place},
     record::{Fields, Record},
     router::Command,
     script::{list, number},
@@ -53,6 +55,8 @@ pub struct ListFilter {
     pub error_code: Option<String>,
     /// This worker, by its own name.
     pub worker: Option<String>,
+    /// This run of a workflow.
+    pub run: Option<RunId>,
     /// Created at or after this time.
     pub created_after: Option<Time>,
     /// Created before this time.
@@ -75,6 +79,7 @@ impl ListFilter {
         (self.states.is_empty() || self.states.contains(&state))
             && self.topic.as_ref().is_none_or(|t| *t == job.spec.topic)
             && self.labels.iter().all(|(k, v)| job.spec.labels.get(k) == Some(v))
+            && self.run.is_none_or(|run| job.spec.run == Some(run))
             && self.error_code.as_ref().is_none_or(|c| Some(c) == error)
             && self.worker.as_deref().is_none_or(|w| worker == Some(w))
             && within(Some(job.head.created_at), self.created_after, self.created_before)
@@ -212,9 +217,9 @@ impl Store {
             }
         }
         let oldest = filter.created_after.map_or(0, |t| (t.0 / BUCKET).saturating_sub(1));
-        let (lists, rest) = self.buckets_from(tenant, from, oldest).await?;
+        let (lists, rest) = self.buckets_from(Listing::Jobs, tenant, from, oldest).await?;
         for current in lists {
-            let length = self.bucket_length(tenant, current).await?;
+            let length = self.bucket_length(Listing::Jobs, tenant, current).await?;
             work = work.saturating_sub(LIST_WORK);
             let mut end = if current == from { below.min(length) } else { length };
             while end > 0 {
@@ -223,7 +228,7 @@ impl Store {
                     return Ok(page);
                 }
                 let start = end.saturating_sub(work.min(limit.max(50)) as u64);
-                let ids = self.bucket_slice(tenant, current, start, end).await?;
+                let ids = self.bucket_slice::<JobId>(tenant, current, start, end).await?;
                 if let Some(place) = self.fill(&mut page, ask, &ids, Some((current, start))).await? {
                     page.next_cursor = Some(Cursor::Listed { bucket: current, below: start + place as u64 }.text());
                     return Ok(page);
@@ -329,13 +334,14 @@ impl Store {
     /// reads, and where the others begin.
     async fn buckets_from(
         &self,
+        of: Listing,
         tenant: &Tenant,
         from: Bucket,
         oldest: u64,
     ) -> Result<(Vec<Bucket>, Option<Bucket>), StoreError> {
         // Enough, even if some choices of the first ten minutes are already read, and some of the last are cut off.
         const READ: usize = PAGE_LISTS + 1 + 2 * (u8::MAX as usize + 1);
-        let key = keys::buckets(tenant);
+        let key = keys::buckets(of, tenant);
         let mut cmd = redis::cmd("ZREVRANGEBYSCORE");
         cmd.arg(key.as_bytes()).arg(from.span).arg(oldest).arg("LIMIT").arg(0).arg(READ);
         let members = list(self.router().call(Command::plain(cmd)).await?)?;
@@ -348,27 +354,25 @@ impl Store {
         Ok((buckets, rest))
     }
 
-    pub(crate) async fn bucket_length(&self, tenant: &Tenant, bucket: Bucket) -> Result<u64, StoreError> {
-        let key = keys::listing(tenant, bucket);
+    pub(crate) async fn bucket_length(&self, of: Listing, tenant: &Tenant, bucket: Bucket) -> Result<u64, StoreError> {
+        let key = keys::listing(of, tenant, bucket);
         let mut cmd = redis::cmd("LLEN");
         cmd.arg(key.as_bytes());
         number(&self.router().call(Command::plain(cmd)).await?)
     }
 
-    pub(crate) async fn bucket_slice(
+    pub(crate) async fn bucket_slice<I: Listed>(
         &self,
         tenant: &Tenant,
         bucket: Bucket,
         start: u64,
         end: u64,
-    ) -> Result<Vec<JobId>, StoreError> {
-        let key = keys::listing(tenant, bucket);
+    ) -> Result<Vec<I>, StoreError> {
+        let key = keys::listing(I::LISTING, tenant, bucket);
         let mut cmd = redis::cmd("LRANGE");
         cmd.arg(key.as_bytes()).arg(start).arg(end - 1);
         let raw = list(self.router().call(Command::plain(cmd)).await?)?;
-        raw.iter()
-            .map(|id| JobId::from_slice(id).ok_or_else(|| StoreError::Decode("an id in a listing".into())))
-            .collect()
+        raw.iter().map(|id| I::from_slice(id).ok_or_else(|| StoreError::Decode("an id in a listing".into()))).collect()
     }
 }
 

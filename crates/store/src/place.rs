@@ -1,15 +1,34 @@
-//! The lists of a tenant's jobs and places in them, as keys and records spell them.
+//! The lists of a tenant's jobs and runs and places in them, as keys and records spell them.
 //!
-//! A list holds the jobs of ten minutes. `lists` puts jobs on lists and reads them.
+//! A list holds the jobs or the runs of ten minutes. `lists` puts them on lists and reads the lists.
 
 use std::fmt;
 
 use muster_domain::Time;
 
+/// What a list holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Listing {
+    /// Jobs.
+    Jobs,
+    /// Runs of workflows.
+    Runs,
+}
+
+impl Listing {
+    /// What the keys of these lists have before the tenant. No tenant's name has a colon.
+    pub(crate) fn infix(self) -> &'static str {
+        match self {
+            Listing::Jobs => "",
+            Listing::Runs => "run:",
+        }
+    }
+}
+
 /// The time that one list covers, in microseconds.
 pub(crate) const BUCKET: u64 = 600_000_000;
 
-/// One list of a tenant's jobs: the number of its ten minutes since 1970, and which choice for them it is.
+/// One list of a tenant's jobs or runs: the number of its ten minutes since 1970, and which choice for them it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Bucket {
     pub(crate) span: u32,
@@ -69,7 +88,7 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// A job's place in a listing: a list, and a position in it.
+/// The place of a job or a run in a listing: a list, and a position in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     bucket: Bucket,

@@ -21,7 +21,7 @@ use redis::Value;
 use self::visit::Visit;
 use crate::{
     LeaderLock, Lease, Store, StoreError, keys,
-    place::{BUCKET, Bucket},
+    place::{BUCKET, Bucket, Listing},
     router::Command,
     script::{list, number},
 };
@@ -254,7 +254,7 @@ impl Store {
             return Ok(());
         };
         if let Some(bucket) = buckets.front().copied() {
-            let length = self.bucket_length(tenant, bucket).await?;
+            let length = self.bucket_length(Listing::Jobs, tenant, bucket).await?;
             buckets.pop_front();
             walk.visit = Some(Visit::new(bucket, length));
             return Ok(());
@@ -272,7 +272,7 @@ impl Store {
 
     /// All tenants that have jobs, or had some lately.
     pub(crate) async fn listed_tenants(&self) -> Result<VecDeque<Tenant>, StoreError> {
-        let key = keys::listed_tenants();
+        let key = keys::listed_tenants(Listing::Jobs);
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(key.as_bytes());
         let names = list(self.router().call(Command::plain(cmd)).await?)?;
@@ -286,7 +286,7 @@ impl Store {
         keep: &Retention,
     ) -> Result<(VecDeque<Bucket>, Option<Time>), StoreError> {
         let now = self.now();
-        let (buckets, kept) = (keys::buckets(tenant), keys::kept_buckets(tenant));
+        let (buckets, kept) = (keys::buckets(Listing::Jobs, tenant), keys::kept_buckets(tenant));
         let Some(newest) = keep.newest_due(now) else { return Ok(Default::default()) };
         let mut old = redis::cmd("ZRANGEBYSCORE");
         old.arg(buckets.as_bytes()).arg("-inf").arg(newest);
@@ -333,7 +333,8 @@ impl Store {
     /// When the next dead letter of a tenant is due. A tenant without listings and dead letters is removed from the set
     /// of tenants; its next job notes it again.
     async fn rest_of(&self, tenant: &Tenant, keep: &Retention) -> Result<Option<Time>, StoreError> {
-        let (buckets, letters, kept) = (keys::buckets(tenant), keys::dead_letters(tenant), keys::kept_buckets(tenant));
+        let (buckets, letters, kept) =
+            (keys::buckets(Listing::Jobs, tenant), keys::dead_letters(tenant), keys::kept_buckets(tenant));
         let mut count = redis::cmd("ZCARD");
         count.arg(buckets.as_bytes());
         let mut oldest = redis::cmd("ZRANGE");
@@ -343,7 +344,7 @@ impl Store {
         let [count, oldest, looked_at] = self.three([count, oldest, looked_at]).await?;
         let oldest = list(oldest)?.get(1).and_then(|text| score(text)).map(Time);
         if number::<u64>(&count)? == 0 && oldest.is_none() && number::<u64>(&looked_at)? == 0 {
-            let key = keys::listed_tenants();
+            let key = keys::listed_tenants(Listing::Jobs);
             let mut forget = redis::cmd("SREM");
             forget.arg(key.as_bytes()).arg(tenant.as_str());
             self.router().call(Command::plain(forget)).await?;

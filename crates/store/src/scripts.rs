@@ -6,6 +6,8 @@
 pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &api_key::SWAP,
     &audit::APPEND,
+    &definition::HIDE,
+    &definition::PUT,
     &format::RAISE,
     &home::DROP_ORPHAN,
     &home::DUE,
@@ -16,6 +18,7 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &job::APPLY,
     &job::DELETE,
     &job::EXTEND,
+    &job::FORESTALL,
     &job::MARK_RETRIED,
     &job::RELIST,
     &job::SET_BACK,
@@ -37,10 +40,15 @@ pub(crate) const ALL: &[&crate::router::ScriptSource] = &[
     &operation::NOTE,
     &queue::CLAIM,
     &reread::MARK,
+    &run::CREATE,
+    &run::DELETE,
+    &run::READ,
+    &run::SAVE,
     &setting::PUT,
     &slot::FREE,
     &slot::KEEP,
     &slot::TAKE,
+    &timeline::ADD,
 ];
 
 /// Scripts on a api_key.
@@ -195,6 +203,116 @@ return { '1', number, hash, {} }
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 4)?;
             Ok(AppendReply { added: reply.u64()?, number: reply.u64()?, hash: reply.bytes()?, known: reply.list()? })
+        }
+    }
+}
+
+/// Scripts on a definition.
+pub(crate) mod definition {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `definition/hide`.
+    pub(crate) static HIDE: ScriptSource = ScriptSource::new(
+        "definition/hide",
+        r#"local stands = redis.call('HMGET', KEYS[1], 'n', 'x')
+if not stands[1] or stands[2] then return { 2, 0 } end
+local shown = tonumber(stands[1])
+if ARGV[1] ~= 'any' and tonumber(ARGV[1]) ~= shown then return { 0, shown } end
+redis.call('HSET', KEYS[1], 'x', '1')
+return { 1, shown }
+"#,
+    );
+
+    /// hides a definition. Its versions stay, for the runs that have begun with them.
+    pub(crate) struct Hide {
+        /// definition
+        pub(crate) key: Key,
+        /// the version that must be shown now: `any` or a number
+        pub(crate) seen: Vec<u8>,
+    }
+
+    /// What `definition/hide` answers.
+    pub(crate) struct HideReply {
+        /// 0 = another version is shown, 1 = hidden by this call, 2 = nothing was shown
+        pub(crate) outcome: u64,
+        /// the version that was shown; 0 = none
+        pub(crate) version: u64,
+    }
+
+    impl Script for Hide {
+        type Reply = HideReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&HIDE, self.key.as_bytes())
+                .arg(self.seen)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(HideReply { outcome: reply.u64()?, version: reply.u64()? })
+        }
+    }
+
+    /// The source of `definition/put`.
+    pub(crate) static PUT: ScriptSource = ScriptSource::new(
+        "definition/put",
+        r#"local stands = redis.call('HMGET', KEYS[1], 'n', 'h', 'w', 'x')
+local latest = tonumber(stands[1] or '0')
+local shown = stands[4] and 0 or latest
+if stands[3] == ARGV[1] then return { 1, shown } end
+if ARGV[2] ~= 'any' and tonumber(ARGV[2]) ~= shown then return { 0, shown } end
+if shown > 0 and stands[2] == ARGV[3] then return { 2, shown } end
+local t = redis.call('TIME')
+local version = string.format('%.0f', latest + 1)
+redis.call('HSET', KEYS[1], 'n', version, 'h', ARGV[3], 'w', ARGV[1], version, ARGV[4],
+  't' .. version, string.format('%.0f', t[1] * 1000000 + t[2]))
+redis.call('HDEL', KEYS[1], 'x')
+return { 1, latest + 1 }
+"#,
+    );
+
+    /// stores a definition under the next version, unless it is equal to the latest one. A version is never
+    /// used twice, also after the definition was hidden.
+    pub(crate) struct Put {
+        /// definition
+        pub(crate) key: Key,
+        /// unique per call, so that a repeated call gets the same answer as the first
+        pub(crate) writer: Vec<u8>,
+        /// the version that must be shown now: `any`, a number, or 0 = none
+        pub(crate) seen: Vec<u8>,
+        /// hash of the content
+        pub(crate) hash: Vec<u8>,
+        /// the content
+        pub(crate) text: Vec<u8>,
+    }
+
+    /// What `definition/put` answers.
+    pub(crate) struct PutReply {
+        /// 0 = another version is shown, 1 = stored, by this call or an earlier try of it, 2 = no change
+        pub(crate) outcome: u64,
+        /// the version that is shown now; 0 = none
+        pub(crate) version: u64,
+    }
+
+    impl Script for Put {
+        type Reply = PutReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&PUT, self.key.as_bytes())
+                .arg(self.writer)
+                .arg(self.seen)
+                .arg(self.hash)
+                .arg(self.text)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(PutReply { outcome: reply.u64()?, version: reply.u64()? })
         }
     }
 }
@@ -901,6 +1019,97 @@ return struct.pack('>BI8I8', 128 + 1, 0, NOW) .. string.sub(packed, 1, head_end)
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 1)?;
             Ok(ExtendReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// The source of `job/forestall`.
+    pub(crate) static FORESTALL: ScriptSource = ScriptSource::new(
+        "job/forestall",
+        r#"local NOW = redis.call('TIME')
+NOW = NOW[1] * 1000000 + NOW[2]
+local raw = redis.call('HGET', KEYS[1], 's')
+local whole = not raw and redis.call('HGET', KEYS[1], 'j')
+if whole then
+  local accepted, most, limit = struct.unpack('>I8I2I4', whole)
+  raw = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', 1, 1, 0, most, 0, 0, 0, 0, limit,
+    0, accepted, 0, 0, 0, 0, 0, accepted, '\0\0\0\0\0\0\0\0', 0, '', '\0\0')
+end
+if raw then return struct.pack('>BI8I8', 128 + 2, 0, NOW) .. string.sub(raw, 1, 91 + string.byte(raw, 91)) end
+local event, max, timeout = struct.unpack('>BI2I4', ARGV[1])
+local to = string.byte('\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\11', event)
+if to == 0 then return struct.pack('>BI8I8', 128 + 5, 0, NOW) end
+local note, body_hash = ARGV[4], ARGV[5] or ''
+local line = struct.pack('>BBBI8I2', 12 + #note, event, to, NOW, 0) .. note
+local record = struct.pack('>BI4I2I2I2BBBI4I8I8I8I8I8I8I8I8c8Bc0c0', to, 2, 0, max, 0, 0, event, 0, timeout,
+  0, NOW, 0, 0, 0, 0, 0, NOW, '\0\0\0\0\0\0\0\0', 0, '', '\0\1' .. line)
+if body_hash == '' then
+  redis.call('HSET', KEYS[1], 's', record, 'd', ARGV[2], 'l', ARGV[3])
+else
+  redis.call('HSET', KEYS[1], 's', record, 'd', ARGV[2], 'l', ARGV[3], 'k', body_hash)
+end
+return record
+"#,
+    );
+
+    /// creates a job that an event ends before its submit comes, as if the event had come right after the
+    /// submit. The submit then finds it ended. If the job exists, the script changes nothing.
+    pub(crate) struct Forestall {
+        /// job
+        pub(crate) key: Key,
+        /// the event and limits
+        pub(crate) bounds: ForestallBounds,
+        /// the job's spec, in protobuf
+        pub(crate) spec: Vec<u8>,
+        /// position of its list entry
+        pub(crate) place: Vec<u8>,
+        /// text for the history, at most 240 bytes
+        pub(crate) note: Vec<u8>,
+        /// hash of the body that the submit will have
+        pub(crate) body_hash: Vec<u8>,
+    }
+
+    /// What `job/forestall` answers.
+    pub(crate) struct ForestallReply {
+        /// the record, if created; else SAID + outcome (already = it exists, missing = the event creates none), 0, now, head
+        pub(crate) reply: Vec<u8>,
+    }
+
+    impl Script for Forestall {
+        type Reply = ForestallReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&FORESTALL, self.key.as_bytes())
+                .arg(self.bounds.to_bytes())
+                .arg(self.spec)
+                .arg(self.place)
+                .arg(self.note)
+                .optional(&[self.body_hash])
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(ForestallReply { reply: reply.bytes()? })
+        }
+    }
+
+    /// `bounds` of `job/forestall`.
+    pub(crate) struct ForestallBounds {
+        /// code of the event
+        pub(crate) event: u8,
+        /// the most attempts
+        pub(crate) max_attempts: u16,
+        /// time-out of one attempt; 0 = none
+        pub(crate) timeout_ms: u32,
+    }
+
+    impl ForestallBounds {
+        fn to_bytes(&self) -> Vec<u8> {
+            let parts: &[&[u8]] = &[
+                &self.event.to_be_bytes(),
+                &self.max_attempts.to_be_bytes(),
+                &self.timeout_ms.to_be_bytes(),
+            ];
+            parts.concat()
         }
     }
 
@@ -2060,6 +2269,230 @@ return 1
     }
 }
 
+/// Scripts on a run.
+pub(crate) mod run {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `run/create`.
+    pub(crate) static CREATE: ScriptSource = ScriptSource::new(
+        "run/create",
+        r#"local t = redis.call('TIME')
+local now = string.format('%.0f', t[1] * 1000000 + t[2])
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  return { redis.call('HGET', KEYS[1], 'v') == ARGV[1] and 1 or 0, now }
+end
+redis.call('HSET', KEYS[1], 'v', ARGV[1], 'l', ARGV[2])
+for i = 3, #ARGV, 1000 do redis.call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 999, #ARGV))) end
+return { 1, now }
+"#,
+    );
+
+    /// stores a run, unless its id is taken. A repetition of the call that created it answers the same, until the
+    /// run is saved. The script never reads the values.
+    pub(crate) struct Create {
+        /// run
+        pub(crate) key: Key,
+        /// the first version: a counter, then the caller's random nonce
+        pub(crate) version: Vec<u8>,
+        /// position of its list entry
+        pub(crate) place: Vec<u8>,
+        /// name, value; repeated for each field
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    /// What `run/create` answers.
+    pub(crate) struct CreateReply {
+        /// 1 if created, by this call or by an earlier try of it; 0 if the id is taken
+        pub(crate) created: u64,
+        /// this node's time
+        pub(crate) now: u64,
+    }
+
+    impl Script for Create {
+        type Reply = CreateReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&CREATE, self.key.as_bytes())
+                .arg(self.version)
+                .arg(self.place)
+                .arg(&self.fields)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 2)?;
+            Ok(CreateReply { created: reply.u64()?, now: reply.u64()? })
+        }
+    }
+
+    /// The source of `run/delete`.
+    pub(crate) static DELETE: ScriptSource = ScriptSource::new(
+        "run/delete",
+        r#"local stands = redis.call('HGET', KEYS[1], 'v')
+if not stands then return 3 end
+if stands ~= ARGV[1] then return 2 end
+redis.call('UNLINK', KEYS[1])
+return 1
+"#,
+    );
+
+    /// removes a run, if its version is still the one that the caller has read.
+    pub(crate) struct Delete {
+        /// run
+        pub(crate) key: Key,
+        /// the version that the caller has read
+        pub(crate) seen: Vec<u8>,
+    }
+
+    /// What `run/delete` answers.
+    pub(crate) struct DeleteReply {
+        /// 1 = removed, 2 = the version is another one, 3 = there is no such run
+        pub(crate) outcome: u64,
+    }
+
+    impl Script for Delete {
+        type Reply = DeleteReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&DELETE, self.key.as_bytes())
+                .arg(self.seen)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(DeleteReply { outcome: reply.u64()? })
+        }
+    }
+
+    /// The source of `run/read`.
+    pub(crate) static READ: ScriptSource = ScriptSource::new(
+        "run/read",
+        r#"local t = redis.call('TIME')
+local now = string.format('%.0f', t[1] * 1000000 + t[2])
+local own = redis.call('HMGET', KEYS[1], 'v', 'l')
+local fields = {}
+if not own[1] then return { '', '', now, fields } end
+if #ARGV == 0 then
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    if all[i] ~= 'v' and all[i] ~= 'l' then
+      fields[#fields + 1] = all[i]
+      fields[#fields + 1] = all[i + 1]
+    end
+  end
+end
+for i = 1, #ARGV, 1000 do
+  local last = math.min(i + 999, #ARGV)
+  local some = redis.call('HMGET', KEYS[1], unpack(ARGV, i, last))
+  for n = 1, last - i + 1 do
+    if some[n] then
+      fields[#fields + 1] = ARGV[i + n - 1]
+      fields[#fields + 1] = some[n]
+    end
+  end
+end
+return { own[1], own[2] or '', now, fields }
+"#,
+    );
+
+    /// reads a run, whole or some fields of it, with the time of its node.
+    pub(crate) struct Read {
+        /// run
+        pub(crate) key: Key,
+        /// the fields to read; none = all
+        pub(crate) names: Vec<Vec<u8>>,
+    }
+
+    /// What `run/read` answers.
+    pub(crate) struct ReadReply {
+        /// the version; empty = there is no such run
+        pub(crate) version: Vec<u8>,
+        /// position of its list entry
+        pub(crate) place: Vec<u8>,
+        /// this node's time
+        pub(crate) now: u64,
+        /// name, value; repeated for each field that exists, without version and position
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    impl Script for Read {
+        type Reply = ReadReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&READ, self.key.as_bytes())
+                .arg(&self.names)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 4)?;
+            Ok(ReadReply { version: reply.bytes()?, place: reply.bytes()?, now: reply.u64()?, fields: reply.list()? })
+        }
+    }
+
+    /// The source of `run/save`.
+    pub(crate) static SAVE: ScriptSource = ScriptSource::new(
+        "run/save",
+        r#"local t = redis.call('TIME')
+local now = string.format('%.0f', t[1] * 1000000 + t[2])
+local stands = redis.call('HGET', KEYS[1], 'v')
+if stands == ARGV[2] then return { 1, stands, now } end
+if stands ~= ARGV[1] then return { 0, stands or '', now } end
+local set = 3 + tonumber(ARGV[3])
+redis.call('HSET', KEYS[1], 'v', ARGV[2])
+for i = 4, set, 1000 do redis.call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 999, set))) end
+for i = set + 1, #ARGV, 1000 do redis.call('HDEL', KEYS[1], unpack(ARGV, i, math.min(i + 999, #ARGV))) end
+return { 1, ARGV[2], now }
+"#,
+    );
+
+    /// writes what changed of a run, if its version is still the one that the caller has read. A version is a
+    /// counter and the random nonce of the replica that saved it, compared as one: after a failover, two replicas can reach
+    /// the same counter. The script never reads the values.
+    pub(crate) struct Save {
+        /// run
+        pub(crate) key: Key,
+        /// the version that the caller has read
+        pub(crate) seen: Vec<u8>,
+        /// the version to store; unique per call, so that a repeated call gets the same answer
+        pub(crate) next: Vec<u8>,
+        /// how many of the following are names and values to write; the others are names to remove
+        pub(crate) set: u64,
+        /// name, value; repeated for each field to write. Then the names to remove
+        pub(crate) fields: Vec<Vec<u8>>,
+    }
+
+    /// What `run/save` answers.
+    pub(crate) struct SaveReply {
+        /// 1 = saved, by this call or by an earlier try of it; 0 = the version is another one
+        pub(crate) outcome: u64,
+        /// the version now; empty = there is no such run
+        pub(crate) version: Vec<u8>,
+        /// this node's time
+        pub(crate) now: u64,
+    }
+
+    impl Script for Save {
+        type Reply = SaveReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&SAVE, self.key.as_bytes())
+                .arg(self.seen)
+                .arg(self.next)
+                .arg(self.set)
+                .arg(&self.fields)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 3)?;
+            Ok(SaveReply { outcome: reply.u64()?, version: reply.bytes()?, now: reply.u64()? })
+        }
+    }
+}
+
 /// Scripts on a setting.
 pub(crate) mod setting {
     use crate::{
@@ -2288,6 +2721,69 @@ return { 3, redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'WITHSCORES', 'LIMIT
         fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
             let mut reply = Replied::new(reply, 3)?;
             Ok(TakeReply { outcome: reply.u64()?, holders: reply.list()?, now: reply.u64()? })
+        }
+    }
+}
+
+/// Scripts on a timeline.
+pub(crate) mod timeline {
+    use crate::{
+        StoreError,
+        keys::Key,
+        router::{Command, ScriptSource},
+        script::{Replied, Script},
+    };
+
+    /// The source of `timeline/add`.
+    pub(crate) static ADD: ScriptSource = ScriptSource::new(
+        "timeline/add",
+        r#"local stands = redis.call('LINDEX', KEYS[1], 0)
+local first = tonumber(ARGV[1])
+local known, next = tonumber(stands or '0'), first + #ARGV - 1
+if known >= next then return stands or '0' end
+local text = string.format('%.0f', next)
+if stands then redis.call('LSET', KEYS[1], 0, text) else redis.call('RPUSH', KEYS[1], text) end
+for i = 2 + math.max(known - first, 0), #ARGV, 1000 do
+  redis.call('RPUSH', KEYS[1], unpack(ARGV, i, math.min(i + 999, #ARGV)))
+end
+local length = redis.call('LLEN', KEYS[1])
+if length > 1 + 1000 + 1000 + 100 then
+  for i = 1 + 1000, length - 1000 - 1 do redis.call('LSET', KEYS[1], i, '') end
+  redis.call('LREM', KEYS[1], 0, '')
+end
+return text
+"#,
+    );
+
+    /// adds entries to the end of a run's timeline. Entries that it has already are skipped, so a call may be
+    /// repeated. The first 1,000 entries and the last 1,000 stay; those between are removed, 100 or more at once.
+    pub(crate) struct Add {
+        /// timeline
+        pub(crate) key: Key,
+        /// number of the first of these entries, counted from 0 over the whole run
+        pub(crate) first: u64,
+        /// the entries; none is empty
+        pub(crate) entries: Vec<Vec<u8>>,
+    }
+
+    /// What `timeline/add` answers.
+    pub(crate) struct AddReply {
+        /// number of the next entry
+        pub(crate) next: u64,
+    }
+
+    impl Script for Add {
+        type Reply = AddReply;
+
+        fn into_command(self) -> Command {
+            Command::script(&ADD, self.key.as_bytes())
+                .arg(self.first)
+                .arg(&self.entries)
+        }
+
+        fn decode(reply: redis::Value) -> Result<Self::Reply, StoreError> {
+            let mut reply = Replied::new(reply, 1)?;
+            Ok(AddReply { next: reply.u64()? })
         }
     }
 }

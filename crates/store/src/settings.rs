@@ -59,7 +59,7 @@ pub enum SeenVersion {
 }
 
 impl SeenVersion {
-    fn text(self) -> Vec<u8> {
+    pub(crate) fn text(self) -> Vec<u8> {
         match self {
             SeenVersion::Any => b"any".to_vec(),
             SeenVersion::Exactly(version) => version.to_string().into_bytes(),

@@ -12,8 +12,12 @@ mod bench;
 mod bounded;
 #[path = "conformance/claims.rs"]
 mod claims;
+#[path = "conformance/definitions.rs"]
+mod definitions;
 #[path = "conformance/failover.rs"]
 mod failover;
+#[path = "conformance/forestalled.rs"]
+mod forestalled;
 #[path = "conformance/full.rs"]
 mod full;
 #[path = "conformance/homes.rs"]
@@ -46,6 +50,8 @@ mod replicas;
 mod reread;
 #[path = "conformance/retention.rs"]
 mod retention;
+#[path = "conformance/runs.rs"]
+mod runs;
 #[path = "conformance/scrub.rs"]
 mod scrub;
 #[path = "conformance/settings.rs"]
@@ -162,6 +168,20 @@ on_both! {
     operations::an_operation_has_one_carrier_and_the_next_goes_on_where_it_stopped,
     operations::a_cancelled_operation_counts_what_it_did_and_does_not_go_on,
     operations::operations_are_listed_by_tenant_newest_first,
+    forestalled::an_absent_job_is_created_by_the_events_of_the_table_and_by_no_other,
+    forestalled::a_job_that_was_cancelled_before_its_submit_is_like_one_cancelled_right_after_it,
+    forestalled::a_job_that_exists_is_not_created_by_a_cancel,
+    definitions::content_equal_to_the_latest_makes_no_new_version,
+    definitions::of_many_writers_of_a_definition_who_saw_the_same_one_wins,
+    definitions::a_deleted_definition_is_hidden_and_its_numbers_are_not_used_again,
+    definitions::definitions_are_listed_by_name,
+    runs::a_run_is_created_once_and_a_repeat_is_the_same_creation,
+    runs::a_save_writes_what_changed_under_the_version_that_was_read,
+    runs::a_save_compares_counter_and_nonce,
+    runs::a_large_run_is_saved_and_read_whole,
+    runs::a_run_is_deleted_as_it_was_read_with_its_timeline,
+    runs::a_timeline_keeps_its_first_and_last_entries,
+    runs::runs_are_listed_newest_first_and_each_once,
     papers::the_first_note_wins_and_never_changes,
     papers::an_api_key_is_found_listed_and_deleted,
     papers::a_dead_message_is_read_back_as_it_came,

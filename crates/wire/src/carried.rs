@@ -4,6 +4,7 @@
 //! the older fields are read as well.
 
 use bytes::Bytes;
+use muster_domain::RunId;
 use prost::Message;
 
 use crate::v1::{Carried, Result as Report};
@@ -12,6 +13,30 @@ impl Carried {
     /// The bytes for an offer; empty if there is nothing to carry.
     pub fn into_bytes(self) -> Bytes {
         self.encode_to_vec().into()
+    }
+}
+
+/// What an offer carries of a job of this run, given as raw bytes; empty, and without any encoding, if there is none. Slot
+/// and trace are still fields of their own, because workers of older releases copy only those.
+pub fn carried_of(run_id: Bytes) -> Bytes {
+    match run_id.is_empty() {
+        true => Bytes::new(),
+        false => Carried { run_id, ..Carried::default() }.into_bytes(),
+    }
+}
+
+/// The run in what an offer carries; none if there is none, or if the bytes do not decode.
+pub fn carried_run(carried: &Bytes) -> Option<RunId> {
+    match carried.is_empty() {
+        true => None,
+        false => Carried::decode(carried.clone()).ok()?.run(),
+    }
+}
+
+impl Carried {
+    /// The run that the job belongs to.
+    pub fn run(&self) -> Option<RunId> {
+        RunId::from_slice(&self.run_id)
     }
 }
 
@@ -47,6 +72,20 @@ mod tests {
         let mut report = Report { carried: carried.clone().into_bytes(), ..Report::default() };
         assert_eq!(report.take_carried(), carried);
         assert_eq!(report.take_carried(), Carried::default(), "it is taken once");
+    }
+
+    #[test]
+    fn the_run_of_a_job_is_carried_and_no_run_has_no_bytes() {
+        let run = RunId::mint(3);
+        let carried = carried_of(crate::run_bytes(Some(run)));
+        assert_eq!(carried_run(&carried), Some(run));
+        let mut report = Report { carried, slot: slot(3), ..Report::default() };
+        let read = report.take_carried();
+        assert_eq!((read.run(), read.slot), (Some(run), slot(3)), "beside the older fields");
+        assert!(carried_of(crate::run_bytes(None)).is_empty());
+        assert_eq!(carried_run(&Bytes::new()), None);
+        assert_eq!(carried_run(&Bytes::from_static(b"\xff")), None);
+        assert_eq!(Carried { run_id: Bytes::from_static(b"short"), ..Carried::default() }.run(), None);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use muster_domain::{
-    Backoff, Durability, JobError, JobId, JobSpec, OnLostLease, Priority, Progress, RetryPolicy, Tenant, Topic,
+    Backoff, Durability, JobError, JobId, JobSpec, OnLostLease, Priority, Progress, RetryPolicy, RunId, Tenant, Topic,
     TraceParent,
     job::{EndedBy, Head, When},
 };
@@ -15,6 +16,20 @@ use crate::{WireError, v1};
 pub fn job_id(bytes: &[u8]) -> Result<JobId, WireError> {
     JobId::from_slice(bytes)
         .ok_or_else(|| WireError::Field { field: "job_id", fault: format!("{} bytes instead of 16", bytes.len()) })
+}
+
+/// Reads the id of a run from its raw bytes; empty bytes are none.
+pub fn run_id(bytes: &[u8]) -> Result<Option<RunId>, WireError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let wrong = || WireError::Field { field: "run_id", fault: format!("{} bytes instead of 16", bytes.len()) };
+    RunId::from_slice(bytes).map(Some).ok_or_else(wrong)
+}
+
+/// The raw bytes of the id of a run; empty for none.
+pub fn run_bytes(run: Option<RunId>) -> Bytes {
+    run.map_or_else(Bytes::new, |id| Bytes::copy_from_slice(id.as_bytes()))
 }
 
 fn millis(span: Duration) -> u64 {
@@ -47,6 +62,7 @@ impl From<&JobSpec> for v1::Spec {
             durability: spec.durability.code(),
             traceparent: spec.trace.map(|t| t.to_string()).unwrap_or_default(),
             retry_of: spec.retry_of.map(|id| id.as_bytes().to_vec().into()).unwrap_or_default(),
+            run_id: run_bytes(spec.run),
         }
     }
 }
@@ -84,6 +100,7 @@ impl TryFrom<v1::Spec> for JobSpec {
             durability: Durability::from_code(spec.durability),
             trace: TraceParent::parse(&spec.traceparent),
             retry_of: if spec.retry_of.is_empty() { None } else { Some(job_id(&spec.retry_of)?) },
+            run: run_id(&spec.run_id)?,
         })
     }
 }
@@ -226,6 +243,7 @@ mod tests {
         spec.durability = Durability::Replicated;
         spec.trace = Some(TraceParent::fresh());
         spec.retry_of = Some(JobId::mint(1));
+        spec.run = Some(RunId::mint(2));
         assert_eq!(v1::Spec::from_bytes(&v1::Spec::from(&spec).into_bytes()).unwrap(), spec);
     }
 

@@ -16,8 +16,9 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/muster.v1.rs"));
 }
 
+pub use carried::{carried_of, carried_run};
 pub use envelope::{Body, FORMAT, decode, encode, encoded_len, seal};
-pub use job::{job_id, standing_of};
+pub use job::{job_id, run_bytes, run_id, standing_of};
 pub use v1::Envelope;
 
 /// Why bytes could not be read.

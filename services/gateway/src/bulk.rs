@@ -21,7 +21,7 @@ use muster_domain::{Act, JobId, OperationId, Time};
 use muster_flow::failpoint;
 use muster_replica::{LoopOf, Member};
 use muster_store::{
-    Action, Claimed, Fields, ListError, ListFilter, Operation, OperationStatus, PAGE_WORK, StoreError, Walk,
+    Action, Claimed, Fields, ListError, ListFilter, Operation, OperationStatus, PAGE_WORK, Record, StoreError, Walk,
 };
 
 use crate::{
@@ -30,7 +30,6 @@ use crate::{
     auth::{Caller, Key},
 };
 
-pub(crate) use act::skips;
 pub(crate) use filter::read_filter;
 
 /// How long a claim holds without progress. After this time another gateway continues the operation.
@@ -121,14 +120,12 @@ impl Bulk {
             Err(fault) => return self.give_up(operation, fault.to_string()).await,
         };
         let who = carrier(operation);
-        for record in page.items.iter().filter(|record| who.may_touch(&record.spec.topic).is_ok()) {
-            operation.tally.matched += 1;
-            if skips(operation.asked.action, record) {
-                operation.tally.skipped += 1;
-            } else {
-                operation.batch.push(record.id);
-            }
-        }
+        let matched: Vec<&Record> =
+            page.items.iter().filter(|record| who.may_touch(&record.spec.topic).is_ok()).collect();
+        let skipped = act::skipped(store, operation.asked.action, &matched).await?;
+        operation.tally.matched += matched.len() as u64;
+        operation.tally.skipped += skipped.len() as u64;
+        operation.batch.extend(matched.iter().map(|record| record.id).filter(|id| !skipped.contains(id)));
         operation.walk = page.next_cursor.map_or(Walk::Over, |cursor| Walk::At(Some(cursor)));
         self.note(operation, ended(operation)).await
     }
@@ -287,10 +284,10 @@ pub(crate) async fn dry_run(
     for _ in 0..DRY_PAGES {
         let store = &gateway.flow.store;
         let page = store.list(&caller.tenant, cursor.as_deref(), PAGE_WORK, filter, Fields::NONE).await?;
-        for record in page.items.iter().filter(|record| caller.may_touch(&record.spec.topic).is_ok()) {
-            outlook.matched += 1;
-            outlook.skipped += u64::from(skips(action, record));
-        }
+        let matched: Vec<&Record> =
+            page.items.iter().filter(|record| caller.may_touch(&record.spec.topic).is_ok()).collect();
+        outlook.matched += matched.len() as u64;
+        outlook.skipped += act::skipped(store, action, &matched).await?.len() as u64;
         cursor = page.next_cursor;
         if cursor.is_none() {
             return Ok(outlook);

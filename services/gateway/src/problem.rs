@@ -193,7 +193,9 @@ pub(crate) fn status_of(code: ProblemCode) -> StatusCode {
         ProblemCode::NotFound => StatusCode::NOT_FOUND,
         ProblemCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ProblemCode::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        ProblemCode::JobDone | ProblemCode::JobNotDone | ProblemCode::AlreadyRetried => StatusCode::CONFLICT,
+        ProblemCode::JobDone | ProblemCode::JobNotDone | ProblemCode::JobInRun | ProblemCode::AlreadyRetried => {
+            StatusCode::CONFLICT
+        }
         ProblemCode::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         ProblemCode::RateLimited | ProblemCode::BacklogFull => StatusCode::TOO_MANY_REQUESTS,
         ProblemCode::Overloaded | ProblemCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -216,6 +218,7 @@ fn title_of(code: ProblemCode) -> &'static str {
         ProblemCode::UnsupportedMediaType => "The body is not plain JSON, by its declared type or encoding",
         ProblemCode::JobDone => "The job has ended",
         ProblemCode::JobNotDone => "The job has not ended",
+        ProblemCode::JobInRun => "The job belongs to a run that is kept",
         ProblemCode::IdempotencyMismatch => "The idempotency key was used with another body",
         ProblemCode::AlreadyRetried => "The job was retried before, with other overrides",
         ProblemCode::PreconditionFailed => "Somebody else wrote meanwhile",

@@ -75,17 +75,19 @@ pub(crate) async fn commit(gateway: &Gateway, old: JobId, admitted: Admitted) ->
     Ok(answer)
 }
 
-/// The old job's spec without the times that have passed: they would end the new job at once.
+/// The old job's spec without the times that have passed, which would end the new job at once, and without its run: a
+/// run retries its own jobs.
 fn again(old: &JobSpec, now: Time) -> JobSpec {
     let ahead = |when: Option<When>| when.filter(|when| !matches!(when, When::At(at) if at.reached(now)));
-    JobSpec { run_at: ahead(old.run_at), start_by: ahead(old.start_by), deadline: ahead(old.deadline), ..old.clone() }
+    let (run_at, start_by, deadline) = (ahead(old.run_at), ahead(old.start_by), ahead(old.deadline));
+    JobSpec { run_at, start_by, deadline, run: None, ..old.clone() }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use muster_domain::{Tenant, Topic};
+    use muster_domain::{RunId, Tenant, Topic};
 
     use super::*;
 
@@ -98,5 +100,12 @@ mod tests {
         let new = again(&old, Time(10));
         assert_eq!((new.run_at, new.deadline, new.start_by), (None, old.deadline, old.start_by));
         assert_eq!(again(&old, Time(50)).deadline, None);
+    }
+
+    #[test]
+    fn a_job_that_is_retried_by_hand_belongs_to_no_run() {
+        let mut old = JobSpec::new(Tenant::default(), Topic::parse("t").unwrap());
+        old.run = Some(RunId::mint(0));
+        assert_eq!(again(&old, Time(10)).run, None);
     }
 }

@@ -193,6 +193,8 @@ pub(crate) struct Job {
     retry_of: Option<String>,
     /// The job that is the retry of this one.
     retried_as: Option<String>,
+    /// The run of a workflow that it belongs to.
+    run_id: Option<String>,
 }
 
 /// Why an attempt failed.

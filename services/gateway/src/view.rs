@@ -228,6 +228,9 @@ impl<'a> JobView<'a> {
         json.moment("run_at", run_at.or(asked));
         json.moment("deadline", head.deadline.or_else(|| spec.deadline.and_then(absolute)));
         json.text("durability", self.durability.as_str());
+        if let Some(run) = spec.run {
+            json.text("run_id", &run.to_string());
+        }
         if let Some(old) = spec.retry_of {
             json.text("retry_of", &old.to_string());
         }

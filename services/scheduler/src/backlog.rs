@@ -207,7 +207,7 @@ async fn dispatch(context: &Context, route: &Arc<RouteState>, entries: Vec<Queue
                         events::observe_first_dispatch(head, due.max(head.created_at));
                     }
                     sorted.again |= !first;
-                    let event = Some(events::moved(entry.job, route, head));
+                    let event = Some(events::moved(entry.job, route, head, record.spec.run));
                     sorted.offers.push(offer_of(&record, head));
                     sorted.offered.push(Ready { entry, look, event });
                 }

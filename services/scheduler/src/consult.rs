@@ -28,6 +28,7 @@ use crate::{
     context::Context,
     counsel::Advice,
     dispatch::go_ahead,
+    events,
     questions::{Asked, Questions},
 };
 
@@ -143,6 +144,7 @@ async fn deny(context: &Context, id: JobId, submit: &Submit, reason: &str) {
     let (Some(head), Some(route)) = (moved.done(), names) else { return };
     let end = End::new(id, (&route.tenant, &route.topic), head, moved.outcome == Outcome::Applied)
         .error(Some(JobErrorCode::Denied.as_str().to_owned()))
+        .run(events::run_of(submit))
         .trace(submit.spec.as_ref().and_then(|spec| spans::carried(&spec.traceparent)));
     muster_flow::failpoint!("deny.after_apply");
     // If this fails, the job's check finishes it.

@@ -353,7 +353,7 @@ impl Consequences {
         if !again {
             self.events.push(events::pending(&ask.submit, &ask.route));
         }
-        self.events.push(events::moved(ask.id, &ask.route, head));
+        self.events.push(events::moved(ask.id, &ask.route, head, events::run_of(&ask.submit)));
         match head.state() {
             State::Dispatched => self.offer(ask, head, moved.outcome),
             State::Queued => self.hold(ask, head),

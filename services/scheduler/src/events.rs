@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use muster_bus::{Bus, subjects};
-use muster_domain::{Head, JobId, State, Time};
+use muster_domain::{Head, JobId, RunId, State, Time};
 use muster_telemetry::{Histogram, observe};
 use muster_wire::{
     Body,
@@ -23,8 +23,13 @@ pub(crate) fn raw(id: JobId) -> Bytes {
 }
 
 /// The event that a job has the state of this head.
-pub(crate) fn moved(id: JobId, route: &RouteState, head: &Head) -> JobEvent {
-    muster_flow::job_event(id, &route.tenant, &route.topic, head, None)
+pub(crate) fn moved(id: JobId, route: &RouteState, head: &Head, run: Option<RunId>) -> JobEvent {
+    muster_flow::job_event(id, (&route.tenant, &route.topic), head, run, None)
+}
+
+/// The run that a submitted job belongs to.
+pub(crate) fn run_of(submit: &Submit) -> Option<RunId> {
+    submit.spec.as_ref().and_then(|spec| RunId::from_slice(&spec.run_id))
 }
 
 /// The event that a job is pending. The scheduler that decides about the job publishes it, so that the gateway need
@@ -38,7 +43,7 @@ pub(crate) fn pending(submit: &Submit, route: &RouteState) -> JobEvent {
         version: submit.version,
         attempt: submit.attempt,
         at: submit.pending_since,
-        run_id: String::new(),
+        run_id: run_of(submit).map(|run| run.to_string()).unwrap_or_default(),
         error_code: String::new(),
     }
 }

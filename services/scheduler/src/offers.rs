@@ -3,9 +3,11 @@
 //! Promises: an offer has the version under which it may be started, and the time it was made. Leaves to others: offers
 //! from records, and publishing (`flow`).
 
-use bytes::Bytes;
 use muster_domain::{Head, Line, Time, job::USUAL_ATTEMPTS};
-use muster_wire::v1::{Offer, Submit};
+use muster_wire::{
+    carried_of,
+    v1::{Offer, Submit},
+};
 
 /// The offer for a dispatched job, from its submit and the head after the dispatch.
 pub(crate) fn from_submit(submit: Submit, head: &Head, line: &Line) -> Offer {
@@ -32,6 +34,6 @@ pub(crate) fn as_it_is(submit: Submit, now: Time, line: &Line) -> Offer {
         pool: line.pool().to_owned(),
         // Jobs under a limit wait in the backlog, and are offered from their records.
         slot: None,
-        carried: Bytes::new(),
+        carried: carried_of(spec.run_id),
     }
 }

@@ -163,7 +163,7 @@ impl Consequences {
     }
 
     fn add(&mut self, read: Read, event: Event, moved: Result<Moved, StoreError>) {
-        let Read { place, id, route, fence, worker, error_code, carried, told_of, .. } = read;
+        let Read { place, id, route, fence, worker, error_code, carried, run, told_of, .. } = read;
         // `Early` means that this replica's estimate of the time was ahead: the report is delivered again.
         let Some(moved) = moved.ok().filter(|moved| moved.outcome != Outcome::Early) else {
             self.failed.push(place);
@@ -202,9 +202,9 @@ impl Consequences {
         if head.state().is_end() {
             let error_code = error_code.filter(|_| head.state() != State::Succeeded);
             let end = End::new(id, (&route.tenant, &route.topic), head, first);
-            self.ends.push((place, end.error(error_code).trace(spans::carried(&carried.traceparent))));
+            self.ends.push((place, end.error(error_code).trace(spans::carried(&carried.traceparent)).run(run)));
         } else {
-            self.events.push(job_event(id, &route.tenant, &route.topic, head, error_code.as_deref()));
+            self.events.push(job_event(id, (&route.tenant, &route.topic), head, run, error_code.as_deref()));
         }
     }
 }

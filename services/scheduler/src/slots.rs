@@ -292,7 +292,7 @@ async fn dispatch(context: &Context, route: &RouteState, admitted: Vec<Leaving>,
                 let record = Record { slot: Some(entry.version), placed, ..record };
                 sorted.offers.push(offer_of(&record, head));
                 let look = Some(next_look(head, moved.now).remaining(moved.now));
-                let event = Some(events::moved(entry.job, route, head));
+                let event = Some(events::moved(entry.job, route, head, record.spec.run));
                 sorted.offered.push(Ready { entry, look, event });
             }
             // Another process was faster: the slot is over and given back, or is found when another job needs it.

@@ -19,10 +19,10 @@ use muster_domain::{
     job::{LONGEST_LEASE, Lease},
 };
 use muster_flow::End;
-use muster_store::{Moved, Step, StoreError};
+use muster_store::{Fields, Moved, Step, StoreError};
 use muster_telemetry::{Histogram, observe};
 use muster_wire::{
-    Body, job_id,
+    Body, carried_run, job_id,
     v1::{JobEvent, StartAnswer, StartAsk, StartReply, start_answer::Verdict},
 };
 
@@ -199,7 +199,7 @@ impl Outcomes {
             self.ends.push((place, end.error(Some(JobErrorCode::Undecodable.as_str().to_owned()))));
             return;
         }
-        self.events.push(events::moved(id, route, head));
+        self.events.push(events::moved(id, route, head, carried_run(&ask.carried)));
         if moved.outcome == Outcome::Applied {
             route.window().aged(Time(ask.dispatched_at), head.since);
             let waited = head.since.since(runnable_since(ask, head));
@@ -216,11 +216,22 @@ fn runnable_since(ask: &StartAsk, head: &Head) -> Time {
 
 /// Does the effects of jobs that were ended here. If that fails, the worker must ask again.
 async fn finish(context: &Context, ends: Vec<(usize, End)>, answers: &mut [StartAnswer]) {
-    if !ends.is_empty() {
-        muster_flow::failpoint!("start.before_finish");
+    if ends.is_empty() {
+        return;
     }
-    let (places, ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
-    if context.flow.finish(ends).await.is_err() {
+    muster_flow::failpoint!("start.before_finish");
+    let (places, mut ends): (Vec<usize>, Vec<End>) = ends.into_iter().unzip();
+    // Nothing of the offer could be read, so only the record knows the run that the job belongs to.
+    let ids: Vec<JobId> = ends.iter().map(|end| end.id).collect();
+    let records = context.store().read(&ids, Fields::NONE).await;
+    let mut done = true;
+    for (end, record) in ends.iter_mut().zip(records) {
+        match record {
+            Ok(record) => end.run = record.and_then(|record| record.spec.run),
+            Err(fault) => done &= fault.is_unreadable(),
+        }
+    }
+    if !done || context.flow.finish(ends).await.is_err() {
         for place in places {
             answers[place].verdict = Verdict::Retry.into();
         }

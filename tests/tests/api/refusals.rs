@@ -223,7 +223,7 @@ async fn wrong_headers_parameters_paths_and_other_bodies_are_refused() {
         ("topic=A", "invalid_request", "/query/topic"),
         ("include=all", "invalid_request", "/query/include"),
         ("created_after=yesterday", "invalid_request", "/query/created_after"),
-        ("run_id=1", "unsupported_field", "/query/run_id"),
+        ("run_id=1", "invalid_request", "/query/run_id"),
         ("stat=failed", "unknown_field", "/query/stat"),
     ] {
         assert_refused(&gateway.get(&format!("/jobs?{query}")).await, 422, code, pointer, query);

@@ -3,16 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use muster_bus::{Bus, subjects};
+use muster_bus::{Bus, Subject, subjects};
 use muster_domain::{
-    Event, JobError, JobErrorCode, JobId, JobSpec, Tenant, Time, Topic, job::QUEUED_LOOK, slot::Limit,
+    Event, JobError, JobErrorCode, JobId, JobSpec, RunId, Tenant, Time, Topic, job::QUEUED_LOOK, slot::Limit,
 };
-use muster_store::{Fields, NewJob, SlotAsk, SlotRef, SlotTaken, Step};
+use muster_store::{Fields, NewJob, SlotAsk, SlotRef, SlotTaken, Step, Submitted};
 use muster_testkit::until;
 use muster_tests::by_hand::{HandWorker, bus_of};
 use muster_wire::{
     Body,
-    v1::{DeadLetter, Failed, Offer, OfferGroup, Wake, result::Kind},
+    v1::{Cancel, CancelGroup, DeadLetter, Failed, Offer, OfferGroup, Submit, SubmitGroup, Wake, result::Kind},
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -32,6 +32,15 @@ const LATER: Duration = Duration::from_secs(10);
 const BACKDATE: &str = "local s, at = redis.call('HGET', KEYS[1], 's'), struct.pack('>I8', ARGV[1])
     if s then return redis.call('HSET', KEYS[1], 's', s:sub(1, 26) .. at .. s:sub(35)) end
     return redis.call('HSET', KEYS[1], 'j', at .. redis.call('HGET', KEYS[1], 'j'):sub(9))";
+
+/// A job of this run with a derived id.
+fn named(run: RunId, row: &str) -> NewJob {
+    let mut spec = JobSpec::new(Tenant::default(), Topic::parse(WORK).expect("a topic"));
+    spec.run = Some(run);
+    spec.retry.max_attempts = 1;
+    let id = JobId::derive("step", &spec.tenant, &format!("{run} {row}"));
+    NewJob { id, spec, payload: r#"{"do":"succeed"}"#.into(), body_hash: Some([7; 16]), place: None, at: None }
+}
 
 impl Ground {
     /// An HTTP worker that repeats each of its requests until it gets an answer.
@@ -302,6 +311,51 @@ impl Ground {
         let id = self.homeless(row).await;
         self.redis(&["DEL", &format!("muster:job:{id}")]);
         self.redis(&["SET", "muster:scheduler:reread:mark", &format!("lost with {id}")]);
+    }
+
+    /// A job of a run, submitted as the workflow engine does it.
+    pub(crate) async fn of_run(&mut self, row: &str) {
+        let (run, store) = (RunId::mint(0), self.stack.store().await);
+        let mut jobs = [named(run, row)];
+        assert!(store.prepare(&mut jobs, Duration::from_secs(30)).await.iter().all(Result::is_ok));
+        let made = store.submit(&jobs).await.remove(0).expect("redis answers");
+        let (Submitted::Created(head), [job]) = (made, jobs) else { panic!("a new job") };
+        let item = Submit {
+            job_id: job.id.as_bytes().to_vec().into(),
+            version: head.version,
+            spec: Some((&job.spec).into()),
+            payload: job.payload.clone(),
+            pending_since: head.since.0,
+            created_at: head.created_at.0,
+            body_hash: [7; 16].to_vec().into(),
+            ..Submit::default()
+        };
+        self.publish(&subjects::submit(), Body::Submit(SubmitGroup { items: vec![item] })).await;
+        self.expect(row, vec![job.id.to_string()], "succeeded", 1, 1);
+        self.of_runs.push((run, job.id));
+    }
+
+    /// A cancel that came before the submit of its job and that Redis has lost: only the bus knows of it.
+    pub(crate) async fn forestalled(&mut self, row: &str) {
+        let run = RunId::mint(0);
+        let job = named(run, row);
+        let item = Cancel {
+            job_id: job.id.as_bytes().to_vec().into(),
+            tenant: job.spec.tenant.to_string(),
+            reason: "the run has ended".into(),
+            created_at: 1,
+            spec: Some((&job.spec).into()),
+            body_hash: [7; 16].to_vec().into(),
+        };
+        self.publish(&subjects::cancel(), Body::Cancel(CancelGroup { items: vec![item] })).await;
+        self.redis(&["SET", "muster:scheduler:reread:mark", &format!("lost with {}", job.id)]);
+        self.expect(row, vec![job.id.to_string()], "cancelled", 0, 0);
+        self.of_runs.push((run, job.id));
+    }
+
+    async fn publish(&self, subject: &Subject, body: Body) {
+        let bus = bus_of(&self.stack, "engine").await;
+        until(SOON, "the bus to take it", async || bus.publish(subject, None, None, body.clone()).await.ok()).await;
     }
 
     /// Jobs of a separate tenant that succeeded and failed longer ago than anything is kept.

@@ -35,6 +35,7 @@ pub(crate) async fn all(ground: &Ground) {
     each_is_listed_once(ground).await;
     bad_ends_are_dead_letters_once(ground).await;
     watchers_heard_each_end(ground).await;
+    each_run_was_told_of_its_jobs(ground).await;
     one_ran_at_a_time(ground).await;
     nothing_is_held(ground).await;
     each_act_is_told_once(ground, owed).await;
@@ -279,6 +280,15 @@ async fn nothing_is_left_of_what_was_removed(ground: &Ground) {
             until(LONG, &format!("{key} to leave"), async || (ground.redis(&["EXISTS", &key]) == "0").then_some(()))
                 .await;
         }
+    }
+}
+
+/// By a message, or else by a home that is due.
+async fn each_run_was_told_of_its_jobs(ground: &Ground) {
+    let store = ground.stack.store().await;
+    for (run, job) in &ground.of_runs {
+        let told = ground.told_runs.lock().expect("no panic while noting").contains(&job.to_string());
+        assert!(told || store.home_of(*run).await.expect("redis answers").is_some(), "{run} of {job}");
     }
 }
 

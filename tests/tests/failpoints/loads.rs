@@ -58,6 +58,10 @@ pub(crate) enum Load {
     Homeless,
     /// A job that Redis has lost completely.
     Forgotten,
+    /// A job of a run of a workflow.
+    OfRun,
+    /// A job that a run cancelled before its submit, and that Redis has lost.
+    Forestalled,
     /// Jobs that ended long ago.
     LongAgo,
     /// A topic's settings.
@@ -98,6 +102,8 @@ impl Load {
             Load::Drained => ground.drained(row, &name).await,
             Load::Homeless => drop(ground.homeless(row).await),
             Load::Forgotten => ground.forgotten(row).await,
+            Load::OfRun => ground.of_run(row).await,
+            Load::Forestalled => ground.forestalled(row).await,
             Load::LongAgo => ground.long_ago(&name).await,
             Load::Settings => ground.settings(&name).await,
             Load::Export => {

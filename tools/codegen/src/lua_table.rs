@@ -3,7 +3,10 @@
 
 use std::fmt::Write;
 
-use muster_domain::{Event, Outcome, Seen, State, job::Due, job::transition};
+use muster_domain::{
+    Event, Outcome, Seen, State,
+    job::{Due, birth, transition},
+};
 
 fn escaped(bytes: impl Iterator<Item = u8>) -> String {
     bytes.fold(String::new(), |mut text, b| {
@@ -45,6 +48,10 @@ pub(crate) fn render() -> String {
         .chain(State::ALL.iter().filter(|s| s.is_end()))
         .flat_map(|&s| Event::ALL.iter().map(move |&e| transition(s, e).map_or(0, State::code)));
     let _ = writeln!(out, "local TABLE = '{}'", escaped(next));
+
+    out.push_str("-- The state of a job that an event creates before its submit, 0 = it creates none.\n");
+    let born = Event::ALL.iter().map(|&e| birth(e).map_or(0, State::code));
+    let _ = writeln!(out, "local BORN = '{}'", escaped(born));
 
     out.push_str("-- What the caller of each event must have seen, and which moment must have come for it.\n");
     out.push_str("local BY_VERSION, BY_FENCE = 1, 2\n");

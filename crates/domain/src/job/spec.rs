@@ -141,6 +141,8 @@ pub struct JobSpec {
     pub trace: Option<TraceParent>,
     /// The job that this one is a retry of.
     pub retry_of: Option<crate::JobId>,
+    /// The run of a workflow that the job belongs to.
+    pub run: Option<crate::RunId>,
 }
 
 impl JobSpec {
@@ -163,6 +165,7 @@ impl JobSpec {
             durability: Durability::Memory,
             trace: None,
             retry_of: None,
+            run: None,
         }
     }
 

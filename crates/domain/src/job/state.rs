@@ -301,6 +301,15 @@ transitions! {
     Running + Cancel => Cancelled;
 }
 
+/// How a job comes to be: by its submit, or by an event that comes before its submit. The submit then finds a job that
+/// has ended.
+pub const BIRTHS: &[(Option<Event>, State)] = &[(None, State::Pending), (Some(Event::Cancel), State::Cancelled)];
+
+/// The state of a job that an event creates before its submit, if the event may do so.
+pub fn birth(event: Event) -> Option<State> {
+    BIRTHS.iter().find(|(by, _)| *by == Some(event)).map(|(_, to)| *to)
+}
+
 /// The state that an event leads to, if the event is legal.
 pub fn transition(from: State, event: Event) -> Option<State> {
     TABLE.iter().find(|(f, e, _)| *f == from && *e == event).map(|(_, _, to)| *to)
@@ -315,6 +324,17 @@ mod tests {
         for (i, (from, event, _)) in TABLE.iter().enumerate() {
             assert!(!TABLE[..i].iter().any(|(f, e, _)| f == from && e == event), "{from} + {event}");
         }
+    }
+
+    #[test]
+    fn a_job_that_an_event_creates_has_ended_as_if_the_event_had_come_after_the_submit() {
+        assert_eq!(BIRTHS[0], (None, State::Pending), "a submit");
+        for (event, to) in BIRTHS.iter().filter_map(|(by, to)| Some(((*by)?, *to))) {
+            assert!(to.is_end(), "{event}");
+            assert_eq!((transition(State::Pending, event), event.seen()), (Some(to), Seen::Any), "{event}");
+            assert_eq!(birth(event), Some(to));
+        }
+        assert_eq!(birth(Event::Start), None);
     }
 
     #[test]

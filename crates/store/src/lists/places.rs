@@ -1,4 +1,4 @@
-//! Places: where new jobs are listed, and which lists are noted before jobs are put on them.
+//! Places: where new jobs and runs are listed, and which lists are noted before they are put on them.
 //!
 //! This module knows the lists of a tenant, and which of them are noted for readers. No job is put on a list that is
 //! not noted. A node that is away stops no tenant for which this process has placed jobs before, for at least ten
@@ -19,12 +19,12 @@ use std::{
 };
 
 use futures_util::future::{join_all, select_ok};
-use muster_domain::{JobId, Tenant, Time};
+use muster_domain::{JobId, RunId, ShardedId, Tenant, Time};
 use tokio::time::{sleep, timeout};
 
 use crate::{
     NewJob, Store, StoreError, keys,
-    place::{Bucket, Place},
+    place::{Bucket, Listing, Place},
     router::Command,
     script::number,
 };
@@ -38,23 +38,37 @@ const MOST_NOTED: usize = 100_000;
 
 /// Lists that this process has noted. Clones share the same set.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Noted(Arc<Mutex<HashSet<(Tenant, Bucket)>>>);
+pub(crate) struct Noted(Arc<Mutex<HashSet<(Listing, Tenant, Bucket)>>>);
 
 impl Noted {
-    fn has(&self, tenant: &Tenant, bucket: Bucket) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&(tenant.clone(), bucket))
+    fn has(&self, of: Listing, tenant: &Tenant, bucket: Bucket) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&(of, tenant.clone(), bucket))
     }
 
-    fn add(&self, tenant: &Tenant, buckets: &[Bucket]) {
+    fn add(&self, of: Listing, tenant: &Tenant, buckets: &[Bucket]) {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let (true, Some(oldest)) = (noted.len() >= MOST_NOTED, buckets.iter().min()) {
-            noted.retain(|(_, bucket)| bucket.span + 1 >= oldest.span);
+            noted.retain(|(.., bucket)| bucket.span + 1 >= oldest.span);
         }
         if noted.len() >= MOST_NOTED {
             noted.clear();
         }
-        noted.extend(buckets.iter().map(|bucket| (tenant.clone(), *bucket)));
+        noted.extend(buckets.iter().map(|bucket| (of, tenant.clone(), *bucket)));
     }
+}
+
+/// An id whose things are listed.
+pub(crate) trait Listed: ShardedId {
+    /// The lists.
+    const LISTING: Listing;
+}
+
+impl Listed for JobId {
+    const LISTING: Listing = Listing::Jobs;
+}
+
+impl Listed for RunId {
+    const LISTING: Listing = Listing::Runs;
 }
 
 impl Store {
@@ -88,8 +102,8 @@ impl Store {
         }
         let mut places = vec![Place::new(Bucket::LAST, 0); jobs.len()];
         for (bucket, members) in buckets {
-            if !self.noted.has(tenant, bucket) {
-                self.note(tenant, vec![bucket]).await?;
+            if !self.noted.has(Listing::Jobs, tenant, bucket) {
+                self.note(Listing::Jobs, tenant, vec![bucket]).await?;
             }
             let ids: Vec<JobId> = members.iter().map(|n| jobs[*n].0).collect();
             let placed = self.push(tenant, bucket, &ids).await?;
@@ -98,27 +112,41 @@ impl Store {
         Ok(places)
     }
 
-    async fn place(&self, tenant: &Tenant, bucket: Bucket, ids: &[JobId]) -> Result<Vec<Place>, StoreError> {
-        if !self.noted.has(tenant, bucket) {
-            self.note(tenant, self.ahead(tenant, bucket)).await?;
+    /// Gives new jobs or runs of a tenant a place in its listing. A repetition adds entries, and gives other places.
+    pub(crate) async fn place<I: Listed>(
+        &self,
+        tenant: &Tenant,
+        bucket: Bucket,
+        ids: &[I],
+    ) -> Result<Vec<Place>, StoreError> {
+        if !self.noted.has(I::LISTING, tenant, bucket) {
+            self.note(I::LISTING, tenant, self.ahead(I::LISTING, tenant, bucket)).await?;
         }
         let note_next = async {
-            if !self.noted.has(tenant, bucket.next()) {
+            if !self.noted.has(I::LISTING, tenant, bucket.next()) {
                 // A failure is harmless: there are ten minutes left to try again.
-                let _ = timeout(PATIENCE, self.note(tenant, self.ahead(tenant, bucket))).await;
+                let ahead = self.ahead(I::LISTING, tenant, bucket);
+                let _ = timeout(PATIENCE, self.note(I::LISTING, tenant, ahead)).await;
             }
         };
         tokio::join!(self.push_to_either(tenant, bucket, ids), note_next).0
     }
 
     /// Uses the first choice or, if its node does not answer soon, the second.
-    async fn push_to_either(&self, tenant: &Tenant, first: Bucket, ids: &[JobId]) -> Result<Vec<Place>, StoreError> {
-        let Some(second) = self.second_choice(tenant, first) else { return self.push(tenant, first, ids).await };
+    async fn push_to_either<I: Listed>(
+        &self,
+        tenant: &Tenant,
+        first: Bucket,
+        ids: &[I],
+    ) -> Result<Vec<Place>, StoreError> {
+        let Some(second) = self.second_choice(I::LISTING, tenant, first) else {
+            return self.push(tenant, first, ids).await;
+        };
         let instead = async {
             sleep(PATIENCE).await;
-            if !self.noted.has(tenant, second) {
-                self.note_lists(tenant, &[second]).await?;
-                self.noted.add(tenant, &[second]);
+            if !self.noted.has(I::LISTING, tenant, second) {
+                self.note_lists(I::LISTING, tenant, &[second]).await?;
+                self.noted.add(I::LISTING, tenant, &[second]);
             }
             self.push(tenant, second, ids).await
         };
@@ -127,9 +155,9 @@ impl Store {
         select_ok(both).await.map(|(places, _)| places)
     }
 
-    /// Puts jobs on a list, in order.
-    async fn push(&self, tenant: &Tenant, bucket: Bucket, ids: &[JobId]) -> Result<Vec<Place>, StoreError> {
-        let key = keys::listing(tenant, bucket);
+    /// Puts jobs or runs on a list, in order.
+    async fn push<I: Listed>(&self, tenant: &Tenant, bucket: Bucket, ids: &[I]) -> Result<Vec<Place>, StoreError> {
+        let key = keys::listing(I::LISTING, tenant, bucket);
         let mut cmd = redis::cmd("RPUSH");
         cmd.arg(key.as_bytes());
         for id in ids {
@@ -141,50 +169,55 @@ impl Store {
     }
 
     /// A list of the same ten minutes on another node; none if there is no other node.
-    fn second_choice(&self, tenant: &Tenant, first: Bucket) -> Option<Bucket> {
+    fn second_choice(&self, of: Listing, tenant: &Tenant, first: Bucket) -> Option<Bucket> {
         if !self.router().is_cluster() {
             return None;
         }
-        let away = keys::listing(tenant, first);
+        let away = keys::listing(of, tenant, first);
         (1..=CHOICES)
             .map(|choice| Bucket { choice, ..first })
-            .find(|second| !self.router().share_a_node(away.as_bytes(), keys::listing(tenant, *second).as_bytes()))
+            .find(|second| !self.router().share_a_node(away.as_bytes(), keys::listing(of, tenant, *second).as_bytes()))
     }
 
     /// The lists that are noted together with a list, because they could not be noted when they are needed.
-    fn ahead(&self, tenant: &Tenant, bucket: Bucket) -> Vec<Bucket> {
-        let note = keys::buckets(tenant);
+    fn ahead(&self, of: Listing, tenant: &Tenant, bucket: Bucket) -> Vec<Bucket> {
+        let note = keys::buckets(of, tenant);
         let mut lists = Vec::new();
         for first in [bucket, bucket.next()] {
             lists.push(first);
-            if self.router().share_a_node(note.as_bytes(), keys::listing(tenant, first).as_bytes()) {
-                lists.extend(self.second_choice(tenant, first));
+            if self.router().share_a_node(note.as_bytes(), keys::listing(of, tenant, first).as_bytes()) {
+                lists.extend(self.second_choice(of, tenant, first));
             }
         }
         lists
     }
 
     /// Notes lists and their tenant, and remembers that.
-    async fn note(&self, tenant: &Tenant, buckets: Vec<Bucket>) -> Result<(), StoreError> {
-        self.note_buckets(tenant, &buckets).await?;
-        self.noted.add(tenant, &buckets);
+    async fn note(&self, of: Listing, tenant: &Tenant, buckets: Vec<Bucket>) -> Result<(), StoreError> {
+        self.note_buckets(of, tenant, &buckets).await?;
+        self.noted.add(of, tenant, &buckets);
         Ok(())
     }
 
     /// Notes that these listings exist, and their tenant; returns how many had not been noted. Repeating is harmless.
-    pub(crate) async fn note_buckets(&self, tenant: &Tenant, buckets: &[Bucket]) -> Result<u64, StoreError> {
-        let tenants = keys::listed_tenants();
+    pub(crate) async fn note_buckets(
+        &self,
+        of: Listing,
+        tenant: &Tenant,
+        buckets: &[Bucket],
+    ) -> Result<u64, StoreError> {
+        let tenants = keys::listed_tenants(of);
         let mut name = redis::cmd("SADD");
         name.arg(tenants.as_bytes()).arg(tenant.as_str());
         let named = self.router().call(Command::plain(name));
-        let (noted, named) = tokio::join!(self.note_lists(tenant, buckets), named);
+        let (noted, named) = tokio::join!(self.note_lists(of, tenant, buckets), named);
         named?;
         noted
     }
 
     /// The same for a tenant that is known to have listings.
-    async fn note_lists(&self, tenant: &Tenant, buckets: &[Bucket]) -> Result<u64, StoreError> {
-        let key = keys::buckets(tenant);
+    async fn note_lists(&self, of: Listing, tenant: &Tenant, buckets: &[Bucket]) -> Result<u64, StoreError> {
+        let key = keys::buckets(of, tenant);
         let mut note = redis::cmd("ZADD");
         note.arg(key.as_bytes());
         for bucket in buckets {
@@ -202,14 +235,16 @@ mod tests {
     fn what_is_remembered_is_bounded_and_the_oldest_goes_first() {
         let (noted, tenant) = (Noted::default(), Tenant::default());
         let old: Vec<Bucket> = (0..MOST_NOTED as u64 - 1).map(Bucket::first).collect();
-        noted.add(&tenant, &old);
+        noted.add(Listing::Jobs, &tenant, &old);
         let now = Bucket::first(MOST_NOTED as u64);
-        noted.add(&tenant, &[now]);
-        noted.add(&tenant, &[now.next()]);
-        assert!(noted.has(&tenant, now.next()) && noted.has(&tenant, now) && !noted.has(&tenant, old[0]));
+        noted.add(Listing::Jobs, &tenant, &[now]);
+        noted.add(Listing::Jobs, &tenant, &[now.next()]);
+        let has = |bucket| noted.has(Listing::Jobs, &tenant, bucket);
+        assert!(has(now.next()) && has(now) && !has(old[0]));
+        assert!(!noted.has(Listing::Runs, &tenant, now), "lists of runs are others");
         // No list is old: all are forgotten, and noted again.
         let tenants = (0..MOST_NOTED).map(|n| Tenant::parse(&format!("t{n}")).unwrap());
-        tenants.for_each(|tenant| noted.add(&tenant, &[now]));
+        tenants.for_each(|tenant| noted.add(Listing::Jobs, &tenant, &[now]));
         assert!(noted.0.lock().unwrap().len() <= MOST_NOTED);
     }
 }

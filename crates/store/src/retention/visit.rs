@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_domain::{JobId, Tenant, Time, time::micros};
+use muster_domain::{JobId, RunId, Tenant, Time, time::micros};
 
 use super::{Retained, Retention};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     homes::text,
     jobs::KEEP_KEY,
     keys,
-    place::{BUCKET, Bucket, Place},
+    place::{BUCKET, Bucket, Listing, Place},
     record::{Fields, Record},
     router::Command,
     scripts,
@@ -82,7 +82,7 @@ impl Store {
             return Ok(());
         }
         let end = visit.length.min(visit.position + limit.min(SLICE) as u64);
-        let ids = match self.bucket_slice(tenant, visit.bucket, visit.position, end).await {
+        let ids = match self.bucket_slice::<JobId>(tenant, visit.bucket, visit.position, end).await {
             Err(fault) if !fault.is_retryable() => {
                 visit.unreadable = true;
                 done.unreadable += 1;
@@ -111,13 +111,17 @@ impl Store {
                         let state = record.head.state();
                         let kept = keep.of(tenant, &record.spec.topic, state);
                         let due = end + kept;
-                        if due.reached(now) { leaving.push((record.id, kept)) } else { visit.due_at(due) }
+                        match due.reached(now) {
+                            true => leaving.push((record.id, (kept, record.spec.run))),
+                            false => visit.due_at(due),
+                        }
                     }
                 },
                 Ok(_) => {}
             }
         }
         let leaving = self.without_home(leaving, visit).await?;
+        let leaving = self.without_run(leaving, visit).await?;
         let delete = |(id, kept): &(JobId, _)| scripts::job::Delete {
             key: keys::job(*id),
             keep_key: micros(KEEP_KEY),
@@ -168,6 +172,18 @@ impl Store {
         Ok(finished)
     }
 
+    /// The jobs whose runs are deleted, or that belong to none: a kept run needs the results of its jobs.
+    async fn without_run(
+        &self,
+        ended: Vec<(JobId, (Duration, Option<RunId>))>,
+        visit: &mut Visit,
+    ) -> Result<Vec<(JobId, Duration)>, StoreError> {
+        let jobs: Vec<(JobId, Option<RunId>)> = ended.iter().map(|(id, (_, run))| (*id, *run)).collect();
+        let stay = self.in_stored_runs(&jobs).await?;
+        visit.living |= !stay.is_empty();
+        Ok(ended.into_iter().filter(|(id, _)| !stay.contains(id)).map(|(id, (kept, _))| (id, kept)).collect())
+    }
+
     /// Ends the visit of a listing that was read to its end. Drops the listing if no job is left, otherwise notes and
     /// returns when to check it again.
     pub(super) async fn close(
@@ -178,8 +194,11 @@ impl Store {
         done: &mut Retained,
     ) -> Result<Option<Time>, StoreError> {
         let now = self.now();
-        let (listing, buckets, kept) =
-            (keys::listing(tenant, visit.bucket), keys::buckets(tenant), keys::kept_buckets(tenant));
+        let (listing, buckets, kept) = (
+            keys::listing(Listing::Jobs, tenant, visit.bucket),
+            keys::buckets(Listing::Jobs, tenant),
+            keys::kept_buckets(tenant),
+        );
         if visit.is_empty() && visit.is_closed(now) {
             let dropped = self.run(scripts::listing::Drop { key: listing, length: visit.length }).await?.dropped;
             if dropped == 1 {

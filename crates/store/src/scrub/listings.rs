@@ -10,7 +10,7 @@ use muster_domain::{JobId, Tenant};
 
 use crate::{
     Store, StoreError, keys,
-    place::{Bucket, Place},
+    place::{Bucket, Listing, Place},
     record::Record,
     router::Command,
     scripts,
@@ -51,7 +51,7 @@ impl Store {
         let note = |(tenant, mut buckets): (_, Vec<Bucket>)| async move {
             buckets.sort_unstable();
             buckets.dedup();
-            self.note_buckets(tenant, &buckets).await
+            self.note_buckets(Listing::Jobs, tenant, &buckets).await
         };
         futures_util::future::join_all(buckets.into_iter().map(note)).await
     }
@@ -59,7 +59,7 @@ impl Store {
     /// The jobs that are not at their places.
     async fn missing<'r>(&self, placed: &[Placed<'r>]) -> (Vec<Placed<'r>>, Vec<StoreError>) {
         let ask = |(_, tenant, place): &Placed<'_>| {
-            let key = keys::listing(tenant, place.bucket());
+            let key = keys::listing(Listing::Jobs, tenant, place.bucket());
             let mut cmd = redis::cmd("LINDEX");
             cmd.arg(key.as_bytes()).arg(place.position());
             Command::plain(cmd)
@@ -78,7 +78,7 @@ impl Store {
 
     async fn put_in_listings(&self, missing: &[Placed<'_>]) -> Vec<Result<u64, StoreError>> {
         let call = |(id, tenant, place): &Placed<'_>| scripts::listing::PutBack {
-            key: keys::listing(tenant, place.bucket()),
+            key: keys::listing(Listing::Jobs, tenant, place.bucket()),
             position: place.position(),
             most: BLANKS,
             job: id.as_bytes().to_vec(),

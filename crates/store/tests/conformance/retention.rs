@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use muster_domain::{Event, JobId, Tenant, Time};
-use muster_store::{Fields, LeaderLock, ListFilter, NewJob, Retained, Retention, RetentionWalk, Step};
+use muster_domain::{Event, JobId, RunId, Tenant, Time};
+use muster_store::{CreatedRun, Fields, LeaderLock, ListFilter, NewJob, Retained, Retention, RetentionWalk, Step};
 use muster_testkit::{RedisCluster, RedisServer, until};
 
 use crate::bench::{Bench, HOUR, Job, PATIENCE, job_key, new_job, spec, tenant};
@@ -34,6 +34,7 @@ async fn everything(bench: &Bench) {
     a_listing_that_is_still_written_to_is_not_dropped(bench).await;
     steps_are_bounded_and_go_on_where_they_stopped(bench).await;
     dead_letters_leave_with_their_jobs(bench).await;
+    jobs_of_a_run_stay_as_long_as_the_run(bench).await;
     a_tenant_that_cannot_be_read_stops_nobody_else(bench).await;
 }
 
@@ -126,6 +127,32 @@ async fn forget(bench: &Bench, tenant: &Tenant) {
     }
     bench.command("DEL", &format!("muster:dlq:{tenant}"), &[]).await;
     bench.command("SREM", "muster:idx:tenants", &[tenant.as_str().as_bytes()]).await;
+}
+
+async fn jobs_of_a_run_stay_as_long_as_the_run(bench: &Bench) {
+    let (tenant, run) = (tenant(), RunId::mint(9));
+    let CreatedRun::Created { version, .. } = bench.store.create_run(run, &tenant, &[], 1).await.unwrap() else {
+        panic!("a new run")
+    };
+    let mut jobs: Vec<NewJob> = (0..3).map(|_| new_job(spec(&tenant))).collect();
+    jobs[0].spec.run = Some(run);
+    jobs[1].spec.run = Some(RunId::mint(9));
+    let created = bench.store.ping().await.unwrap().before(40 * DAY);
+    let entries: Vec<_> = jobs.iter().map(|job| (job.id, created)).collect();
+    let places = bench.store.index_jobs(&tenant, &entries).await.unwrap();
+    jobs.iter_mut().zip(places).for_each(|(job, place)| job.place = Some(place));
+    bench.store.submit(&jobs).await.into_iter().for_each(|made| drop(made.unwrap()));
+    for job in &jobs {
+        ended(bench, &Job { id: job.id, head: bench.record(job.id).await.head }, true, 39 * DAY).await;
+    }
+    assert_eq!(round(bench, LONG).await.records, 2, "the one of a run that is gone, and the one of none");
+    assert_eq!(listed(bench, &tenant).await, [jobs[0].id]);
+    bench.store.delete_run(run, version).await.unwrap();
+    // The listing is due again after a while; not to wait for that, it is as if nobody had looked.
+    bench.command("DEL", &format!("muster:idx:{tenant}:kept"), &[]).await;
+    assert_eq!(round(bench, LONG).await.records, 1);
+    bench.store.drop_homes(&[run]).await.unwrap();
+    forget(bench, &tenant).await;
 }
 
 async fn living_jobs_and_unfinished_ends_keep_their_listing(bench: &Bench) {

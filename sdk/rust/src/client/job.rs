@@ -96,6 +96,9 @@ pub struct Job {
     /// The job that retries this job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retried_as: Option<String>,
+    /// The run of a workflow that the job belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
 }
 
 impl Job {

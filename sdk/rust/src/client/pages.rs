@@ -58,6 +58,11 @@ impl JobFilter {
         self.with("worker", worker)
     }
 
+    /// Only jobs of this run of a workflow.
+    pub fn run_id(self, run_id: impl Into<String>) -> Self {
+        self.with("run_id", run_id)
+    }
+
     /// Only jobs accepted after this moment.
     pub fn created_after(self, moment: Time) -> Self {
         self.with("created_after", moment.rfc3339())

@@ -186,6 +186,7 @@ impl<D> Starts<D> {
                 tenant: ask.offer.tenant.clone(),
                 topic: ask.offer.topic.clone(),
                 pool: ask.offer.pool.clone(),
+                carried: ask.offer.carried.clone(),
             };
             request.push((offered, item));
         }

@@ -1,10 +1,12 @@
 //! The action of a bulk operation on one job. Repeating an action is harmless, and a repeated action counts as done:
 //! the job was chosen while the action was still needed.
 
+use std::collections::HashSet;
+
 use futures_util::{StreamExt, stream};
 use muster_domain::JobId;
 use muster_flow::{Cancelled, admission::Refusal};
-use muster_store::{Action, Deleted, Fields, Record, StoreError};
+use muster_store::{Action, Deleted, Fields, Record, Store, StoreError};
 
 use crate::{Gateway, auth::Caller, problem::Problem, refusals::retry_refused, removal, retries, submit::Overrides};
 
@@ -26,9 +28,16 @@ pub(super) enum Deed {
     Later,
 }
 
-/// Whether a matching job needs no action: it was already retried.
-pub(crate) fn skips(action: Action, record: &Record) -> bool {
-    action == Action::Retry && record.retried_as.is_some()
+/// The matching jobs that get no action: retries of jobs that were already retried, deletes of jobs whose runs are kept.
+pub(crate) async fn skipped(store: &Store, action: Action, jobs: &[&Record]) -> Result<HashSet<JobId>, StoreError> {
+    match action {
+        Action::Retry => Ok(jobs.iter().filter(|job| job.retried_as.is_some()).map(|job| job.id).collect()),
+        Action::Cancel => Ok(HashSet::new()),
+        Action::Delete => {
+            let of_runs: Vec<_> = jobs.iter().map(|job| (job.id, job.spec.run)).collect();
+            store.in_stored_runs(&of_runs).await
+        }
+    }
 }
 
 /// Acts on all of these jobs. The results come in any order.

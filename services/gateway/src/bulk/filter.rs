@@ -37,6 +37,7 @@ pub(crate) fn read_filter(mut o: Object<'_>, action: Action, faults: &mut Faults
         topic: o.name("topic", faults, Topic::parse),
         error_code: o.text("error_code", faults).map(Into::into),
         worker: o.text("worker", faults).map(Into::into),
+        run: o.name("run_id", faults, str::parse),
         created_after: o.moment("created_after", faults),
         created_before: o.moment("created_before", faults),
         finished_after: o.moment("finished_after", faults),
@@ -71,11 +72,17 @@ mod tests {
     #[test]
     fn every_field_is_read() {
         let text = r#"{"state":["failed"],"topic":"a.b","labels":{"k":"v"},"error_code":"boom","worker":"w",
+            "run_id":"0198c0de-0000-7000-8000-000000000000",
             "created_after":"2026-01-01T00:00:00Z","finished_before":"2026-01-02T00:00:00Z"}"#;
         let filter = parse(text, Action::Retry).unwrap();
         assert_eq!(filter.states, [State::Failed]);
         assert_eq!((filter.labels["k"].as_str(), filter.error_code.as_deref()), ("v", Some("boom")));
-        assert!(filter.topic.is_some() && filter.created_after.is_some() && filter.finished_before.is_some());
+        assert!(
+            filter.run.is_some()
+                && filter.topic.is_some()
+                && filter.created_after.is_some()
+                && filter.finished_before.is_some()
+        );
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(super) fn moved(id: Point, state: State, event: &JobEvent) -> Option<Bytes> 
             json.boolean("done", state.is_end());
             json.integer("attempt", event.attempt.into());
             json.integer("version", event.version.into());
+            if !event.run_id.is_empty() {
+                json.text("run_id", &event.run_id);
+            }
             if !event.error_code.is_empty() {
                 json.text("error_code", &event.error_code);
             }
@@ -92,13 +95,13 @@ mod tests {
             version: 5,
             attempt: 2,
             at: 1_700_000_000_000_000,
-            run_id: String::new(),
+            run_id: "r".into(),
             error_code: "boom".into(),
         };
         let id = Point::within(Mark { epoch: Time(255), seq: 3 }, 1);
         let shown: Value = serde_json::from_slice(&moved(id, State::Failed, &event).unwrap()).unwrap();
         let data = json!({"job_id": job.to_string(), "tenant": "acme", "topic": "mail", "state": "failed",
-            "done": true, "attempt": 2, "version": 5, "error_code": "boom"});
+            "done": true, "attempt": 2, "version": 5, "run_id": "r", "error_code": "boom"});
         let whole = json!({"specversion": "1.0", "id": "ff-3-1", "source": "urn:muster:jobs",
             "type": "muster.job.failed", "subject": job.to_string(), "time": Time(event.at).rfc3339(),
             "datacontenttype": "application/json", "data": data});

@@ -32,16 +32,19 @@ pub(crate) struct Filter {
     pub(crate) caller: Caller,
     pub(crate) topic: Option<Topic>,
     pub(crate) job: Option<JobId>,
+    /// The text of a run's id. Notices of progress name no run.
+    pub(crate) run: Option<String>,
     /// Empty means every kind.
     pub(crate) kinds: Vec<Kind>,
 }
 
 impl Filter {
-    fn takes(&self, kind: Kind, tenant: &str, topic: &str, job: &[u8]) -> bool {
+    fn takes(&self, kind: Kind, tenant: &str, topic: &str, job: &[u8], run: &str) -> bool {
         tenant == self.caller.tenant.as_str()
             && (self.kinds.is_empty() || self.kinds.contains(&kind))
             && self.topic.as_ref().is_none_or(|wanted| wanted.as_str() == topic)
             && self.job.is_none_or(|wanted| wanted.as_bytes() == job)
+            && self.run.as_deref().is_none_or(|wanted| wanted == run)
             && self.caller.covers(topic)
     }
 
@@ -49,11 +52,11 @@ impl Filter {
     /// know.
     pub(super) fn event(&self, event: &JobEvent) -> Option<State> {
         let state = u8::try_from(event.state).ok().and_then(State::from_code)?;
-        self.takes(Kind::State(state), &event.tenant, &event.topic, &event.job_id).then_some(state)
+        self.takes(Kind::State(state), &event.tenant, &event.topic, &event.job_id, &event.run_id).then_some(state)
     }
 
     /// Whether the watcher sees a progress notice.
     pub(super) fn progress(&self, notice: &ProgressNotice) -> bool {
-        self.takes(Kind::Progress, &notice.tenant, &notice.topic, &notice.job_id)
+        self.takes(Kind::Progress, &notice.tenant, &notice.topic, &notice.job_id, "")
     }
 }

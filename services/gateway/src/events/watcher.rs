@@ -293,7 +293,7 @@ mod tests {
         let (id, name, topics) = ("k".to_owned(), String::new(), Vec::new());
         let key = Key { id, name, tenant: None, scopes: Scopes::all(), topics, expires_at: None };
         let caller = Caller { tenant: Tenant::parse(tenant).unwrap(), named: true, key: Arc::new(key) };
-        Filter { caller, topic: None, job: None, kinds: Vec::new() }
+        Filter { caller, topic: None, job: None, run: None, kinds: Vec::new() }
     }
 
     /// Messages 1, 2 and so on, with `events` events each. One event in four belongs to `us`.

@@ -66,7 +66,7 @@ pub(super) async fn cancel(
     responses(
         (status = 204, description = "Deleted"),
         (status = 404, description = "No such job, or not yours, or it cannot be read and the key is one tenant's", body = schema::Problem),
-        (status = 409, description = "It has not ended: `job_not_done`", body = schema::Problem),
+        (status = 409, description = "It has not ended: `job_not_done`, or its run is kept: `job_in_run`", body = schema::Problem),
     )
 )]
 pub(super) async fn delete(
@@ -86,6 +86,9 @@ pub(super) async fn delete(
     };
     if !record.head.state().is_end() {
         return Err(not_done(&record));
+    }
+    if !gateway.flow.store.in_stored_runs(&[(id, record.spec.run)]).await?.is_empty() {
+        return Err(Problem::new(ProblemCode::JobInRun, format!("job {id} is deleted after its run")));
     }
     gateway.tell(gateway.act(&caller, "job_delete").job(id)).await?;
     match remove(&gateway.flow, &caller.tenant, id).await? {

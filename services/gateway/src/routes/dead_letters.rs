@@ -310,6 +310,7 @@ fn read_filter(params: &mut Params, f: &mut Faults) -> ListFilter {
         labels: params.prefixed("label.").into_iter().collect(),
         error_code: params.take("error_code"),
         worker: params.take("worker"),
+        run: params.read("run_id", f, str::parse),
         created_after: params.moment("created_after", f),
         created_before: params.moment("created_before", f),
         finished_after: params.moment("finished_after", f),

@@ -8,7 +8,7 @@ use axum::{
 };
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue};
-use muster_domain::{JobId, ProblemCode, Topic};
+use muster_domain::{JobId, RunId, Topic};
 
 use crate::{
     Gateway,
@@ -28,6 +28,7 @@ use crate::{
         ("last_event_id" = Option<String>, Query, description = "The same, for clients that cannot set headers"),
         ("topic" = Option<String>, Query, description = "This topic"),
         ("job_id" = Option<String>, Query, description = "This job"),
+        ("run_id" = Option<String>, Query, description = "Jobs of this run of a workflow; without their progress"),
         ("type" = Option<String>, Query, description = "One or more types with commas: `muster.job.<state>`, `muster.job.progress`, `muster.gap`"),
     ),
     responses(
@@ -60,11 +61,9 @@ fn read(caller: Caller, headers: &HeaderMap, mut params: Params) -> Result<(Filt
     let f = &mut Faults::default();
     let topic = params.read("topic", f, Topic::parse);
     let job = params.read("job_id", f, str::parse::<JobId>);
+    let run = params.read("run_id", f, str::parse::<RunId>).map(|run| run.to_string());
     let kinds = params.read("type", f, read_kinds).unwrap_or_default();
     let asked = params.take("last_event_id");
-    if params.take("run_id").is_some() {
-        f.add(ProblemCode::UnsupportedField, "/query", "run_id", "is not honoured by this version");
-    }
     params.finish(std::mem::take(f))?;
     if let Some(topic) = &topic {
         caller.may_touch(topic)?;
@@ -73,7 +72,7 @@ fn read(caller: Caller, headers: &HeaderMap, mut params: Params) -> Result<(Filt
     let since = header.or(asked).filter(|text| !text.trim().is_empty());
     // An unknown id is treated as a position that is gone: a client that gets an error might never reconnect.
     let since = since.map(|text| Point::parse(&text).unwrap_or(Point::NOWHERE));
-    Ok((Filter { caller, topic, job, kinds }, since))
+    Ok((Filter { caller, topic, job, run, kinds }, since))
 }
 
 fn read_kinds(given: &str) -> Result<Vec<Kind>, String> {

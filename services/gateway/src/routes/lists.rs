@@ -25,6 +25,7 @@ const USUAL_PAGE: u64 = 50;
         ("label.<key>" = Option<String>, Query, description = "This label, any number of them"),
         ("error_code" = Option<String>, Query, description = "This error code"),
         ("worker" = Option<String>, Query, description = "Last run by this worker"),
+        ("run_id" = Option<String>, Query, description = "Of this run of a workflow"),
         ("created_after" = Option<String>, Query, description = "At or after, RFC 3339"),
         ("created_before" = Option<String>, Query, description = "Before, RFC 3339"),
         ("finished_after" = Option<String>, Query, description = "At or after, RFC 3339"),
@@ -83,14 +84,12 @@ fn read(mut params: Params) -> Result<Asked, Problem> {
         labels: params.prefixed("label.").into_iter().collect(),
         error_code: params.take("error_code"),
         worker: params.take("worker"),
+        run: params.read("run_id", f, str::parse),
         created_after: params.moment("created_after", f),
         created_before: params.moment("created_before", f),
         finished_after: params.moment("finished_after", f),
         finished_before: params.moment("finished_before", f),
     };
-    if params.take("run_id").is_some() {
-        f.add(ProblemCode::UnsupportedField, "/query", "run_id", "is not honoured by this version");
-    }
     params.finish(std::mem::take(f))?;
     Ok(Asked { filter, limit: usize::try_from(limit).unwrap_or(usize::MAX), cursor, fields })
 }
@@ -114,13 +113,17 @@ mod tests {
     #[tokio::test]
     async fn every_filter_is_read() {
         let asked = asked(
-            "state=failed,timed_out&topic=a.b&label.k=v&error_code=boom&worker=w&limit=7&cursor=b.1.2&include=result\
+            "state=failed,timed_out&topic=a.b&label.k=v&error_code=boom&worker=w&run_id=0198c0de-0000-7000-8000-000000000000&limit=7&cursor=b.1.2&include=result\
              &created_after=2026-01-01T00:00:00Z&finished_before=2026-01-02T00:00:00Z",
         )
         .await
         .unwrap();
         assert_eq!(asked.filter.states, [JobState::Failed, JobState::TimedOut]);
         assert_eq!(asked.filter.labels["k"], "v");
+        assert_eq!(
+            asked.filter.run.map(|run| run.to_string()).as_deref(),
+            Some("0198c0de-0000-7000-8000-000000000000")
+        );
         assert!(asked.filter.created_after.is_some() && asked.filter.finished_before.is_some());
         assert_eq!((asked.limit, asked.cursor.as_deref()), (7, Some("b.1.2")));
         assert_eq!(asked.fields, Fields { payload: false, result: true });

@@ -132,6 +132,8 @@ pub(crate) struct BulkFilter {
     error_code: Option<String>,
     /// The worker that ran the job last.
     worker: Option<String>,
+    /// The run of a workflow that the job belongs to.
+    run_id: Option<String>,
     /// Created at or after this time (RFC 3339).
     created_after: Option<String>,
     /// Created before this time (RFC 3339).

@@ -302,6 +302,7 @@ fn start_ask(worker: &WorkerId, asked: &Lease, noted: &Noted) -> v1::StartAsk {
         tenant: noted.offer.tenant.clone(),
         topic: noted.offer.topic.clone(),
         pool: noted.offer.pool.clone(),
+        carried: noted.offer.carried.clone(),
     }
 }
 

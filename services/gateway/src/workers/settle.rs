@@ -14,7 +14,7 @@ use futures_util::{
 use muster_bus::subjects;
 use muster_domain::{JobError, JobId, ProblemCode, Tenant, WorkerId};
 use muster_store::Record;
-use muster_wire::{Body, job_id, v1};
+use muster_wire::{Body, carried_of, job_id, run_bytes, v1};
 use tokio::time::Instant;
 
 use super::{Stands, Workers, on_bus, raw};
@@ -157,7 +157,7 @@ fn message(report: &Report, record: &Record, worker: &WorkerId) -> v1::Result {
         // The record names only the slots of its last attempt.
         slot: record.carried_slot().filter(|_| record.head.fence == report.fence),
         traceparent: record.spec.trace.filter(|t| t.is_sampled()).map(|t| t.to_string()).unwrap_or_default(),
-        carried: Bytes::new(),
+        carried: carried_of(run_bytes(record.spec.run)),
         kind: Some(kind),
     }
 }

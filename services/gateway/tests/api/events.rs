@@ -292,7 +292,7 @@ async fn what_cannot_be_watched_is_refused_by_name() {
         ("type=muster.job.exploded", "invalid_request", "/query/type"),
         ("type=muster.run.started", "invalid_request", "/query/type"),
         ("type=failed", "invalid_request", "/query/type"),
-        ("run_id=1", "unsupported_field", "/query/run_id"),
+        ("run_id=1", "invalid_request", "/query/run_id"),
         ("tenant=acme", "unknown_field", "/query/tenant"),
     ] {
         let refused = gate.get(&format!("/api/v1/events?{query}")).await;

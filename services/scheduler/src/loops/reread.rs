@@ -15,12 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use muster_bus::{RereadFrom, Subject, subjects};
 use muster_chassis::{Budget, Counts, Loop, Safety};
-use muster_domain::{JobId, Phase, Tenant, Time};
+use muster_domain::{JobId, JobSpec, Phase, Tenant, Time};
 use muster_replica::{LoopOf, Member};
-use muster_store::{Fields, KnownMark, LeaderLock, Lease, Record, RereadMark};
+use muster_store::{Fields, KnownMark, LeaderLock, Lease, NewJob, Record, RereadMark};
 use muster_telemetry::{Counter, count};
 use muster_wire::{
     Body, job_id,
@@ -248,9 +249,20 @@ async fn records<'a, T>(context: &Context, items: &'a [T], id: impl Fn(&T) -> &[
     (found, whole)
 }
 
-/// Applies answered cancels of jobs that have not ended nevertheless.
+/// The job that a run cancelled, if the cancel says what is needed to create the job as cancelled.
+fn forestalled(item: &Cancel) -> Option<NewJob> {
+    let (id, spec) = (job_id(&item.job_id).ok()?, JobSpec::try_from(item.spec.clone()?).ok()?);
+    let body_hash = <[u8; 16]>::try_from(item.body_hash.as_ref()).ok();
+    Some(NewJob { id, spec, payload: Bytes::new(), body_hash, place: None, at: None })
+}
+
+/// Applies answered cancels of jobs that have not ended nevertheless. A cancel of a run that came before the submit of
+/// its job creates the job as cancelled, if Redis has no trace of it.
 async fn cancel_again(context: &Context, items: &[Cancel], counts: &mut Counts) -> bool {
-    let (found, mut whole) = records(context, items, |item: &Cancel| &item.job_id).await;
+    let (runs, items): (Vec<Cancel>, Vec<Cancel>) = items.iter().cloned().partition(|item| item.spec.is_some());
+    let mut whole = forestall_again(context, &runs, counts).await;
+    let (found, read) = records(context, &items, |item: &Cancel| &item.job_id).await;
+    whole &= read;
     let lost = |item: &Cancel, record: &Record| {
         // Another job may have the id by now.
         !record.head.state().is_end() && Time(item.created_at) == record.head.created_at
@@ -264,6 +276,23 @@ async fn cancel_again(context: &Context, items: &[Cancel], counts: &mut Counts) 
     tell("reread_cancel", done.iter().filter(|done| done.is_ok()).count() as u64, counts);
     whole &= done.iter().all(|done| done.as_ref().map_or_else(|fault| fault.is_unreadable(), |_| true));
     whole
+}
+
+/// The same for cancels of runs: no other job ever has their ids.
+async fn forestall_again(context: &Context, items: &[Cancel], counts: &mut Counts) -> bool {
+    let jobs: Vec<(&Cancel, NewJob)> = items.iter().filter_map(|item| Some((item, forestalled(item)?))).collect();
+    let ids: Vec<JobId> = jobs.iter().map(|(_, job)| job.id).collect();
+    let (mut whole, mut lost) = (true, Vec::new());
+    for ((item, job), record) in jobs.into_iter().zip(context.store().read(&ids, Fields::NONE).await) {
+        match record {
+            Ok(Some(record)) if record.head.state().is_end() => {}
+            Ok(_) => lost.push(async move { context.flow.cancel_or_create(job, &item.reason).await }),
+            Err(fault) => whole &= fault.is_unreadable(),
+        }
+    }
+    let done = join_all(lost).await;
+    tell("reread_cancel", done.iter().filter(|done| done.is_ok()).count() as u64, counts);
+    whole && done.iter().all(|done| done.as_ref().map_or_else(|fault| fault.is_unreadable(), |_| true))
 }
 
 /// Settles attempts that still run by their records.

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_domain::{
-    Event, Head, JobError, JobErrorCode, JobId, JobSpec, Phase, State, Time,
+    Event, Head, JobError, JobErrorCode, JobId, JobSpec, Phase, RunId, State, Time,
     job::{FailedAttempt, MAX_RELEASES, after_failure},
 };
 use muster_store::{Record, Step, StoredResult};
@@ -49,6 +49,8 @@ pub(super) struct Read {
     pub(super) error_code: Option<String>,
     /// What the job carries: the concurrency slot that the attempt runs under, and its trace.
     pub(super) carried: Carried,
+    /// The run that the job belongs to, as carried, or from the record if that was read.
+    pub(super) run: Option<RunId>,
     /// The job's spec, if the end goes to the audit log.
     pub(super) told_of: Option<JobSpec>,
 }
@@ -74,7 +76,8 @@ impl Read {
         };
         let carried = item.take_carried();
         let Report { fence, worker, .. } = item;
-        Ok(Read { place, id, route, fence, worker, kind, error_code: None, carried, told_of: None })
+        let run = carried.run();
+        Ok(Read { place, id, route, fence, worker, kind, error_code: None, carried, run, told_of: None })
     }
 }
 
@@ -86,6 +89,7 @@ pub(super) fn succeed(read: &Read, success: Success) -> Step {
 /// The step after a failure or a release, given the job's record. `now` is an estimate of Redis time.
 pub(super) fn step_after(read: &mut Read, record: &Record, now: Time) -> Step {
     let head = &record.head;
+    read.run = record.spec.run;
     let before = head.attempt_ended_by.filter(|_| head.fence == read.fence && head.lease().is_none());
     let after = match std::mem::take(&mut read.kind) {
         Kind::Release(release) if before == Some(Event::Release) || head.released < MAX_RELEASES => {
@@ -233,6 +237,7 @@ mod tests {
                 kind,
                 error_code: None,
                 carried: Carried::default(),
+                run: None,
                 told_of: None,
             };
             let step = step_after(&mut read, &record, now);

@@ -41,6 +41,7 @@ async fn work(bus: Bus, started: mpsc::UnboundedSender<JobId>) {
             tenant: offer.tenant.clone(),
             topic: offer.topic.clone(),
             pool: offer.pool.clone(),
+            carried: offer.carried.clone(),
         };
         let request = StartRequest { worker: "w1".into(), items: offers.iter().map(ask).collect() };
         let request = Body::Start(request);

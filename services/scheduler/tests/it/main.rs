@@ -10,6 +10,7 @@ mod path;
 mod recovery;
 mod replicas;
 mod reread;
+mod runs;
 mod scrub;
 mod stack;
 mod worker;

@@ -82,6 +82,7 @@ impl Worker {
             tenant: offer.tenant.clone(),
             topic: offer.topic.clone(),
             pool: offer.pool.clone(),
+            carried: offer.carried.clone(),
         };
         self.ask_raw(item).await
     }

@@ -389,7 +389,10 @@ async fn end_attempts(
             continue;
         }
         let spec = &item.record.spec;
-        news.push(muster_flow::job_event(item.record.id, &spec.tenant, &spec.topic, head, Some(&failed.error.code)));
+        news.push({
+            let (route, code) = ((&spec.tenant, &spec.topic), Some(failed.error.code.as_str()));
+            muster_flow::job_event(item.record.id, route, head, spec.run, code)
+        });
         if let Some(worker) = worker {
             context.flow.stop_attempt(&worker, item.record.id, head).await;
         }

@@ -35,6 +35,7 @@ pub(super) fn job(job: &Value) {
         ("progress", cell(&job["progress"])),
         ("retry of", cell(&job["retry_of"])),
         ("retried as", cell(&job["retried_as"])),
+        ("of the run", cell(&job["run_id"])),
         ("payload", cell(&job["payload"])),
         ("result", result(job)),
         ("error", error),
