@@ -20,12 +20,12 @@
 
 //#[path = "runs/children.rs"]
 //pub(crate) mod children;
-//#[path = "runs/items.rs"]
-//pub(crate) mod items;
+#[path = "runs/items.rs"]
+pub(crate) mod items;
 #[path = "runs/keep.rs"]
 pub(crate) mod keep;
-//#[path = "runs/signals.rs"]
-//pub(crate) mod signals;
+#[path = "runs/signals.rs"]
+pub(crate) mod signals;
 //#[path = "runs/stops.rs"]
 //pub(crate) mod stops;
 

@@ -85,6 +85,8 @@ pub(crate) enum Flaw {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keep {
+    /// The number of steps of the definition: one or two.
+    pub(crate) steps: u8,
     pub(crate) faults: u8,
     pub(crate) kinds: &'static [Fault],
     pub(crate) flaw: Option<Flaw>,
@@ -137,16 +139,16 @@ impl Doc {
     }
 
     /// The engine: the job of this step has ended.
-    fn job_ended(mut self, step: u8, how: Job) -> Doc {
+    fn job_ended(mut self, step: u8, how: Job, steps: u8) -> Doc {
         let publish = self.outbox.publish;
         let end = |phase| Doc { phase, outbox: Outbox { publish, tell: true, ..Outbox::NONE } };
         match self.phase {
             Phase::Waits(of) if of == step && how == Job::Cancelled => return end(Phase::Failed),
-            Phase::Waits(0) if step == 0 => {
-                self.phase = Phase::Waits(1);
-                self.outbox.submit = Some(1);
+            Phase::Waits(of) if of == step && step + 1 == steps => return end(Phase::Succeeded),
+            Phase::Waits(of) if of == step => {
+                self.phase = Phase::Waits(step + 1);
+                self.outbox.submit = Some(step + 1);
             }
-            Phase::Waits(1) if step == 1 => return end(Phase::Succeeded),
             Phase::Stopping(of) if of == step => return end(Phase::Cancelled),
             _ => {}
         }
@@ -162,10 +164,10 @@ impl Doc {
     }
 
     /// Applies what the records of the jobs say; those ends that came after the cancel only if `late`.
-    fn settled(mut self, jobs: &[Records; 2], late: bool) -> Doc {
+    fn settled(mut self, jobs: &[Records; 2], late: bool, steps: u8) -> Doc {
         for (step, job) in (0..).zip(jobs) {
             if job.now.ended() && (late || !job.late) {
-                self = self.job_ended(step, job.now);
+                self = self.job_ended(step, job.now, steps);
             }
         }
         self
@@ -421,8 +423,8 @@ impl Steps<'_> {
             }
             let again = w.hands.iter().any(|hand| hand.message == Some(message));
             let doc = match message {
-                Message::News(step) => w.run.now.job_ended(step, w.jobs[usize::from(step)].now),
-                Message::Cancel => w.run.now.settled(&w.jobs, self.keep.has(Flaw::IgnoresTimes)).cancel(),
+                Message::News(step) => w.run.now.job_ended(step, w.jobs[usize::from(step)].now, self.keep.steps),
+                Message::Cancel => self.settled(self.keep.has(Flaw::IgnoresTimes)).cancel(),
             };
             let mut hand = Hand { at: At::Save, seen: w.run.read(), doc, todo: Outbox::NONE, message: Some(message) };
             let mut to = w;
@@ -460,6 +462,20 @@ impl Steps<'_> {
         }
     }
 
+    fn settled(&self, late: bool) -> Doc {
+        let w = self.world;
+        let doc = w.run.now.settled(&w.jobs, late, self.keep.steps);
+        match doc.phase {
+            // Whoever believes that a job that does not exist cannot come to life thinks that all is over.
+            Phase::Stopping(step)
+                if self.keep.has(Flaw::CancelIgnoresAbsent) && w.jobs[usize::from(step)].now == Job::Absent =>
+            {
+                doc.job_ended(step, Job::Cancelled, self.keep.steps)
+            }
+            _ => doc,
+        }
+    }
+
     fn looks(&mut self, place: usize) {
         let (mut w, who) = (self.world, WHO[place]);
         if w.home != Home::Near || !self.may_save(None) {
@@ -478,7 +494,7 @@ impl Steps<'_> {
         if now.outbox != Outbox::NONE {
             return self.push(who, "look: carries out", put(hand));
         }
-        let doc = if self.keep.has(Flaw::LooksAtOutboxOnly) { now } else { now.settled(&w.jobs, true) };
+        let doc = if self.keep.has(Flaw::LooksAtOutboxOnly) { now } else { self.settled(true) };
         if doc != now {
             return self.push(who, "look: a job has ended", put(Hand { at: At::Touch, doc, ..hand }));
         }
@@ -610,7 +626,7 @@ impl Steps<'_> {
         let mut to = self.put(GATEWAY, Hand { at: At::Check, ..hand });
         match hand.at {
             At::Idle if w.reread == Reread::Done && !w.answered => {
-                let read = if self.keep.has(Flaw::CancelsUnread) { w.run.now } else { w.run.now.settled(&w.jobs, true) };
+                let read = if self.keep.has(Flaw::CancelsUnread) { w.run.now } else { self.settled(true) };
                 let doc = read.cancel();
                 if doc.phase == read.phase {
                     return;
@@ -776,8 +792,8 @@ impl Protocol for Keep {
             law(CANCEL_HELD, |_, w| !w.answered || w.told != Some(Phase::Succeeded)),
             law(NO_REVIVAL, |_, w| !w.revived),
             law(ONE_JOB, |_, w| !w.second),
-            law(ENDS_RIGHT, |_, w| match w.told {
-                Some(Phase::Succeeded) => w.reread != Reread::Done || w.jobs.iter().all(|job| job.now == Job::Succeeded),
+            law(ENDS_RIGHT, |model, w| match w.told {
+                Some(Phase::Succeeded) => w.reread != Reread::Done || w.jobs[..model.protocol.steps.into()].iter().all(|job| job.now == Job::Succeeded),
                 Some(Phase::Cancelled) => w.reread != Reread::Done || w.jobs.iter().all(|job| job.now != Job::Lives),
                 Some(_) => false,
                 None => true,
