@@ -18,8 +18,8 @@
 //! Abstracts from: the life of a job (absent, alive, ended: the other models have it), and the fields of the hash: a
 //! save writes the whole document. A home is near or far, as in [`super::backlog`].
 
-//#[path = "runs/children.rs"]
-//pub(crate) mod children;
+#[path = "runs/children.rs"]
+pub(crate) mod children;
 #[path = "runs/items.rs"]
 pub(crate) mod items;
 #[path = "runs/keep.rs"]
