@@ -36,7 +36,7 @@ test: ## everything that CI checks: format, lints, generated files, all tests, t
 	@tools/scripts/metrics_check.sh
 	@$(MAKE) --no-print-directory manifests-check containers-check
 	@tools/scripts/test_programs.py $(FAILPOINTS)
-	@SEED=1 MUSTER_BIN="$$CARGO_TARGET_DIR/debug" tools/scripts/fuzz_api.sh 75
+	@SEED=1 MUSTER_BIN="$$CARGO_TARGET_DIR/debug" tools/scripts/fuzz_api.sh 150
 	@MUSTER_BIN="$$CARGO_TARGET_DIR/debug" $(MAKE) --no-print-directory gate-test
 
 fmt: ## format the code

@@ -268,15 +268,19 @@ impl Stack {
         fs::read_to_string(self.folder().join("logs").join(format!("{name}.log"))).unwrap_or_default()
     }
 
-    /// The sum of a metric over all replicas of this service.
+    /// The sum of a metric over all replicas of this service. A replica that does not answer is asked again: one that
+    /// counted as 0 would make a sum that no replica has told.
     pub async fn metric(&self, service: &str, name: &str) -> f64 {
-        let mut sum = 0.0;
-        for process in self.state().processes.iter().filter(|p| p.service == service) {
-            if let Some(admin) = &process.admin {
-                sum += crate::metric_sum(&reqwest_get(&format!("{admin}/metrics")).await.unwrap_or_default(), name);
+        until(Duration::from_secs(60), &format!("{name} of every {service}"), async || {
+            let mut sum = 0.0;
+            for process in self.state().processes.iter().filter(|p| p.service == service) {
+                if let Some(admin) = &process.admin {
+                    sum += crate::metric_sum(&reqwest_get(&format!("{admin}/metrics")).await?, name);
+                }
             }
-        }
-        sum
+            Some(sum)
+        })
+        .await
     }
 }
 

@@ -227,7 +227,7 @@ async fn the_late_result_of_a_worker_that_was_paused_changes_nothing() {
     let url = format!("nats://127.0.0.1:{}", nats.url_port());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pid");
-    let command = format!("echo $$ > {}; sleep 3; echo \"\\\"$MUSTER_FENCE\\\"\"", file.display());
+    let command = format!("echo $$ > {}; sleep 6; echo \"\\\"$MUSTER_FENCE\\\"\"", file.display());
     let args = ["--nats-url", &url, "--topic", "pause", "--lease", "2s", "--id", "paused", "--exec", &command];
     let paused = WorkerProcess::start(&stack, &args);
     let id = gateway.submit(json!({"topic": "pause"})).await;

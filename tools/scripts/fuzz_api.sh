@@ -7,7 +7,7 @@ set -euo pipefail
 
 say() { printf '%s\n' "$*" >&2; }
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-seconds="${1:-75}"
+seconds="${1:-150}"
 programs="${MUSTER_BIN:?says where the programs are}"
 tools="$("$root/tools/scripts/python_tools.sh")"
 folder="$(mktemp -d)"
@@ -28,7 +28,7 @@ trap end EXIT
 # Without a limit: this is about answers, not about rates.
 API_RATE_LIMIT_RPS=0 "$programs/muster" dev --dir "$folder/data" --port 0 > "$folder/dev.log" 2>&1 &
 dev=$!
-for _ in $(seq 300); do
+for _ in $(seq 600); do
     [ ! -s "$stack" ] || break
     kill -0 "$dev" 2>/dev/null || { say "error: the stack did not start"; exit 1; }
     sleep 0.1

@@ -161,7 +161,7 @@ impl WorkerBuilder {
     }
 
     /// Sets how long a handler that was asked to stop may take before it is aborted; 5 s by default. When the time for
-    /// draining is over it is 2 s at most, so that a worker leaves soon after its drain limit.
+    /// draining is over it is 3 s at most, so that a worker leaves soon after its drain limit.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self

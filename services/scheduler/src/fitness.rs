@@ -1,38 +1,55 @@
-//! Whether this replica may take work.
+//! Whether this replica may take work, and whether NATS answers it.
 //!
-//! Leaves to others: the judgement (`pulse`), and what unfit replicas do (`intake`, `serve`, `backlog`).
+//! Leaves to others: the judgement (`pulse`), what unfit replicas do (`intake`, `serve`, `backlog`), and what a leader
+//! does without NATS (`loops::reconciler`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
 /// The verdict, for the tasks that take work.
 #[derive(Debug)]
-pub(crate) struct Fitness(watch::Sender<Option<Unfit>>);
+pub(crate) struct Fitness {
+    verdict: watch::Sender<Option<Unfit>>,
+    nats_silent: AtomicBool,
+}
 
 impl Default for Fitness {
     fn default() -> Fitness {
-        Fitness(watch::Sender::new(None))
+        Fitness { verdict: watch::Sender::new(None), nats_silent: AtomicBool::new(false) }
     }
 }
 
 impl Fitness {
     /// Whether this replica may take work now.
     pub(crate) fn is_fit(&self) -> bool {
-        self.0.borrow().is_none()
+        self.verdict.borrow().is_none()
     }
 
     /// Returns when this replica may take work.
     pub(crate) async fn fit(&self) {
-        let _ = self.0.subscribe().wait_for(Option::is_none).await;
+        let _ = self.verdict.subscribe().wait_for(Option::is_none).await;
     }
 
     /// Sets the verdict; none means that this replica is fit.
     pub(crate) fn set(&self, verdict: Option<Unfit>) {
-        self.0.send_replace(verdict);
+        self.verdict.send_replace(verdict);
     }
 
     /// Returns when this replica may not take work.
     pub(crate) async fn unfit(&self) {
-        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+        let _ = self.verdict.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Whether this replica has not heard its own pulses for a while. NATS may be silent to it alone or to all, so this
+    /// does not make it unfit.
+    pub(crate) fn is_nats_silent(&self) -> bool {
+        self.nats_silent.load(Ordering::Relaxed)
+    }
+
+    /// Sets or clears the silence of NATS.
+    pub(crate) fn set_nats_silent(&self, silent: bool) {
+        self.nats_silent.store(silent, Ordering::Relaxed);
     }
 }
 

@@ -30,7 +30,7 @@ const EVERY: Duration = Duration::from_millis(500);
 /// A Redis node that does not answer within this time is silent.
 const ANSWER: Duration = Duration::from_millis(400);
 /// NATS is silent if this replica does not receive its own pulse for this long.
-const ECHO: Duration = Duration::from_millis(1_500);
+pub(crate) const ECHO: Duration = Duration::from_millis(1_500);
 /// Answers faster than `SLOW` are never slow. Slower ones are slow if they take more than `TIMES` times as long as
 /// another scheduler's.
 const SLOW: Duration = Duration::from_millis(150);
@@ -202,6 +202,7 @@ pub(crate) async fn watch(
             _ = clock.tick() => {
                 let now = Instant::now();
                 let reach = measured.reach(now);
+                context.fitness.set_nats_silent(reach.nats.is_none());
                 if let Some(changed) = verdict.judged(judge(reach, &measured.others(now))) {
                     show(changed, part);
                     context.fitness.set(changed);

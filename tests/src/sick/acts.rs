@@ -3,7 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,8 +19,8 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::times::Took;
-use crate::{Executions, Probe, Setup, Stack, TestWorker, WorkerProcess};
+use super::{stalls::Stalls, times::Took};
+use crate::{Answer, Executions, Probe, Setup, Stack, TestWorker, WorkerProcess};
 
 const SOON: Duration = Duration::from_secs(60);
 /// Between two acts.
@@ -106,6 +109,9 @@ pub struct Scene {
     gateway: Probe,
     runs: Executions,
     ended: Arc<Mutex<HashMap<String, Instant>>>,
+    /// How many requests the gateway was too busy for.
+    refused: AtomicUsize,
+    stalls: Stalls,
     watcher: JoinHandle<()>,
     _workers: Vec<TestWorker>,
     _http_worker: WorkerProcess,
@@ -136,14 +142,17 @@ impl Scene {
         let ended = Arc::<Mutex<_>>::default();
         #[expect(clippy::disallowed_methods, reason = "a test's own watcher")]
         let watcher = tokio::spawn(watch(gateway.clone(), ended.clone()));
-        let scene = Scene { gateway, runs, ended, watcher, _workers: workers, _http_worker: http_worker };
+        let (refused, stalls) = (AtomicUsize::default(), Stalls::watch());
+        let scene =
+            Scene { gateway, runs, ended, refused, stalls, watcher, _workers: workers, _http_worker: http_worker };
         for act in ACTS {
             scene.act(act).await;
         }
         scene
     }
 
-    /// Begins the acts in these turns at a steady rate until `script` is done, and waits until each has ended.
+    /// Begins the acts in these turns at a steady rate until `script` is done, and waits until each has ended. An act
+    /// is not charged with the time in which the machine held up the test.
     pub async fn timed<T>(&self, turns: &[Act], script: impl Future<Output = T>) -> (Vec<Took>, T) {
         let mut clock = interval(EVERY);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -156,13 +165,17 @@ impl Scene {
                 Some(ended) = acts.next(), if !acts.is_empty() => all.push(ended),
                 _ = clock.tick() => if let Some(act) = next.next() {
                     let at = Instant::now();
-                    acts.push(async move { Took { act, at, took: self.act(act).await } });
+                    acts.push(async move {
+                        let took = self.act(act).await;
+                        Took { act, at, took: took.saturating_sub(self.stalls.between(at, Instant::now())) }
+                    });
                 },
             }
         };
         while let Some(ended) = acts.next().await {
             all.push(ended);
         }
+        eprintln!("{} requests were refused and sent again", self.refused.load(Ordering::Relaxed));
         (all, told)
     }
 
@@ -174,6 +187,41 @@ impl Scene {
         let most = |worker: &str| if worker == "flaky" { 2 } else { 1 };
         runs.retain(|(worker, _), times| *times > most(worker));
         assert!(runs.is_empty(), "begun more often than they had attempts: {runs:?}");
+    }
+
+    /// Sends a request as a client does: again, if the gateway is too busy for it. The time until it is accepted counts.
+    async fn accepted(&self, path: &str, body: Value) -> Answer {
+        let answer = until(SOON, &format!("{path} to be accepted"), async || {
+            let answer = self.gateway.post(path, &body).await;
+            let busy = matches!(answer.status.as_u16(), 429 | 503);
+            self.refused.fetch_add(usize::from(busy), Ordering::Relaxed);
+            (!busy).then_some(answer)
+        })
+        .await;
+        assert!(answer.status.is_success(), "{path}: {} {}", answer.status, answer.text);
+        answer
+    }
+
+    /// Submits a job, and returns its id.
+    async fn submitted(&self, job: Value) -> String {
+        self.accepted("/jobs", job).await.id()
+    }
+
+    /// Submits `n` equal jobs in one batch, those that were refused in another, and returns their ids.
+    async fn submitted_together(&self, n: usize, job: &Value) -> Vec<String> {
+        let mut ids = Vec::new();
+        until(SOON, "all jobs of a batch to be accepted", async || {
+            let answer = self.accepted("/jobs/batch", json!({"items": vec![job; n - ids.len()]})).await;
+            for item in answer.body["items"].as_array().expect("items") {
+                match item["job"]["id"].as_str() {
+                    Some(id) => ids.push(id.to_owned()),
+                    None => drop(self.refused.fetch_add(1, Ordering::Relaxed)),
+                }
+            }
+            (ids.len() == n).then_some(())
+        })
+        .await;
+        ids
     }
 
     /// Waits for the end of a job, which must be this one.
@@ -188,25 +236,25 @@ impl Scene {
         match act {
             Act::Job | Act::HttpJob => {
                 let topic = if act == Act::Job { "echo" } else { "http" };
-                let id = gateway.submit(json!({"topic": topic, "retry": once})).await;
+                let id = self.submitted(json!({"topic": topic, "retry": once})).await;
                 self.ends(&id, "succeeded", 1).await;
                 at.elapsed()
             }
             Act::Batch => {
-                for id in gateway.submit_many(5, &json!({"topic": "echo", "retry": once})).await {
+                for id in self.submitted_together(5, &json!({"topic": "echo", "retry": once})).await {
                     self.ends(&id, "succeeded", 1).await;
                 }
                 at.elapsed()
             }
             Act::CancelWaiting => {
-                let id = gateway.submit(json!({"topic": "unserved", "retry": once})).await;
+                let id = self.submitted(json!({"topic": "unserved", "retry": once})).await;
                 at = Instant::now();
                 self.cancel(&id).await;
                 self.ends(&id, "cancelled", 0).await;
                 at.elapsed()
             }
             Act::CancelRunning => {
-                let id = gateway.submit(json!({"topic": "held", "retry": once})).await;
+                let id = self.submitted(json!({"topic": "held", "retry": once})).await;
                 gateway.reaches(&id, "running", SOON).await;
                 at = Instant::now();
                 self.cancel(&id).await;
@@ -214,21 +262,20 @@ impl Scene {
                 at.elapsed()
             }
             Act::RetryByHand => {
-                let id = gateway.submit(json!({"topic": "echo", "retry": once})).await;
+                let id = self.submitted(json!({"topic": "echo", "retry": once})).await;
                 self.ends(&id, "succeeded", 1).await;
                 at = Instant::now();
-                let again = gateway.post(&format!("/jobs/{id}/retry"), &json!({})).await;
-                assert!(again.status.is_success(), "{}", again.text);
+                let again = self.accepted(&format!("/jobs/{id}/retry"), json!({})).await;
                 self.ends(&again.id(), "succeeded", 1).await;
                 at.elapsed()
             }
             Act::Extend => {
-                let id = gateway.submit(json!({"topic": "long", "retry": once})).await;
+                let id = self.submitted(json!({"topic": "long", "retry": once})).await;
                 self.ends(&id, "succeeded", 1).await;
                 at.elapsed().saturating_sub(LONG)
             }
             Act::Event => {
-                let id = gateway.submit(json!({"topic": "echo", "retry": once})).await;
+                let id = self.submitted(json!({"topic": "echo", "retry": once})).await;
                 let heard = until(SOON, "the event of the end", async || {
                     self.ended.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
                 });
@@ -236,14 +283,14 @@ impl Scene {
             }
             Act::Wake => {
                 let delay = u64::try_from(PAUSE.as_millis()).expect("short");
-                let id = gateway.submit(json!({"topic": "echo", "delay_ms": delay, "retry": once})).await;
+                let id = self.submitted(json!({"topic": "echo", "delay_ms": delay, "retry": once})).await;
                 self.ends(&id, "succeeded", 1).await;
                 at.elapsed().saturating_sub(PAUSE)
             }
             Act::SecondAttempt => {
                 let backoff = json!({"initial_ms": PAUSE.as_millis() as u64, "jitter": 0});
                 let retry = json!({"max_attempts": 2, "backoff": backoff});
-                let id = gateway.submit(json!({"topic": "flaky", "retry": retry})).await;
+                let id = self.submitted(json!({"topic": "flaky", "retry": retry})).await;
                 self.ends(&id, "succeeded", 2).await;
                 at.elapsed().saturating_sub(PAUSE)
             }
@@ -251,7 +298,7 @@ impl Scene {
     }
 
     async fn cancel(&self, id: &str) {
-        let answer: Value = self.gateway.post(&format!("/jobs/{id}/cancel"), &json!({})).await.body;
+        let answer = self.accepted(&format!("/jobs/{id}/cancel"), json!({})).await.body;
         assert_eq!(answer["id"], json!(id), "{answer}");
     }
 }

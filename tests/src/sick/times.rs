@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use muster_store::LEADER_TTL;
+use muster_testkit::until;
 use tokio::time::{sleep, sleep_until};
 
 use super::{
@@ -21,11 +22,13 @@ pub const DURING_LED: Duration = LED.saturating_add(Duration::from_secs(4));
 /// Once the fault has lasted, or is over, for so long, acts take hardly longer than normal.
 const SETTLED: Duration = Duration::from_secs(5);
 const HARDLY: Duration = Duration::from_millis(500);
+/// How much later the test may learn of what has to happen within [`SETTLED`].
+const GRACE: Duration = Duration::from_secs(2);
 /// No act takes longer than normal by more than this.
 const LATE: Duration = Duration::from_secs(3);
 /// The same where only a leader acts and the sick replica leads: its lock may have to run out first.
 const LED: Duration = LEADER_TTL.saturating_add(Duration::from_secs(2));
-/// Fewer acts of a kind say nothing.
+/// Fewer acts say nothing.
 const FEWEST: usize = 4;
 
 /// One act: when it began, and how long it took.
@@ -35,7 +38,7 @@ pub struct Took {
     pub act: Act,
     /// When it began.
     pub at: Instant,
-    /// How long it took.
+    /// How long it took, without the time in which the machine held up the test.
     pub took: Duration,
 }
 
@@ -57,87 +60,112 @@ pub async fn fall_and_recover(sick: &Sick, faults: &[Fault], lasts: Duration) ->
     sleep(BEFORE).await;
     let mut spans = Vec::new();
     for fault in faults.iter().copied() {
-        let stood_down = match fault.reason() {
-            Some(reason) => Some((reason, sick.times_stood_down(reason).await)),
-            None => None,
-        };
+        let reasons = fault.reasons();
+        let before = sick.times_stood_down(reasons).await;
         let began = Instant::now();
         sick.falls(fault).await;
-        sleep_until((began + SETTLED).into()).await;
-        if let Some((reason, before)) = stood_down {
-            sick.has_stood_down(reason, before).await;
+        if !reasons.is_empty() {
+            let stands_down = async || sick.stands_down().await.then_some(());
+            until(SETTLED + GRACE, &format!("it to stand down: {fault:?}"), stands_down).await;
+            eprintln!("{fault:?}: it stood down after {:.1?}", began.elapsed());
+            let now = sick.times_stood_down(reasons).await;
+            assert!(now > before, "{fault:?}: stood down for {reasons:?} {before} times before, {now} times now");
         }
         sleep_until((began + lasts).into()).await;
         let ended = Instant::now();
         sick.recovers(fault).await;
-        sleep_until((ended + SETTLED).into()).await;
-        assert!(sick.is_ready().await, "{fault:?}: ready {SETTLED:?} after its end");
+        let is_ready = async || sick.is_ready().await.then_some(());
+        until(SETTLED + GRACE, &format!("it to be ready after {fault:?}"), is_ready).await;
+        eprintln!("{fault:?}: it was ready {:.1?} after the end", ended.elapsed());
         sleep_until((ended + AFTER).into()).await;
         spans.push(Span { name: format!("{fault:?}"), began, ended });
     }
     spans
 }
 
-/// How long the acts of one kind took around one fault.
-#[derive(Clone, Copy, Debug)]
-pub struct Times {
-    /// p99 before the first fault.
-    pub normal: Duration,
-    /// The slowest act of those that were under way when the fault began, or began later.
-    pub slowest: Duration,
-    /// p99 once the fault has lasted for a while.
-    pub sick: Duration,
-    /// p99 once it has been over for a while.
-    pub well: Duration,
+/// The acts of some kinds around some faults.
+#[derive(Clone, Copy)]
+struct Measured<'a> {
+    all: &'a [Took],
+    spans: &'a [Span],
 }
 
-impl Times {
-    /// The times of an act around the `nth` fault, which counts as settled after `settled`.
-    pub fn of(all: &[Took], spans: &[Span], nth: usize, act: Act, settled: Duration) -> Times {
-        let (span, lead) = (&spans[nth], act.under_way());
-        let begins = |n: usize| spans.get(n).map(|span| span.began - lead);
-        let within = |from: Option<Instant>, to: Option<Instant>| {
-            let fits =
-                |t: &&Took| t.act == act && from.is_none_or(|from| t.at >= from) && to.is_none_or(|to| t.at < to);
-            let mut took: Vec<Duration> = all.iter().filter(fits).map(|t| t.took).collect();
-            took.sort_unstable();
-            assert!(took.len() >= FEWEST, "{}, {act:?}: {} acts are too few to judge by", span.name, took.len());
-            took
+impl Measured<'_> {
+    /// When acts of this kind may first be under way in the `nth` fault; none after the last fault.
+    fn begins(self, nth: usize, act: Act) -> Option<Instant> {
+        self.spans.get(nth).map(|span| span.began - act.under_way())
+    }
+
+    /// How long the acts of a kind took that began in this time, the slowest last.
+    fn within(self, act: Act, from: Option<Instant>, to: Option<Instant>) -> Vec<Duration> {
+        let fits = |t: &&Took| t.act == act && from.is_none_or(|from| t.at >= from) && to.is_none_or(|to| t.at < to);
+        let mut took: Vec<Duration> = self.all.iter().filter(fits).map(|t| t.took).collect();
+        took.sort_unstable();
+        took
+    }
+
+    /// The p99 of a kind before the first fault.
+    fn normal(self, act: Act) -> Duration {
+        p99(&self.within(act, None, self.begins(0, act)), 1)
+    }
+
+    /// The slowest act of a kind of those that were under way when the `nth` fault began, or began before the next.
+    fn slowest(self, nth: usize, act: Act) -> Duration {
+        self.within(act, self.begins(nth, act), self.begins(nth + 1, act)).pop().unwrap_or_default()
+    }
+
+    /// By how much acts of these kinds took longer than normal for their kind: the p99 of all of them together, because
+    /// a kind alone has too few in so short a time.
+    fn longer(self, acts: &[Act], from: Instant, to: impl Fn(Act) -> Option<Instant>) -> Duration {
+        let longer = |act: &Act| {
+            let normal = self.normal(*act);
+            let took = self.within(*act, Some(from), to(*act));
+            took.into_iter().map(move |took| took.saturating_sub(normal)).collect::<Vec<_>>()
         };
-        let (began, ended) = (span.began + settled, span.ended + SETTLED);
-        Times {
-            normal: p99(&within(None, begins(0))),
-            slowest: within(begins(nth), begins(nth + 1)).pop().unwrap_or_default(),
-            sick: p99(&within(Some(began), Some(span.ended))),
-            well: p99(&within(Some(ended), begins(nth + 1))),
-        }
+        let mut all: Vec<Duration> = acts.iter().flat_map(longer).collect();
+        all.sort_unstable();
+        p99(&all, 2)
     }
 }
 
-/// The p99 of sorted times. It is never the single worst of them: of fewer than a hundred that would be the p99, and
-/// one hiccup of the machine would decide. The worst is judged as the slowest.
-fn p99(took: &[Duration]) -> Duration {
-    took[((took.len() * 99).div_ceil(100) - 1).min(took.len() - 2)]
+/// The p99 of sorted times. It is never one of so many `worst` of them: with fewer than two hundred, one hiccup of the
+/// machine would decide. Those are judged as the slowest.
+fn p99(took: &[Duration], worst: usize) -> Duration {
+    assert!(took.len() >= FEWEST, "{} acts are too few to judge by", took.len());
+    took[((took.len() * 99).div_ceil(100) - 1).min(took.len() - 1 - worst)]
 }
 
-/// Prints how long each kind of act took around each fault, and fails if one took too long. `leads`: the sick replica
-/// led the loops when it fell sick.
+/// The slowest act of a kind around the `nth` fault.
+pub fn slowest(all: &[Took], spans: &[Span], nth: usize, act: Act) -> Duration {
+    Measured { all, spans }.slowest(nth, act)
+}
+
+/// Prints how long acts took around each fault, and fails if they took too long. `leads`: the sick replica led the
+/// loops when it fell sick.
 pub fn judge(all: &[Took], spans: &[Span], leads: bool) {
+    let measured = Measured { all, spans };
     let mut late = Vec::new();
+    let mut says = |said: String, fine: bool| {
+        eprintln!("{said}");
+        if !fine {
+            late.push(said);
+        }
+    };
+    let (led, others): (Vec<Act>, Vec<Act>) = ACTS.into_iter().partition(|act| leads && act.is_led());
     for (nth, span) in spans.iter().enumerate() {
-        for act in ACTS {
-            let (bound, settled) = if leads && act.is_led() { (LED, LED) } else { (LATE, SETTLED) };
-            let times = Times::of(all, spans, nth, act, settled);
-            let Times { normal, slowest, sick, well } = times;
-            let said = format!(
-                "{}, {act:?}: normal p99 {normal:.0?}, slowest {slowest:.0?}, while sick {sick:.0?}, afterwards {well:.0?}",
-                span.name
-            );
-            eprintln!("{said}");
-            let fine = slowest <= normal + bound && sick <= normal + HARDLY && well <= normal + HARDLY;
-            if !fine {
-                late.push(said);
+        for (acts, bound, settled) in [(&others, LATE, SETTLED), (&led, LED, LED)] {
+            for act in acts.iter().copied() {
+                let (normal, slowest) = (measured.normal(act), measured.slowest(nth, act));
+                let said = format!("{}, {act:?}: normal p99 {normal:.0?}, slowest {slowest:.0?}", span.name);
+                says(said, slowest <= normal + bound);
             }
+            if acts.is_empty() {
+                continue;
+            }
+            let sick = measured.longer(acts, span.began + settled, |_| Some(span.ended));
+            let well = measured.longer(acts, span.ended + SETTLED, |act| measured.begins(nth + 1, act));
+            let said = format!("{}: p99 above normal {sick:.0?} while sick, {well:.0?} afterwards", span.name);
+            says(said, sick <= HARDLY && well <= HARDLY);
         }
     }
     assert!(late.is_empty(), "these took too long:\n{}", late.join("\n"));

@@ -332,8 +332,8 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
     })
     .await;
     let took = after["fence"].as_u64().unwrap().saturating_sub(stop);
-    // Usually within a second: `promises/leaders.rs`.
-    assert!(took < 4_000_000, "it took {took} us");
+    // Usually within a second: `promises/leaders.rs`. A replica that hears nothing of it asks every 6.5 s at most.
+    assert!(took < 8_000_000, "it took {took} us");
     stack.replaced(&leader, pid).await;
     until(SOON, "one leader of each loop", one_each).await;
 }

@@ -74,9 +74,11 @@ async fn one_replica_tells_how_the_stores_and_replicas_are() {
     becomes(&stack, "muster_redis_aof_enabled", 0.0).await;
     becomes(&stack, "muster_audit_chain_broken", 1.0).await;
 
-    // A leader that lost its lock reports nothing, and the next one reports the same.
-    redis(&stack, &["SET", "muster:scheduler:snapshot:writer", "nobody:1", "PX", "12000"]);
+    // A leader that lost its lock reports nothing, and the next one reports the same. Somebody else holds the lock until
+    // nobody reports any more, however long that takes.
+    redis(&stack, &["SET", "muster:scheduler:snapshot:writer", "nobody:1", "PX", "600000"]);
     becomes(&stack, "muster_replicas{service=\"muster-gateway\"}", 0.0).await;
+    redis(&stack, &["DEL", "muster:scheduler:snapshot:writer"]);
     becomes(&stack, "muster_backup_last_success_timestamp_seconds", 1_700_000_000.0).await;
     becomes(&stack, "muster_replicas{service=\"muster-gateway\"}", 2.0).await;
 }

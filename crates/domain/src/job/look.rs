@@ -179,7 +179,7 @@ pub fn latest_look(head: &Head, now: Time) -> Time {
 }
 
 /// Whether a home with this due time is later than this living job allows. Such a home was written by hand, or while a
-/// clock ran ahead.
+/// clock ran ahead. A home that is due soon never is: a check may have put it off for a while.
 pub fn is_too_late(head: &Head, due: Time, now: Time) -> bool {
     let plain = match &head.phase {
         Phase::Pending { .. } => now + PENDING_LOOK_MAX,
@@ -187,7 +187,7 @@ pub fn is_too_late(head: &Head, due: Time, now: Time) -> bool {
         Phase::Dispatched => now + DISPATCHED_LOOK,
         _ => fixed_look(head, now),
     };
-    due > bounded(head, plain) + CLOCK_SLACK
+    due > bounded(head, plain).max(now) + CLOCK_SLACK
 }
 
 fn fixed_look(head: &Head, now: Time) -> Time {
@@ -282,6 +282,8 @@ mod tests {
             !is_too_late(&queued, NOW + QUEUED_LOOK + QUEUED_LOOK / 2, NOW) && is_too_late(&queued, NOW + hour, NOW)
         );
         assert!(is_too_late(&head(Phase::Dispatched, S), NOW + hour, NOW));
+        let due = head(Phase::Retrying { run_at: NOW.before(hour) }, hour);
+        assert!(!is_too_late(&due, NOW + 10 * S, NOW) && is_too_late(&due, NOW + hour, NOW), "it was put off");
         assert!(
             !is_too_late(&running(30, None), NOW + 30 * S, NOW) && is_too_late(&running(30, None), NOW + hour, NOW)
         );

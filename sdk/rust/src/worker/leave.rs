@@ -10,7 +10,7 @@ use super::{Order, context::StopReason, phase::Phase, running::Fate, turn::Turn}
 
 /// How long handlers may take to stop once the time for draining is over: this, or the worker's grace if that is
 /// shorter. A handler that has not stopped by then is aborted, and its attempt is released.
-pub const LEAVE_GRACE: Duration = Duration::from_secs(2);
+pub const LEAVE_GRACE: Duration = Duration::from_secs(3);
 /// How much longer than that to wait for a handler that does not yield.
 const ABORT_WAIT: Duration = Duration::from_millis(500);
 /// How long to stay for `settled`, and how often to repeat reports in that time.

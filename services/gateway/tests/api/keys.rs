@@ -158,26 +158,34 @@ async fn payloads_are_shown_with_their_scope_only() {
     }
 }
 
-/// How long a gateway without news of a change trusts a key after it read it, and a little more.
-const WITHOUT_NEWS: Duration = Duration::from_millis(3_500);
-/// A gateway forgets a changed key within this time only if it got the news.
-const BY_NEWS: Duration = Duration::from_millis(2_500);
+/// How long a gateway without news of a change trusts a key after it read it.
+const WITHOUT_NEWS: Duration = Duration::from_secs(3);
+/// Longer than any gateway takes, however busy the machine is.
+const SOON: Duration = Duration::from_secs(60);
+/// How many changes are tried until one is known within a second.
+const CHANGES: usize = 5;
 
-/// Waits until the gateway refuses the key. Returns the time that this took.
-async fn until_refused(gate: &Gate, limit: Duration) -> Duration {
-    let changed = Instant::now();
-    muster_testkit::until(limit, "the key to be forgotten", async || {
-        (gate.get("/api/v1/whoami").await.status == 401).then_some(())
+/// Waits until the gateway refuses the key. Returns how long after the change it still began to serve a request: each
+/// request is judged by its beginning, so it does not matter how slow the machine is.
+async fn until_refused(gate: &Gate) -> Duration {
+    let (changed, mut served) = (Instant::now(), Duration::ZERO);
+    muster_testkit::until(SOON, "the key to be forgotten", async || {
+        let begins = changed.elapsed();
+        if gate.get("/api/v1/whoami").await.status == 401 {
+            return Some(());
+        }
+        served = begins;
+        None
     })
     .await;
-    changed.elapsed()
+    served
 }
 
-/// Tries up to three changes. Each must be known by the news of it, and one within a second: on a busy machine the
-/// others may take longer.
+/// Tries several changes until one is known within a second. A gateway without the news of it takes nearly
+/// [`WITHOUT_NEWS`] each time; with the news, a busy machine may make some late, but not all.
 async fn within_a_second(mut change: impl AsyncFnMut() -> Duration) {
     let mut took = Vec::new();
-    while took.len() < 3 {
+    while took.len() < CHANGES {
         took.push(change().await);
         if took.last() <= Some(&Duration::from_secs(1)) {
             return;
@@ -204,7 +212,7 @@ async fn a_rotated_key_is_known_everywhere_within_a_second() {
         let there = other.with_key(Some(&first));
         assert_eq!(there.get("/api/v1/whoami").await.status, 200);
         let second = rotate(&one, &first).await;
-        let took = until_refused(&there, BY_NEWS).await;
+        let took = until_refused(&there).await;
         let second = other.with_key(Some(&second));
         assert_eq!(second.get("/api/v1/whoami").await.status, 200, "and the new secret works there");
         took
@@ -228,14 +236,16 @@ async fn without_news() -> (Gate, Gate, String) {
 async fn a_deleted_key_of_which_no_news_came_works_for_three_seconds_at_most() {
     let (one, there, key) = without_news().await;
     assert_eq!(one.delete(&format!("/api/v1/keys/{}", id_of(&key))).await.status, 204);
-    until_refused(&there, WITHOUT_NEWS).await;
+    let served = until_refused(&there).await;
+    assert!(served <= WITHOUT_NEWS, "a request was served {served:?} after the change");
 }
 
 #[tokio::test]
 async fn a_rotated_key_of_which_no_news_came_works_for_three_seconds_at_most() {
     let (one, there, first) = without_news().await;
     let second = rotate(&one, &first).await;
-    until_refused(&there, WITHOUT_NEWS).await;
+    let served = until_refused(&there).await;
+    assert!(served <= WITHOUT_NEWS, "a request was served {served:?} after the change");
     assert_eq!(there.with_key(Some(&second)).get("/api/v1/whoami").await.status, 200, "the new secret works there");
 }
 
@@ -263,7 +273,7 @@ async fn a_deleted_key_stops_working_everywhere_within_a_second() {
         assert_eq!(there.get("/api/v1/whoami").await.json["topics"], json!(["mail.*"]));
         assert_eq!(one.delete(&format!("/api/v1/keys/{}", id_of(&key))).await.status, 204);
         assert_eq!(here.get("/api/v1/whoami").await.status, 401, "at once where it was deleted");
-        until_refused(&there, BY_NEWS).await
+        until_refused(&there).await
     })
     .await;
     let past = json!({"scopes": ["read"], "expires_at": "2020-01-01T00:00:00Z"});

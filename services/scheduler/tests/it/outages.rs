@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use muster_domain::{JobId, State};
+use muster_domain::{JobId, JobSpec, State, job::When};
+use muster_testkit::Proxy;
 
 use crate::{
     stack::{SOON, Stack, job},
@@ -77,4 +78,25 @@ async fn jobs_on_a_bus_that_restarts_go_on() {
         worker.succeed(&attempt, "1").await;
     }
     all_succeeded_at_first(&stack, &jobs).await;
+}
+
+#[tokio::test]
+async fn a_bus_that_is_slow_to_every_scheduler_keeps_no_job_from_waking() {
+    let stack = Stack::without_scheduler().await;
+    let line = Proxy::start(stack.nats.port()).await;
+    let url = format!("nats://127.0.0.1:{}", line.url_port());
+    for name in ["s1", "s2"] {
+        stack.scheduler_with(name, &[("--nats-url", &url)]).await;
+    }
+    let worker = Worker::on(&stack, "w1", "t").await;
+    // Longer than anything that the schedulers send takes usually; no replica is better off than another.
+    line.slow(Duration::from_millis(600));
+    let delayed = stack.submit(JobSpec { run_at: Some(When::In(Duration::from_secs(1))), ..job("t") }).await;
+    let first = worker.start_next(4 * SOON).await;
+    assert_eq!((first.job, first.number), (delayed, 1));
+    worker.fail(&first, true).await;
+    let second = worker.start_next(4 * SOON).await;
+    assert_eq!((second.job, second.number), (delayed, 2));
+    worker.succeed(&second, "1").await;
+    stack.ends(delayed, State::Succeeded, 4 * SOON).await;
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use muster_domain::{
-    Act, Event, Head, JobId, Outcome, State, audit,
+    Act, Event, Head, JobId, Outcome, Phase, State, audit,
     job::{Action, FailedAttempt},
 };
 use muster_flow::{End, Offering, offer_of};
@@ -20,6 +20,16 @@ use muster_telemetry::{Counter, Emit, count, events::Replayed};
 
 use super::{AFTER_A_FAULT, Faulty, Item, Moment, SOON, wait_of};
 use crate::{context::Context, events, route_notices, route_state::PerRoute, slots};
+
+/// The longest time to the next check of a job that was not woken because the bus does not answer. It must not be much
+/// longer: scripts take the time that such a job waits for as its latest check, so they would not forward its home.
+const PUT_OFF: Duration = Duration::from_secs(10);
+
+/// When to check a job again that was not woken, from how late it is already: ever more rarely, so that a long outage
+/// costs few writes, and seldom much later than it is already.
+fn put_off_for(late: Duration) -> Duration {
+    (late / 4).clamp(AFTER_A_FAULT, PUT_OFF)
+}
 
 /// The actions for the jobs of one shard.
 #[derive(Default)]
@@ -51,7 +61,7 @@ impl Plan {
         !self.wake.is_empty()
     }
 
-    /// Leaves the jobs to wake for the next pass, of this replica or of another.
+    /// Leaves the jobs to wake for a later pass, of this replica or of another.
     pub(super) fn put_off_wakes(&mut self) {
         self.put_off.append(&mut self.wake);
     }
@@ -104,6 +114,15 @@ impl Done {
         self.fault(item);
     }
 
+    /// The bus does not answer: check the job again after a while.
+    fn put_off(&mut self, item: &Item) {
+        let (Phase::Scheduled { run_at } | Phase::Retrying { run_at }) = item.record.head.phase else {
+            return self.fault(item);
+        };
+        self.faults += 1;
+        self.look_in(item, put_off_for(self.read.time.since(run_at)));
+    }
+
     fn look_in(&mut self, item: &Item, after: Duration) {
         self.look_from(Instant::now(), item, after);
     }
@@ -146,7 +165,7 @@ pub(super) async fn carry_out(context: &Context, lease: &Lease, mut plan: Plan, 
     let mut done = Done { read, rescores: Vec::new(), counts: BTreeMap::new(), moved: false, faults: 0 };
     tell_owed(context, lease, &mut plan, &mut done).await?;
     let Plan { nothing, resubmit, wake, requeue, reoffer, apply, finish, put_off } = plan;
-    put_off.iter().for_each(|item| done.fault(item));
+    put_off.iter().for_each(|item| done.put_off(item));
     for item in &nothing {
         done.as_planned(item);
     }
@@ -452,4 +471,21 @@ fn cut_off(head: &Head) -> Option<muster_domain::WorkerId> {
     use muster_domain::job::EndedBy;
     let outside = matches!(head.ended_by(), Some(EndedBy::Cancel | EndedBy::Clock | EndedBy::Silence));
     head.last_worker.clone().filter(|_| outside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_the_bus_cannot_have_yet_is_checked_ever_more_rarely() {
+        let outage = Duration::from_secs(600);
+        let (mut late, mut checks) = (Duration::ZERO, 0);
+        while late < outage {
+            let next = put_off_for(late);
+            assert!(next <= PUT_OFF && next <= (late / 4).max(AFTER_A_FAULT), "{next:?} after {late:?}");
+            (late, checks) = (late + next, checks + 1);
+        }
+        assert!(checks < 80, "{checks} checks in {outage:?}");
+    }
 }

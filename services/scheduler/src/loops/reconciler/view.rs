@@ -13,7 +13,7 @@ use muster_domain::{
 };
 use muster_store::Record;
 
-use crate::context::Context;
+use crate::{context::Context, pulse::ECHO};
 
 /// The answers of one pass.
 pub(super) struct View<'a> {
@@ -24,8 +24,11 @@ pub(super) struct View<'a> {
     answers: Option<bool>,
 }
 
-/// How long the bus may take to answer before it counts as silent.
-const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// How long the bus may take to answer before it counts as silent: as long as an echo may take, and a little more. A bus
+/// that is slow for all replicas is slow, and not silent.
+const ANSWERS_WITHIN: Duration = ECHO.saturating_add(Duration::from_millis(500));
+/// The same while the pulses of this replica do not come back: then a pass hardly waits.
+const ANSWERS_IN_SILENCE: Duration = Duration::from_millis(200);
 
 impl<'a> View<'a> {
     pub(super) fn new(context: &'a Context) -> View<'a> {
@@ -61,7 +64,11 @@ impl<'a> View<'a> {
     pub(super) async fn bus_answers(&mut self) -> bool {
         match self.answers {
             Some(answers) => answers,
-            None => *self.answers.insert(self.context.bus().ping(ANSWERS_WITHIN).await.is_ok()),
+            None => {
+                let silent = self.context.fitness.is_nats_silent();
+                let within = if silent { ANSWERS_IN_SILENCE } else { ANSWERS_WITHIN };
+                *self.answers.insert(self.context.bus().ping(within).await.is_ok())
+            }
         }
     }
 
