@@ -55,9 +55,11 @@ def hand_over(ctx: Context, names: Dict[str, str], away: Replica, to: str) -> No
     before = [loop for loop, held in leaders(ctx, names).items() if held and held.instance == away.name]
     if before:
         ctx.stack.stop(away)
-        ctx.poll(f"{to} leads {', '.join(before)} after the stop of {away.name}", 5.0,
-                 lambda: all(held and held.instance == to for loop, held in leaders(ctx, names).items() if loop in before))
-        ctx.stack.start(away)
+        try:
+            ctx.poll(f"{to} leads {', '.join(before)} after the stop of {away.name}", 5.0,
+                     lambda: all(held and held.instance == to for loop, held in leaders(ctx, names).items() if loop in before))
+        finally:
+            ctx.stack.start(away)
 
 
 class TakeOver(threading.Thread):
