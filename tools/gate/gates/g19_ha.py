@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, Optional
 from .. import Context, Control, Gate, Replica
 from ..burst import one_limit
 from ..jobs import ended, executed_once, submit, succeeded, unique
-from ..leaders import LIMIT_S, TakeOver, hand_over, holders, leaders, locks
+from ..leaders import LIMIT_S, TTL_S, TakeOver, hand_over, holders, leaders, locks
 from ..model import CONTAINERS
 from ..nats import Responder
 from ..plants import override, stopped, worker_mode
@@ -142,6 +142,8 @@ def loses_scheduler(ctx: Context, topic: str, victim: Replica, how: str, watched
         took = watch.seconds()
         ctx.count(f"loops whose killed leader was replaced within {LIMIT_S:g} s", len(took), len(watched))
         ctx.note("take-over, seconds after the kill", took)
+        ctx.note(f"of these later than the {TTL_S:g} s of the lock", {loop: late for loop, late in took.items() if late > TTL_S})
+        ctx.note("take-over, seconds after the dead leader's lock had run out", watch.after_the_lock())
     ctx.stack.start(victim)
     ready = ctx.stack.wait_ready(30)
     ctx.note(f"{how} of {victim.name}: all ready after its restart, s", round(ready, 1))
