@@ -144,6 +144,8 @@ ACCEPTED: Tuple[Fault, ...] = (
           "jobs-by-content", "its name must end with the hash of its content"),
     Fault("no limit", container(lambda c: c["resources"].pop("limits")), "requests", "no request or no limit of cpu"),
     Fault("no probe", container(lambda c: c.pop("readinessProbe")), "probes", "Deployment/gateway: has no readinessProbe"),
+    Fault("healer that nobody can wait for", container(lambda c: c.pop("readinessProbe"), "redis-healer"),
+          "probes", "Deployment/redis-healer: has no readinessProbe"),
     Fault("no preStop", container(lambda c: c.pop("lifecycle")), "stopping", "has no preStop sleep"),
     Fault("spread over other pods", whole("StatefulSet", "nats", lambda o: o["spec"]["template"]["spec"]["topologySpreadConstraints"][0].update(
         labelSelector={"matchLabels": {"app": "other"}})), "spread", "does not select the workload's own pods"),
