@@ -171,6 +171,8 @@ ACCEPTED: Tuple[Fault, ...] = (
           "flows", "Deployment/gateway: no NetworkPolicy lets it out to StatefulSet/redis"),
     Fault("no way into NATS", whole("NetworkPolicy", "nats", lambda o: o["spec"]["ingress"].pop(0)),
           "flows", "StatefulSet/nats: no NetworkPolicy lets Deployment/scheduler in, port client"),
+    Fault("no way to the collector of traces", lambda objects: objects.all.remove(obj(objects, "NetworkPolicy", "traces")),
+          "flows", "Deployment/scheduler: no NetworkPolicy lets it out to the collector of traces, port 4318"),
     Fault("no name resolution", lambda objects: objects.all.remove(obj(objects, "NetworkPolicy", "allow-dns")), "flows", "ask for names"),
     Fault("scraped port that does not exist", whole("ServiceMonitor", "muster", lambda o: o["spec"]["endpoints"][0].update(port="metrics")),
           "service-monitors", "scrapes the port 'metrics', which Service/gateway-admin does not have"),
