@@ -155,6 +155,9 @@ ACCEPTED: Tuple[Fault, ...] = (
     Fault("capabilities", container(lambda c: c["securityContext"].pop("capabilities")), "restricted", "does not drop all capabilities"),
     Fault("namespace without Pod Security", whole("Namespace", "muster", lambda o: o["metadata"]["labels"].clear()),
           "namespace", "enforce is None, not 'restricted'"),
+    Fault("variable that refers to a later one", whole("StatefulSet", "nats", lambda o: (
+        lambda env: env.append(env.pop(1)))(o["spec"]["template"]["spec"]["containers"][0]["env"])),
+          "environment", r"NATS_ROUTES refers to \$\(NATS_USER\), which does not stand above it"),
     Fault("one name for all replicas", container(lambda c: c["env"].__setitem__(0, {"name": "MUSTER_INSTANCE_ID", "value": "gateway"})),
           "environment", "MUSTER_INSTANCE_ID does not come from metadata.name"),
     Fault("unknown setting", container(lambda c: c["env"].append({"name": "MUSTER_LOGS", "value": "debug"})),
