@@ -7,8 +7,6 @@
 mod api_keys;
 mod audit;
 mod backup;
-mod census;
-mod checkup;
 mod dead_letters;
 mod error;
 pub mod failpoint;
@@ -18,15 +16,16 @@ mod home_kind;
 mod homes;
 mod jobs;
 pub mod keys;
+mod lease_requests;
 pub mod leases;
 mod limits;
 mod lines;
 mod lists;
+mod live_counts;
 mod locks;
 mod members;
 mod minting;
 mod new_job;
-mod notes;
 mod operations;
 mod place;
 mod queues;
@@ -42,6 +41,7 @@ mod scripts;
 mod scrub;
 mod settings;
 mod slots;
+mod vitals;
 
 use std::{
     sync::Arc,
@@ -54,8 +54,6 @@ pub use crate::{
     api_keys::ApiKey,
     audit::{AuditBreak, AuditEntry, AuditFilter, AuditReport, AuditRetention},
     backup::LastBackup,
-    census::{Census, CensusWalk, ScrubPass, TopicCensus},
-    checkup::NodeVitals,
     dead_letters::{DeadMessage, DeadMessageCause},
     error::StoreError,
     fleet::{WorkerSeen, WorkerSnapshot},
@@ -68,6 +66,7 @@ pub use crate::{
     limits::{RateLimit, Taken, Want},
     lines::{LINE_KEPT, MOST_LINES, TopicLine},
     lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page},
+    live_counts::{LiveCounts, LiveCountsWalk, ScrubPass, TopicCounts},
     locks::{LockHolder, LockSeen},
     new_job::NewJob,
     operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
@@ -81,6 +80,7 @@ pub use crate::{
     scrub::{ScrubWalk, Scrubbed},
     settings::{ConfigRecord, Put, SeenVersion, TopicChange, TopicRecord},
     slots::{SlotAsk, SlotHeld, SlotRef, SlotTaken},
+    vitals::NodeVitals,
 };
 
 /// The time of a node's clock, and when its answer arrived here.
