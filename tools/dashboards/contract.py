@@ -1,7 +1,7 @@
-"""The metrics that the contract promises to users, by name, with their labels and who tells them.
+"""The metrics that the contract promises to users, by name, with their labels and the replicas that report them.
 
-The list is written out and not read from crates/telemetry, so that a renamed series is found: dashboards and alerts of
-users ask for these names. Who changes one here changes a promise.
+The list is a copy and is not read from crates/telemetry, so that a renamed series is found: dashboards and alerts of
+users query these names. A change here changes a promise.
 """
 
 from typing import Dict, List, NamedTuple, Tuple
@@ -10,11 +10,11 @@ from .series import Series
 
 
 class Promise(NamedTuple):
-    """What the contract says of a metric. `histogram` has its series `_bucket`, `_sum` and `_count`."""
+    """What the contract says about a metric. A `histogram` has the series `_bucket`, `_sum` and `_count`."""
 
     labels: Tuple[str, ...] = ()
     histogram: bool = False
-    # Only the leader of the loop `snapshot` tells it, so that a sum over all replicas is right.
+    # Only the leader of the loop `snapshot` reports it, so that a sum over all replicas is right.
     once: bool = False
 
 
@@ -57,14 +57,14 @@ def broken(known: Dict[str, Series]) -> List[str]:
     """The promises that these series do not keep."""
     wrong = []
     for name, promise in PROMISED.items():
-        told = known.get(f"{name}_bucket" if promise.histogram else name)
-        if told is None:
-            wrong.append(f"the contract promises {name}{', a histogram' if promise.histogram else ''}, and no process tells it")
+        found = known.get(f"{name}_bucket" if promise.histogram else name)
+        if found is None:
+            wrong.append(f"the contract promises {name}{', a histogram' if promise.histogram else ''}, and no process reports it")
             continue
         wrong += [f"the contract promises {name} with the label {label}, which it does not have"
-                  for label in promise.labels if label not in told.labels]
-        if promise.once != (told.teller == "Snapshot"):
-            wrong.append(f"{name} is told by {told.teller}; the contract says {'one replica only' if promise.once else 'each replica its own part'}")
-        if told.rare:
-            wrong.append(f"{name} is in the contract, so no check may leave it out as rare")
+                  for label in promise.labels if label not in found.labels]
+        if promise.once != (found.teller == "Snapshot"):
+            wrong.append(f"{name} is reported by {found.teller}; the contract says {'one replica only' if promise.once else 'each replica its own part'}")
+        if found.rare:
+            wrong.append(f"{name} is in the contract, so no check may skip it as rare")
     return wrong

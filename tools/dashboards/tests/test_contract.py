@@ -1,4 +1,4 @@
-"""A series of the contract that is renamed, loses a label, or is told by others is found."""
+"""The check finds a series of the contract that was renamed, has lost a label, or is reported by other replicas."""
 
 import unittest
 from typing import Dict
@@ -16,21 +16,21 @@ class ContractTest(unittest.TestCase):
 
     def test_each_renamed_series_is_found(self) -> None:
         for name in contract.PROMISED:
-            told = name + "_bucket" if contract.PROMISED[name].histogram else name
+            series_name = name + "_bucket" if contract.PROMISED[name].histogram else name
             with self.subTest(name):
-                known = without(told)
-                known[f"{told}_renamed"] = series.known({})[told]._replace(name=f"{told}_renamed")
-                self.assertRegex("\n".join(contract.broken(known)), f"promises {name}\\b.*no process tells it")
+                known = without(series_name)
+                known[f"{series_name}_renamed"] = series.known({})[series_name]._replace(name=f"{series_name}_renamed")
+                self.assertRegex("\n".join(contract.broken(known)), f"promises {name}\\b.*no process reports it")
 
     def test_a_lost_label_is_found(self) -> None:
         known = series.known({})
         known["muster_jobs_total"] = known["muster_jobs_total"]._replace(labels=frozenset({"topic", "pod"}))
         self.assertEqual(contract.broken(known), ["the contract promises muster_jobs_total with the label state, which it does not have"])
 
-    def test_a_sum_that_every_replica_would_tell_is_found(self) -> None:
+    def test_a_sum_that_every_replica_would_report_is_found(self) -> None:
         known = series.known({})
         known["muster_queue_depth"] = known["muster_queue_depth"]._replace(teller="Every")
-        self.assertIn("muster_queue_depth is told by Every", "\n".join(contract.broken(known)))
+        self.assertIn("muster_queue_depth is reported by Every", "\n".join(contract.broken(known)))
 
     def test_a_promised_series_is_never_rare(self) -> None:
         known = series.known({})
