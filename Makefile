@@ -108,12 +108,14 @@ metrics-check: ## alerts, rules, scrape configurations, dashboards; PROMETHEUS=U
 grafana-check: ## does the Grafana at GRAFANA_URL take the dashboards and answer their queries?
 	@tools/scripts/grafana_check.py $(GRAFANA_URL)
 
-.PHONY: gate gate-test compose-test
+.PHONY: gate gate-setup gate-test compose-test
 # The gates that `make test` runs where a container engine is: about five minutes, with the faults of 19.
 FAST_GATES := 1 2 7 19 20 22 27
 
-gate: build ## the production gate on a compose stack of its own, every gate with every fault; ARGS="--gate 19" only some
-	@tools/scripts/setup.sh test
+gate-setup:
+	@tools/scripts/setup.sh gate
+
+gate: gate-setup build ## the production gate on a compose stack of its own, every gate with every fault; ARGS="--gate 19" only some
 	@tools/scripts/production_gate.sh --up --strict --self-test --exact $(ARGS)
 
 gate-test: ## the gate's own tests, then the fast gates and the tests of their images where a container engine is present
@@ -122,8 +124,7 @@ gate-test: ## the gate's own tests, then the fast gates and the tests of their i
 	@MUSTER_IMAGES=required MUSTER_VERSION="$${MUSTER_VERSION:-gate}" $(MAKE) --no-print-directory images-check
 
 # STEPS="2 3" runs only some of its steps: tools/scripts/compose_test.sh lists them.
-compose-test: build ## the stack in containers: outages under load with every fault, both Composes, the command line, images from source
-	@tools/scripts/setup.sh test
+compose-test: gate-setup build ## the stack in containers: outages under load with every fault, both Composes, the command line, images from source, the README
 	@tools/scripts/compose_test.sh $(STEPS)
 
 .PHONY: manifests-check manifests-write manifests-rehearse

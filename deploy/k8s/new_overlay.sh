@@ -3,6 +3,7 @@
 #
 #   --own-stores     on Redis and NATS that you run yourself, instead of those of this repository
 #   --monitoring     with ServiceMonitors (the Prometheus operator must be installed)
+#   --traces         with spans sent to the collector otel-collector in the namespace tracing
 #   --demo-worker    with a worker for the topic `demo`
 #   --registry NAME  where Muster's images are: registry.example.com/team
 #   --tag TAG        their version, instead of the one in base
@@ -13,14 +14,15 @@ set -euo pipefail
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $1"; [ $# -lt 2 ] || say "hint:  $2"; exit "${3:-1}"; }
-usage() { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-overlay=ha folder='' registry='' tag='' monitoring='' worker=''
+overlay=ha folder='' registry='' tag='' monitoring='' traces='' worker=''
 while [ $# -gt 0 ]; do
     case "$1" in
         --own-stores) overlay=own-stores ;;
         --monitoring) monitoring=yes ;;
+        --traces) traces=yes ;;
         --demo-worker) worker=yes ;;
         --registry) registry="${2:?--registry needs a name}"; shift ;;
         --tag) tag="${2:?--tag needs a version}"; shift ;;
@@ -68,10 +70,11 @@ namespace: muster
 resources:
   - $up/overlays/$overlay
 END
-    if [ -n "$monitoring$worker" ]; then
+    if [ -n "$monitoring$traces$worker" ]; then
         echo 'components:'
         [ -z "$monitoring" ] || echo "  - $up/components/monitoring"
         [ -z "$monitoring" ] || [ "$overlay" != ha ] || echo "  - $up/components/monitoring-redis"
+        [ -z "$traces" ] || echo "  - $up/components/traces"
         [ -z "$worker" ] || echo "  - $up/components/demo-worker"
     fi
     cat <<'END'

@@ -61,14 +61,14 @@ async fn a_job_is_explained_from_its_wait_to_its_end() {
     let look = &said["next_look"];
     assert_eq!((&look["by"], &look["scheduler"]), (&json!("reconciler"), &json!("scheduler-1")));
     let at = look["at"].as_str().expect("a moment");
-    says(&said, &format!("the reconciler of scheduler scheduler-1 looks at it at {at}"));
+    says(&said, &format!("the reconciler of scheduler scheduler-1 checks it at {at}"));
 
     // Running: the worker that holds it, and until when.
     let worker = HandWorker::on(&stack, "w1", "told").await;
     let attempt = worker.start_next().await;
     let said = once(&gateway, &id, "running").await;
     says(&said, "Worker w1 runs attempt 1 since");
-    says(&said, "The worker holds it until");
+    says(&said, "The worker's lease lasts until");
     assert_eq!((&said["holder"]["worker"], &said["holder"]["lease_ran_out"]), (&json!("w1"), &json!(false)));
     assert_eq!(said["holder"]["lease_until"], gateway.job(&id).await["lease_until"]);
     assert_eq!(said["attempts"], json!({"used": 1, "max": 2, "left": 1, "lost": 0, "given_back": 0}));

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import yaml  # type: ignore[import-untyped]
 
-from . import expressions, live, promql, series
+from . import contract, expressions, live, promql, series
 from .__main__ import stale
 from .lint import lint
 
@@ -134,6 +134,11 @@ def loops_and_services() -> List[str]:
     return wrong if leaders and services else ["no leader loop or no service was found"]
 
 
+def promises() -> List[str]:
+    """The catalogue has every metric that the contract promises, with its labels and tellers."""
+    return contract.broken(series.known({}))
+
+
 def selectors() -> List[str]:
     """Every metric and label in the rules and in KEDA's queries is one of the catalogue, or a foreign one that is listed."""
     rules = expressions.rules()
@@ -179,6 +184,7 @@ CHECKS: List[Tuple[str, Callable[[], List[str]]]] = [
     ("four unit tests for each alert", four_cases),
     ("annotations and runbook links", annotations),
     ("loops and services that must be there", loops_and_services),
+    ("the catalogue has every metric of the contract", promises),
     ("metrics and labels of rules and of KEDA's queries are in the catalogue", selectors),
     ("KEDA's examples name what there is", scalers),
     ("dashboards are up to date and well made", dashboards),

@@ -1,6 +1,7 @@
-"""The command line on a compose stack: `stack from-compose`, then a drill and a bench by that state file.
+"""The command line on a compose stack: `stack from-compose`, then every drill that can attach and a bench by that state file.
 
 `make compose-test` runs it as `python3 -m gate.attached`. It starts an HA stack of its own as `--up` does, and removes it.
+A drill must pass, and the state file must show afterwards which processes it replaced, with the pids that the engine knows.
 Exit code 0 if every command succeeded and said what it should, else 1.
 """
 
@@ -10,7 +11,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Dict, Iterator, List
 
 from .model import Gate, Red, Skip
 from .pool import Pool
@@ -18,6 +19,14 @@ from .runner import Interrupted, signals_interrupt
 from .stacks.base import find_program
 
 JOBS = 2000
+SERVICES = ("gateway-1", "gateway-2", "scheduler-1", "scheduler-2")
+# Each drill, and the services whose process it replaces: "one gateway" is whichever it chooses.
+DRILLS: Dict[str, List[str]] = {
+    "worker": [],
+    "gateway": ["one gateway"],
+    "leader": ["scheduler-1", "scheduler-2"],
+    "rolling": list(SERVICES),
+}
 
 
 def muster(*words: str, timeout: float) -> Any:
@@ -36,18 +45,49 @@ def use(project: str, state: Path) -> None:
     """Every command that takes the state file of a compose stack."""
     told = muster("stack", "from-compose", "--project", project, "--all", "--state-file", str(state), timeout=60)
     names = sorted(process["name"] for process in told["processes"])
-    missing = sorted({"gateway-1", "gateway-2", "scheduler-1", "scheduler-2"} - set(names))
+    missing = sorted(set(SERVICES) - set(names))
     if missing:
         raise Red(f"the state file lacks {', '.join(missing)}: it has {names}")
     print(f"ok    stack from-compose: {', '.join(names)}", flush=True)
-    drill = muster("drill", "worker", "--state-file", str(state), timeout=300)
-    if drill["verdict"] != "pass" or not drill["recovery"]:
-        raise Red(f"drill worker did not pass: {json.dumps(drill)[:800]}")
-    print(f"ok    drill worker: {json.dumps(drill)[:400]}", flush=True)
+    for name, wanted in DRILLS.items():
+        drill(project, state, name, wanted)
     bench = muster("bench", "submit", "--jobs", str(JOBS), "--connections", "16", "--state-file", str(state), timeout=300)
     if not bench["exact"] or bench["delivery"]["succeeded"] != JOBS:
         raise Red(f"bench submit was not exact: {json.dumps(bench['delivery'])}")
     print(f"ok    bench submit of {JOBS} jobs: {json.dumps(bench)[:400]}", flush=True)
+
+
+def drill(project: str, state: Path, name: str, wanted: List[str]) -> None:
+    """One drill; red unless it passes and the state file shows the processes that it replaced, and no others."""
+    before = pids(state)
+    told = muster("drill", name, "--state-file", str(state), timeout=400)
+    if told["verdict"] != "pass" or not told["recovery"]:
+        raise Red(f"drill {name} did not pass: {json.dumps(told)[:800]}")
+    fault = replaced(before, pids(state), wanted)
+    if fault:
+        raise Red(f"drill {name}: {fault}")
+    fresh = state.with_name("fresh.json")
+    muster("stack", "from-compose", "--project", project, "--all", "--state-file", str(fresh), timeout=60)
+    if pids(fresh) != pids(state):
+        raise Red(f"drill {name}: the state file has the pids {pids(state)}, and the engine {pids(fresh)}")
+    print(f"ok    drill {name}, new pid of {', '.join(wanted) or 'no service'}: {json.dumps(told)[:400]}", flush=True)
+
+
+def pids(state: Path) -> Dict[str, int]:
+    """The pid of each process by name, as a state file has them."""
+    return {process["name"]: process["pid"] for process in json.loads(state.read_text())["processes"]}
+
+
+def replaced(before: Dict[str, int], after: Dict[str, int], wanted: List[str]) -> str:
+    """What is wrong with the pids after a drill; empty if exactly the wanted processes are new."""
+    if set(before) != set(after):
+        return f"the state file names {sorted(after)}, before it named {sorted(before)}"
+    new = sorted(name for name in after if after[name] != before[name])
+    if wanted == ["one gateway"]:
+        fine = len(new) == 1 and new[0].startswith("gateway-")
+    else:
+        fine = new == sorted(wanted)
+    return "" if fine else f"by the state file {new or 'no process'} was replaced; {wanted or 'no process'} should have been"
 
 
 @contextmanager

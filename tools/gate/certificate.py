@@ -76,7 +76,7 @@ def probed(ctx: Context, certificate: Certificate, targets: Path) -> None:
     """Starts a blackbox_exporter and hands its probe of the certificate to Prometheus."""
     program = shutil.which("prometheus-blackbox-exporter") or shutil.which("blackbox_exporter")
     if not program:
-        raise Skip("blackbox_exporter is not installed here (Debian: prometheus-blackbox-exporter)")
+        raise Skip("blackbox_exporter is not installed here (tools/scripts/setup.sh gate installs it)")
     config = certificate.folder / "blackbox.json"
     config.write_text(json.dumps(MODULE))
     with socket.create_server((certificate.host, 0)) as free:

@@ -37,6 +37,8 @@ class Control:
     `needs` says on which stacks the fault can be planted.
     `also` names other gates that the fault may turn red by its nature: where no worker runs, no gate that
     counts executions can be green.
+    `inside` says that the fault exists only in the gate's own run (in its input, in a step of it, in a command
+    of its own) and not in the stack. Another gate cannot meet it, so none runs beside it.
     """
 
     name: str
@@ -44,9 +46,12 @@ class Control:
     expect: str
     needs: str = STACK
     also: Tuple[int, ...] = ()
+    inside: bool = False
 
     def __post_init__(self) -> None:
         re.compile(self.expect)
+        if self.inside and self.also:
+            raise ValueError(f"the fault {self.name!r} is only inside its gate and turns gates {self.also} red: one is wrong")
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,8 @@ class ControlResult:
     others: Dict[int, str] = field(default_factory=dict)
     # Those of them that the fault should have left alone.
     strays: List[int] = field(default_factory=list)
+    # The fault was only inside the gate's own run: no other gate could meet it.
+    inside: bool = False
 
     @property
     def seen(self) -> bool:

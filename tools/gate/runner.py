@@ -185,10 +185,11 @@ class Runner:
         if control.needs == CONTAINERS and not (stack and stack.containers):
             reason = "not tried: this fault needs containers"
             return ControlResult(control.name, control.expect, SKIPPED, reason, 0.0)
-        others = {each.number: Result(each.number, each.name, SKIPPED, "not tried") for each in self._beside(gate, stack)}
+        beside = [] if control.inside else self._beside(gate, stack)
+        others = {each.number: Result(each.number, each.name, SKIPPED, "not tried") for each in beside}
         result = self.attempt(gate, stack, f"g{gate.number:02}-fault-{number + 1}", control, others)
         verdict = "broken" if result.broken else result.verdict
-        found = ControlResult(control.name, control.expect, verdict, result.reason, result.seconds)
+        found = ControlResult(control.name, control.expect, verdict, result.reason, result.seconds, inside=control.inside)
         for other in others.values():
             found.others[other.number] = f"{other.verdict}: {other.reason}" if other.reason else other.verdict
             if other.verdict != GREEN and other.number not in control.also:
@@ -196,7 +197,6 @@ class Runner:
             _say(f"gate {other.number} under this fault is {found.others[other.number][:300]}")
         _say(f"{'seen' if found.seen else 'NOT SEEN'} after {found.seconds:.1f} s: {found.verdict} {found.reason[:300]}")
         return found
-
 
     def _beside(self, gate: Gate, stack: Optional[Stack]) -> List[Gate]:
         """The gates that run under the faults of this one: on the same stack, and green without a fault."""

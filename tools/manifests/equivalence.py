@@ -55,8 +55,8 @@ def _compare(left: Any, right: Any, path: str) -> List[str]:
     if isinstance(left, dict) and isinstance(right, dict):
         return [line for key in sorted({*left, *right}) for line in _compare(left.get(key), right.get(key), f"{path}.{key}")]
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        # Environment variables have no order that matters: none refers to another.
-        if path.endswith(".env"):
+        # Environment variables have no order that matters, except where one refers to another.
+        if path.endswith(".env") and not any("$(" in str(variable.get("value")) for variable in [*left, *right]):
             left, right = (sorted(each, key=lambda variable: str(variable.get("name"))) for each in (left, right))
         return [line for number, pair in enumerate(zip(listing(left), listing(right))) for line in _compare(*pair, f"{path}[{number}]")]
     return [] if left == right else [f"{path[1:] or 'it'} is {left!r} and {right!r}"]

@@ -144,6 +144,8 @@ ACCEPTED: Tuple[Fault, ...] = (
           "jobs-by-content", "its name must end with the hash of its content"),
     Fault("no limit", container(lambda c: c["resources"].pop("limits")), "requests", "no request or no limit of cpu"),
     Fault("no probe", container(lambda c: c.pop("readinessProbe")), "probes", "Deployment/gateway: has no readinessProbe"),
+    Fault("healer that nobody can wait for", container(lambda c: c.pop("readinessProbe"), "redis-healer"),
+          "probes", "Deployment/redis-healer: has no readinessProbe"),
     Fault("no preStop", container(lambda c: c.pop("lifecycle")), "stopping", "has no preStop sleep"),
     Fault("spread over other pods", whole("StatefulSet", "nats", lambda o: o["spec"]["template"]["spec"]["topologySpreadConstraints"][0].update(
         labelSelector={"matchLabels": {"app": "other"}})), "spread", "does not select the workload's own pods"),
@@ -153,6 +155,9 @@ ACCEPTED: Tuple[Fault, ...] = (
     Fault("capabilities", container(lambda c: c["securityContext"].pop("capabilities")), "restricted", "does not drop all capabilities"),
     Fault("namespace without Pod Security", whole("Namespace", "muster", lambda o: o["metadata"]["labels"].clear()),
           "namespace", "enforce is None, not 'restricted'"),
+    Fault("variable that refers to a later one", whole("StatefulSet", "nats", lambda o: (
+        lambda env: env.append(env.pop(1)))(o["spec"]["template"]["spec"]["containers"][0]["env"])),
+          "environment", r"NATS_ROUTES refers to \$\(NATS_USER\), which does not stand above it"),
     Fault("one name for all replicas", container(lambda c: c["env"].__setitem__(0, {"name": "MUSTER_INSTANCE_ID", "value": "gateway"})),
           "environment", "MUSTER_INSTANCE_ID does not come from metadata.name"),
     Fault("unknown setting", container(lambda c: c["env"].append({"name": "MUSTER_LOGS", "value": "debug"})),
@@ -169,6 +174,8 @@ ACCEPTED: Tuple[Fault, ...] = (
           "flows", "Deployment/gateway: no NetworkPolicy lets it out to StatefulSet/redis"),
     Fault("no way into NATS", whole("NetworkPolicy", "nats", lambda o: o["spec"]["ingress"].pop(0)),
           "flows", "StatefulSet/nats: no NetworkPolicy lets Deployment/scheduler in, port client"),
+    Fault("no way to the collector of traces", lambda objects: objects.all.remove(obj(objects, "NetworkPolicy", "traces")),
+          "flows", "Deployment/scheduler: no NetworkPolicy lets it out to the collector of traces, port 4318"),
     Fault("no name resolution", lambda objects: objects.all.remove(obj(objects, "NetworkPolicy", "allow-dns")), "flows", "ask for names"),
     Fault("scraped port that does not exist", whole("ServiceMonitor", "muster", lambda o: o["spec"]["endpoints"][0].update(port="metrics")),
           "service-monitors", "scrapes the port 'metrics', which Service/gateway-admin does not have"),

@@ -7,6 +7,7 @@ Left out: the network policies, scheduling and scaling. Everything that is start
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import urllib.error
@@ -155,7 +156,8 @@ class Node:
                 value = self._data("Secret", secret["name"])[secret["key"]]
             elif dig(variable, "valueFrom", "fieldRef", "fieldPath") == "metadata.name":
                 value = pod.name
-            found[variable["name"]] = str(value)
+            # Kubernetes puts in variables that stand above.
+            found[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda named: found.get(named[1], named[0]), str(value))
         return found
 
     def _data(self, kind: str, called: str) -> Dict[str, str]:

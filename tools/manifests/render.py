@@ -62,7 +62,7 @@ HELM = (
         "--set", "secrets.existing.api=my-api", "--set", "secrets.existing.stores=my-stores",
         "--set", "secrets.existing.storePasswords=my-passwords")),
     Variant("chart with everything", helm=(
-        *CHART_SECRETS, "--set", "monitoring.enabled=true", "--set", "demoWorker.enabled=true")),
+        *CHART_SECRETS, "--set", "monitoring.enabled=true", "--set", "traces.enabled=true", "--set", "demoWorker.enabled=true")),
 )
 VARIANTS = (*KUSTOMIZE, *HELM)
 # Chart and Kustomize that must be the same.

@@ -66,7 +66,7 @@ if [ "$images" != keep ]; then
         command -v cargo >/dev/null 2>&1 || die "cargo is not installed" "install Rust, or use MUSTER_IMAGES=source"
         export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$HOME/.cache/muster/target}"
         make --no-print-directory build >&2
-        tools/scripts/images.sh
+        MUSTER_VERSION="$(setting MUSTER_VERSION dev)" tools/scripts/images.sh
     else
         say "building our images from source: the first time takes minutes"
         compose build >&2

@@ -66,6 +66,16 @@ def prometheus_of(grafana: Grafana) -> str:
     return found[0]
 
 
+def refused(grafana: Grafana, board: Dict[str, Any], folder: str) -> List[str]:
+    """Imports a copy of a dashboard; what Grafana says against it."""
+    copy = {**board, "uid": f"check-{board['uid']}", "title": f"{board['title']} (check)", "id": None}
+    try:
+        grafana.ask("POST", "/api/dashboards/db", {"dashboard": copy, "folderUid": folder, "overwrite": True})
+    except OSError as fault:
+        return [f"{board['title']}: refused: {fault}"]
+    return []
+
+
 def queries(grafana: Grafana, board: Dict[str, Any], source: str) -> List[str]:
     """Asks every query of a dashboard over the last ten minutes; the faults."""
     wrong = []
@@ -91,9 +101,7 @@ def main() -> int:
         folder = grafana.ask("POST", "/api/folders", {"uid": FOLDER, "title": "Muster check"})["uid"]
         try:
             for name, board in expressions.boards().items():
-                copy = {**board, "uid": f"check-{board['uid']}", "title": f"{board['title']} (check)", "id": None}
-                grafana.ask("POST", "/api/dashboards/db", {"dashboard": copy, "folderUid": folder, "overwrite": True})
-                found = queries(grafana, board, source)
+                found = refused(grafana, board, folder) or queries(grafana, board, source)
                 wrong += found
                 print(f"{'FAIL' if found else 'ok':4}  {name}")
         finally:

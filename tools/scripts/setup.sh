@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing for `make run` (stack), `make test` (test) or stand-in images (containers,
-# rust-image), from Debian's own packages.
+# Installs what is missing for `make run` (stack), `make test` (test), `make gate` and `make compose-test`
+# (gate), or stand-in images (containers, rust-image), from Debian's own packages.
 # Never starts, stops or changes a server: what is there already is left alone, and what gets
 # installed is kept from starting by itself.
 set -euo pipefail
@@ -16,9 +16,12 @@ what="${1:-stack}"
 case "$what" in
     stack) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server) ;;
     test) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools nats-server:nats-server promtool:prometheus openssl:openssl faketime:faketime python3:python3) ;;
-    containers) wanted=(redis-server:redis-server redis-cli:redis-tools nats-server:nats-server prometheus:prometheus prometheus-redis-exporter:prometheus-redis-exporter busybox:busybox-static prometheus-blackbox-exporter:prometheus-blackbox-exporter) ;;
+    containers) wanted=(redis-server:redis-server redis-cli:redis-tools nats-server:nats-server prometheus:prometheus prometheus-redis-exporter:prometheus-redis-exporter busybox:busybox-static) ;;
+    # Redis loads a backup to verify it (gate 22), openssl makes a certificate that the exporter probes (gate 21), git and
+    # curl do what a new user does (compose_test.sh).
+    gate) wanted=(cc:gcc cc:libc6-dev redis-server:redis-server redis-cli:redis-tools openssl:openssl prometheus-blackbox-exporter:prometheus-blackbox-exporter python3:python3 git:git curl:curl) ;;
     rust-image) wanted=(mmdebstrap:mmdebstrap) ;;
-    *) say "usage: $0 [stack|test|containers|rust-image]"; exit 2 ;;
+    *) say "usage: $0 [stack|test|gate|containers|rust-image]"; exit 2 ;;
 esac
 
 command -v cargo >/dev/null 2>&1 || die "cargo is not installed" "install Rust first; rustup is the usual way"

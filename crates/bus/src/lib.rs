@@ -7,30 +7,28 @@
 //! not the bus: a message here is work or a hint, never the source of truth).
 
 mod answers;
-mod appetite;
 mod broadcast;
 mod bus;
-mod checkup;
 mod drift;
 mod error;
 mod events;
 mod group;
 mod inspect;
 mod jetstream;
-mod mend;
 mod offers;
 mod publish;
 mod pull;
+mod pull_size;
 mod request;
 mod schedulers;
+mod stream_repair;
 mod streams;
 pub mod subjects;
 mod sweep;
+mod vitals;
 
-pub use appetite::{Appetite, MOST_OFFERS};
 pub use broadcast::{Answer, Received, Subscription};
 pub use bus::{Bus, BusSettings, Clock};
-pub use checkup::{BusVitals, StorageVitals, StreamVitals};
 pub use drift::Drift;
 pub use error::BusError;
 pub use events::{Events, Mark, Span};
@@ -38,6 +36,8 @@ pub use group::{GroupPublisher, GroupSettings};
 pub use inspect::{ConsumerState, ResultsMark, StreamEnd};
 pub use publish::PUBLISH_LIMIT;
 pub use pull::{Consumer, Delivery, Follower, Receipt, Reread, RereadFrom, Told};
+pub use pull_size::{MOST_OFFERS, PullSize};
 pub use schedulers::Question;
 pub use streams::{ConsumerSpec, PROGRESS, Stream};
 pub use subjects::Subject;
+pub use vitals::{BusVitals, StorageVitals, StreamVitals};

@@ -92,7 +92,7 @@ impl Bus {
                 Err(fault) if fault.is_transient() => fault,
                 Err(fault) => return Err(fault),
             };
-            let _ = timeout_at(deadline, self.mend_refusal(Stream::of(subject), &fault)).await;
+            let _ = timeout_at(deadline, self.repair_refusal(Stream::of(subject), &fault)).await;
             // No stream captures this subject: JetStream is not up yet, has no leader, or the stream is gone.
             if matches!(fault, BusError::NoResponders { .. } | BusError::Refused { .. }) {
                 match timeout_at(deadline, self.heal()).await {

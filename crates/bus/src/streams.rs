@@ -290,7 +290,7 @@ impl Bus {
         let replicas = found.config["num_replicas"].as_u64().unwrap_or(1).max(wanted_replicas);
         let config = with_replicas(replicas);
         if compare(name, &config, &found.config).is_ok() {
-            return self.mend_unreadable(stream).await;
+            return self.repair_unreadable(stream).await;
         }
         warn!(stream = name, "the stream's configuration was changed; correcting it");
         let updated: Described = self.api(&format!("STREAM.UPDATE.{name}"), &config).await.map_err(|refused| {

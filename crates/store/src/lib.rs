@@ -7,8 +7,6 @@
 mod api_keys;
 mod audit;
 mod backup;
-mod census;
-mod checkup;
 mod dead_letters;
 mod definitions;
 mod error;
@@ -19,15 +17,16 @@ mod home_kind;
 mod homes;
 mod jobs;
 pub mod keys;
+mod lease_requests;
 pub mod leases;
 mod limits;
 mod lines;
 mod lists;
+mod live_counts;
 mod locks;
 mod members;
 mod minting;
 mod new_job;
-mod notes;
 mod operations;
 mod place;
 mod queues;
@@ -45,6 +44,7 @@ mod scrub;
 mod settings;
 mod slots;
 mod timeline;
+mod vitals;
 
 use std::{
     sync::Arc,
@@ -57,8 +57,6 @@ pub use crate::{
     api_keys::ApiKey,
     audit::{AuditBreak, AuditEntry, AuditFilter, AuditReport, AuditRetention},
     backup::LastBackup,
-    census::{Census, CensusWalk, ScrubPass, TopicCensus},
-    checkup::NodeVitals,
     dead_letters::{DeadMessage, DeadMessageCause},
     definitions::{Definition, DefinitionVersion, DeletedDefinition, PutDefinition},
     error::StoreError,
@@ -72,6 +70,7 @@ pub use crate::{
     limits::{RateLimit, Taken, Want},
     lines::{LINE_KEPT, MOST_LINES, TopicLine},
     lists::{ListError, ListFilter, PAGE_BYTES, PAGE_WORK, Page, RunPage, RunSpan},
+    live_counts::{LiveCounts, LiveCountsWalk, ScrubPass, TopicCounts},
     locks::{LockHolder, LockSeen},
     new_job::NewJob,
     operations::{Action, Claimed, NewOperation, Operation, OperationStatus, Tally, Walk},
@@ -87,6 +86,7 @@ pub use crate::{
     settings::{ConfigRecord, Put, SeenVersion, TopicChange, TopicRecord},
     slots::{SlotAsk, SlotHeld, SlotRef, SlotTaken},
     timeline::{TIMELINE_ENDS, Timeline},
+    vitals::NodeVitals,
 };
 
 /// The time of a node's clock, and when its answer arrived here.

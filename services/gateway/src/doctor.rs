@@ -69,7 +69,7 @@ impl Chart {
 
 /// Runs all checks. The worst findings come first.
 pub(crate) async fn examine(flow: &Flow) -> Vec<Finding> {
-    let (redis, nats) = tokio::join!(flow.store.checkup(), flow.bus.checkup());
+    let (redis, nats) = tokio::join!(flow.store.vitals(), flow.bus.vitals());
     let mut findings = redis::judge(&redis, flow.store.router().is_cluster());
     findings.extend(nats::judge(&nats));
     if nats.is_ok() {

@@ -14,18 +14,19 @@ struct Row {
     help: &'static str,
 }
 
-/// The page.
+/// The content of `docs/reference/metrics.md`.
 pub(crate) fn page() -> String {
     let mut out = format!(
         "{MARK}# Metrics\n\nEvery series that a Muster service shows on `/metrics` of its admin port. Each has the label \
-         `pod` as well, the replica's name. What each is for, and what to watch: [operate.md](../operate.md#metrics).\n"
+         `pod` as well, the replica's name. [operate.md](../operate.md#metrics) explains each and says what to watch.\n"
     );
     let counters = Counter::ALL.iter().map(|it| row(it.name(), it.labels(), it.teller(), it.help()));
-    section(&mut out, "Counters", "They only grow; a restart begins at 0.", counters);
+    section(&mut out, "Counters", "They only increase; a restarted replica begins at 0.", counters);
     let gauges = Gauge::ALL.iter().map(|it| row(it.name(), it.labels(), it.teller(), it.help()));
-    let about = "They go up and down. On a replica that does not lead the loop `snapshot`, what its leader tells is 0 or \
-                 absent, so that `sum` and `max` over replicas are right; `muster_redis_aof_enabled` and \
-                 `muster_backup_last_success_timestamp_seconds` are NaN there, because their 0 is an alarm: take `max`.";
+    let about = "They increase and decrease. The leader of the loop `snapshot` reports some of them for all replicas. On the \
+                 other replicas these are 0 or absent, so that `sum` and `max` over replicas are right. Two of them, \
+                 `muster_redis_aof_enabled` and `muster_backup_last_success_timestamp_seconds`, are NaN there, because \
+                 their 0 is an alarm: use `max`.";
     section(&mut out, "Gauges", about, gauges);
     let histograms = Histogram::ALL.iter().map(|it| row(it.name(), it.labels(), it.teller(), it.help()));
     section(&mut out, "Histograms", "In seconds, with `_bucket`, `_sum` and `_count`.", histograms);
@@ -42,7 +43,7 @@ fn row(name: &'static str, labels: &'static [&'static str], teller: Teller, help
 }
 
 fn section(out: &mut String, title: &str, about: &str, rows: impl Iterator<Item = Row>) {
-    let _ = write!(out, "\n## {title}\n\n{about}\n\n| metric | labels | told by | what |\n|---|---|---|---|\n");
+    let _ = write!(out, "\n## {title}\n\n{about}\n\n| metric | labels | reported by | meaning |\n|---|---|---|---|\n");
     for Row { name, labels, teller, help } in rows {
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         let labels = if labels.is_empty() { "–".to_owned() } else { labels.join(", ") };

@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, Optional
 from .. import Context, Control, Gate, Replica
 from ..burst import one_limit
 from ..jobs import ended, executed_once, submit, succeeded, unique
-from ..leaders import LIMIT_S, TakeOver, hand_over, holders, leaders, locks
+from ..leaders import LIMIT_S, TTL_S, TakeOver, hand_over, holders, leaders, locks
 from ..model import CONTAINERS
 from ..nats import Responder
 from ..plants import override, stopped, worker_mode
@@ -121,6 +121,7 @@ def loses_scheduler(ctx: Context, topic: str, victim: Replica, how: str, watched
     held = {loop: leader for loop, leader in leaders(ctx, watched).items() if leader}
     ctx.expect(not watched or len(held) == len(watched), f"loops without a leader before the crash: {set(watched) - set(held)}")
     also = [ctx.stack.replica(name) for name in sorted(holders(held) - {victim.name})]
+    ctx.defer(partial(all_up_again, ctx, [victim, *also]))
     if how == "stop":
         ctx.stack.stop(victim)
     else:
@@ -141,6 +142,8 @@ def loses_scheduler(ctx: Context, topic: str, victim: Replica, how: str, watched
         took = watch.seconds()
         ctx.count(f"loops whose killed leader was replaced within {LIMIT_S:g} s", len(took), len(watched))
         ctx.note("take-over, seconds after the kill", took)
+        ctx.note(f"of these later than the {TTL_S:g} s of the lock", {loop: late for loop, late in took.items() if late > TTL_S})
+        ctx.note("take-over, seconds after the dead leader's lock had run out", watch.after_the_lock())
     ctx.stack.start(victim)
     ready = ctx.stack.wait_ready(30)
     ctx.note(f"{how} of {victim.name}: all ready after its restart, s", round(ready, 1))
@@ -148,6 +151,16 @@ def loses_scheduler(ctx: Context, topic: str, victim: Replica, how: str, watched
     watch_quiet(ctx, topic, 2.0)
     executed_once(ctx, f"{how} of {victim.name}, after its restart", topic, before + during)
     return before + during
+
+
+def all_up_again(ctx: Context, gone: List[Replica]) -> None:
+    """Starts what this gate has ended and nobody has started again: where the gate turns red, or no restart policy acts.
+    The gates that run after it meet the stack as it was."""
+    down = [replica for replica in gone if ctx.stack.replica(replica.name).state != "running"]
+    for replica in down:
+        ctx.stack.start(replica)
+    if down:
+        ctx.stack.wait_ready(60)
 
 
 def watch_quiet(ctx: Context, topic: str, seconds: float) -> None:

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from typing import Any, Dict, List, Set
 
-from dashboards import expressions, live, series
+from dashboards import contract, expressions, live, series
 
 from .. import Context, Control, Gate
 from ..jobs import ended, executed_once, submit, succeeded, unique
@@ -111,7 +111,8 @@ def every_series_from_every_replica(ctx: Context, prometheus: Prometheus, names:
         query = "count by (__name__, pod) ({__name__=~\"muster_.+\"})"
         for sample in prometheus.ask(query):
             found.setdefault(sample.labels["__name__"], set()).add(sample.labels.get("pod", "no pod"))
-        out = []
+        # By their names in the contract, not by those in the source.
+        out = [f"no replica tells {name}, which the contract promises" for name in contract.names() if name not in found]
         for each in known:
             told = found.get(each.name, set())
             if each.teller == "Snapshot":
@@ -130,6 +131,7 @@ def every_series_from_every_replica(ctx: Context, prometheus: Prometheus, names:
 
     ctx.poll("every series from every replica", PATIENCE_S, complete, every=1.0)
     ctx.note("series that every replica tells that should", len(known))
+    ctx.note("series that the contract promises by name", len(contract.names()))
 
 
 def every_query_answers(ctx: Context, prometheus: Prometheus) -> None:

@@ -194,9 +194,9 @@ GATE = Gate(
     "each alert fires for its real fault and resolves; a real Prometheus sees it",
     run,
     controls=[
-        Control("a rule removed", rule_removed, r"MusterOverdueJobs is not loaded", CONTAINERS),
+        Control("a rule removed", rule_removed, r"MusterOverdueJobs is not loaded", CONTAINERS, inside=True),
         Control("an alert that is loaded and does not fire", deaf("MusterKeyExpiring"),
-                r"MusterKeyExpiring did not fire for a key that expires tomorrow", CONTAINERS),
+                r"MusterKeyExpiring did not fire for a key that expires tomorrow", CONTAINERS, inside=True),
     ],
     needs=CONTAINERS,
     limit_s=900.0,

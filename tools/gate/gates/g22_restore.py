@@ -172,8 +172,8 @@ GATE = Gate(
     passes_when="the disks of both stores are lost and a backup brings every job back, each to its one end",
     run=run,
     controls=[
-        Control("dump beside the log", _dump_beside_the_log, r"Redis holds 0 of \d+ job records", CONTAINERS),
-        Control("truncated backup", _truncated, r"redis\.rdb is truncated", CONTAINERS),
+        Control("dump beside the log", _dump_beside_the_log, r"Redis holds 0 of \d+ job records", CONTAINERS, inside=True),
+        Control("truncated backup", _truncated, r"redis\.rdb is truncated", CONTAINERS, inside=True),
     ],
     needs=CONTAINERS,
     limit_s=240.0,

@@ -136,7 +136,10 @@ GATE = Gate(
     name="upgrade",
     passes_when="old → new → old, a replica at a time, under load: no failed request but repeated 503s",
     run=run,
-    controls=[Control("both replicas at once", _at_once, r"gateway and gateway-2: \d+ of \d+ requests failed: .*no gateway reached", CONTAINERS)],
+    controls=[
+        Control("both replicas at once", _at_once, r"gateway and gateway-2: \d+ of \d+ requests failed: .*no gateway reached", CONTAINERS,
+                inside=True),
+    ],
     needs=CONTAINERS,
     limit_s=600.0,
 )

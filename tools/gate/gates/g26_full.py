@@ -1,7 +1,7 @@
 """Gate 26, full: a store without room refuses what is new in clear words, and loses nothing that it has.
 
-Redis is brought to its memory limit by submits alone, under `noeviction`. New jobs must be refused with 503
-and Retry-After, jobs in the workers' hands must keep their attempt and end, and when there is room again all
+Redis is brought to its memory limit by submits alone, under `noeviction`. New jobs must be refused with 503,
+Retry-After and a code that the documents name for it, jobs in the workers' hands must keep their attempt and end, and when there is room again all
 goes on. The same with the storage of NATS: there a submit may also be accepted as `deferred`, since Redis
 holds the job, and a result may wait until there is room, since it travels over a stream; the job in the worker's
 hands keeps its attempt until then. No job that was accepted may be missing afterwards.
@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from contextlib import contextmanager
-from typing import Iterator, List
+from typing import Iterator, List, Tuple
 
 from .. import Context, Control, Gate
 from ..fill import Filler
@@ -19,6 +19,7 @@ from ..histories import check
 from ..jobs import unique
 from ..load import Load
 from ..model import CONTAINERS, Red
+from ..workers import Worker
 
 # Room for so many bytes more than Redis uses when the gate begins.
 ROOM = 6 << 20
@@ -32,11 +33,14 @@ END_S = 120.0
 NATS_ROOM = "1200MB"
 # Of half a mebibyte each: room for the jobs that are to run when it is full.
 ROOM_PIECES = 40
+# How docs/errors says that a store takes nothing, and that schedulers are too far behind.
+CODES = ("store_unavailable", "overloaded")
 
 
 def run(ctx: Context) -> None:
     ctx.note("load average before", os.getloadavg()[0])
-    redis_full(ctx)
+    if not ctx.planted.get("nats only"):
+        redis_full(ctx)
     if not ctx.planted.get("redis only"):
         nats_full(ctx)
 
@@ -45,7 +49,7 @@ def run(ctx: Context) -> None:
 
 
 def redis_full(ctx: Context) -> None:
-    topics, held = _busy(ctx, "Redis full")
+    topics, held, _ = _busy(ctx, "Redis full")
     policy = ctx.planted.get("policy", "noeviction")
     before = {name: ctx.stack.redis("CONFIG", "GET", name).splitlines()[-1] for name in ("maxmemory", "maxmemory-policy")}
     ctx.defer(lambda: [ctx.stack.redis("CONFIG", "SET", name, value) for name, value in before.items()])
@@ -79,7 +83,7 @@ def _used(ctx: Context) -> int:
     return int(info["used_memory"])
 
 
-def _fill(ctx: Context, topic: str, wanted: int) -> "tuple[List[str], str]":
+def _fill(ctx: Context, topic: str, wanted: int) -> Tuple[List[str], str]:
     """Submits large jobs that nobody takes until one is refused; those accepted, and the refusal."""
     accepted: List[str] = []
     for turn in range(FILL_LIMIT):
@@ -96,6 +100,8 @@ def _fill(ctx: Context, topic: str, wanted: int) -> "tuple[List[str], str]":
                                        "retry_after": answer.headers.get("retry-after")})
         ctx.expect(answer.status == 503 and answer.headers.get("retry-after"),
                    f"a full store is told as {answer.status} {code}, not as 503 with Retry-After: {answer.text[:300]}")
+        ctx.expect(code == CODES[0] and "full" in str(answer.json.get("detail")),
+                   f"a full store is told as {code}, not as {CODES[0]} with a detail that says so: {answer.text[:300]}")
         return accepted, f"{answer.status} {code}"
     raise Red(f"{FILL_LIMIT} jobs of {FILLER} bytes were accepted and nothing was refused: the store did not get full")
 
@@ -128,10 +134,14 @@ def nats_full(ctx: Context) -> None:
     # Filling takes longer than a job: nearly all of it comes first, so that the jobs run when it is full.
     ctx.note("NATS full: bytes that filled it", filler.fill())
     filler.make_room(ROOM_PIECES)
-    topics, held = _busy(ctx, "NATS full")
+    topics, held, workers = _busy(ctx, "NATS full")
     filler.fill()
     _still_run(ctx, "NATS full", held)
     ctx.say("NATS is full")
+    if "left" in ctx.planted:
+        ctx.planted["left"] += topics
+        for worker in workers:
+            worker.kill9()
     load = Load(ctx, topics, RATE, WORK_MS).start()
     since = time.monotonic()
     while time.monotonic() < since + FULL_S:
@@ -150,16 +160,15 @@ def nats_full(ctx: Context) -> None:
 # -- both
 
 
-def _busy(ctx: Context, what: str) -> "tuple[List[str], Load]":
-    """Workers, and jobs in their hands."""
+def _busy(ctx: Context, what: str) -> Tuple[List[str], Load, List[Worker]]:
+    """Topics, jobs of these in the hands of workers, and the workers."""
     topics = [unique("gate.full.http"), unique("gate.full.nats")]
-    ctx.worker(topics[0], threads=12)
-    ctx.worker(topics[1], "nats", threads=16, builtin="drill")
+    workers = [ctx.worker(topics[0], threads=12), ctx.worker(topics[1], "nats", threads=16, builtin="drill")]
     held = Load(ctx, topics, 20.0, HELD_MS, limit=HELD).start()
     held.finish(30)
     ctx.poll(f"{what}: the workers run {HELD} jobs", 30.0,
              lambda: {run.job for topic in topics for run in ctx.executions(topic)} >= set(held.ids()))
-    return topics, held
+    return topics, held, [worker for worker in workers if worker]
 
 
 def _still_run(ctx: Context, what: str, held: Load) -> None:
@@ -188,6 +197,8 @@ def _refused_clearly(ctx: Context, what: str, load: Load, since: float) -> None:
     wrong = [a for a in answers if a.status not in (200, 202, 503)]
     ctx.expect(not wrong, f"{what}: submits got something else than 202 or 503: {Load.summary(wrong)}")
     ctx.expect(not [a for a in answers if a.status == 503 and not a.retry_after], f"{what}: 503 came without Retry-After")
+    unclear = [a for a in answers if a.status == 503 and a.code not in CODES]
+    ctx.expect(not unclear, f"{what}: 503 came with another code than {' or '.join(CODES)}: {Load.summary(unclear)}")
     ctx.expect([a for a in answers if a.status == 503 or a.deferred], f"{what}: nothing was refused or deferred: it is not full")
 
 
@@ -212,12 +223,28 @@ def _evicts(ctx: Context) -> Iterator[None]:
     ctx.planted.clear()
 
 
+@contextmanager
+def _workers_die(ctx: Context) -> Iterator[None]:
+    """The workers do not outlive a full NATS, so the jobs in their hands lose their attempt."""
+    ctx.planted.update({"nats only": True, "left": []})
+    try:
+        yield
+    finally:
+        for topic in ctx.planted["left"]:
+            _cancel(ctx, topic)
+        ctx.planted.clear()
+
+
 GATE = Gate(
     number=26,
     name="full",
     passes_when="Redis at its memory limit, NATS storage full: refused with a clear code, running jobs end, it recovers",
     run=run,
-    controls=[Control("eviction allowed", _evicts, r"accepted jobs are gone; Redis evicted \d+ keys", CONTAINERS)],
+    controls=[
+        Control("eviction allowed", _evicts, r"accepted jobs are gone; Redis evicted \d+ keys", CONTAINERS, inside=True),
+        Control("workers that die when NATS is full", _workers_die,
+                r"NATS full: \d+ of 12 running jobs (were tried again|lost their attempt) while it was full", CONTAINERS, inside=True),
+    ],
     needs=CONTAINERS,
     limit_s=600.0,
 )

@@ -23,7 +23,7 @@ GATE = Gate(
     run=run,
     controls=[
         Control("an alert that is loaded and does not fire", deaf("MusterNatsReplicasLagging"),
-                r"MusterNatsReplicasLagging did not fire for a NATS node down", CONTAINERS),
+                r"MusterNatsReplicasLagging did not fire for a NATS node down", CONTAINERS, inside=True),
     ],
     needs=CONTAINERS,
     overlays=("ha", "cluster"),

@@ -159,7 +159,7 @@ class SelfTest(Running):
 class Exact(Running):
     """`--exact`: other gates run under the same fault."""
 
-    def gates(self, also: Tuple[int, ...] = (), sound: bool = True) -> Dict[int, Gate]:
+    def gates(self, also: Tuple[int, ...] = (), sound: bool = True, inside: bool = False) -> Dict[int, Gate]:
         there: List[bool] = []
 
         @contextmanager
@@ -176,7 +176,7 @@ class Exact(Running):
             ctx.note("looked", True)
             ctx.expect(sound and not there, "it suffers")
 
-        own = gate(sees, (Control("a fault", plant, "the fault", also=also),))
+        own = gate(sees, (Control("a fault", plant, "the fault", also=also, inside=inside),))
         beside = [Gate(2, "suffers", "always", suffers, (), needs=NOTHING, beside=True),
                   Gate(3, "immune", "always", green, (), needs=NOTHING, beside=True)]
         return {**own, **{each.number: each for each in beside}}
@@ -195,6 +195,13 @@ class Exact(Running):
     def test_a_gate_that_is_red_without_the_fault_is_not_compared(self) -> None:
         code, found, _ = self.run_gate(self.gates(sound=False), "--gate", "1", "--self-test", "--exact")
         self.assertEqual((code, found["gates"][0]["controls"][0]["others"]), (0, {"3": "green"}))
+
+    def test_no_other_gate_runs_beside_a_fault_that_is_only_inside_its_gate(self) -> None:
+        code, found, _ = self.run_gate(self.gates(inside=True), "--gate", "1", "--self-test", "--exact")
+        control = found["gates"][0]["controls"][0]
+        self.assertEqual((code, control["seen"], control["inside"], control["others"]), (0, True, True, {}))
+        with self.assertRaisesRegex(ValueError, "only inside its gate"):
+            self.gates(inside=True, also=(2,))
 
     def test_without_exact_no_other_gate_runs(self) -> None:
         code, found, _ = self.run_gate(self.gates(), "--gate", "1", "--self-test")

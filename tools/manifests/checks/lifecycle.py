@@ -15,17 +15,26 @@ _NUMBERS = {"initialDelaySeconds": (0, 0), "periodSeconds": (10, 1), "timeoutSec
 
 
 def probes(objects: Objects) -> Found:
-    """Probes ask ports that exist, with sensible numbers; services and stores have all three."""
+    """Probes ask ports that exist, with sensible numbers; services and stores have all three, and what else always runs
+    has a readinessProbe."""
     for workload in objects.workloads():
         for container in workload.containers:
             for kind in PROBES:
                 if kind in container:
                     yield from _probe(workload, kind, mapping(container[kind]))
-        if is_server(workload):
-            main = workload.containers[0] if workload.containers else {}
-            for kind in PROBES:
-                if kind not in main:
-                    yield workload.label, f"has no {kind}"
+        main = workload.containers[0] if workload.containers else {}
+        for kind in _wanted(workload):
+            if kind not in main:
+                yield workload.label, f"has no {kind}"
+
+
+def _wanted(workload: Workload) -> Tuple[str, ...]:
+    """The probes that a workload must have. A Job ends, which says all. A worker takes its work itself, and its image
+    has nothing to ask."""
+    if is_server(workload):
+        return PROBES
+    ends, works = workload.kind in ("Job", "CronJob"), "muster/worker" in workload.labels
+    return () if ends or works else ("readinessProbe",)
 
 
 def is_server(workload: Workload) -> bool:

@@ -1,6 +1,7 @@
 """Who may talk to whom, by the NetworkPolicies: that policies are about something, and enough of them."""
 
 from typing import Any, Dict, Iterator, List, Tuple
+from urllib.parse import urlsplit
 
 from ..objects import Objects, Workload, dig, label, listing, mapping, selects
 
@@ -55,7 +56,8 @@ def _chosen(objects: Objects, selector: Any) -> List[Workload]:
 
 
 def flows(objects: Objects) -> Found:
-    """What must talk, may: name resolution, and every client with its store, seen from both sides."""
+    """What must talk, may: name resolution, every client with its store, seen from both sides, and services with the
+    collector of traces that their settings name."""
     for workload in objects.workloads():
         if not _may(objects, workload, "egress", None, 53):
             yield workload.label, "no NetworkPolicy lets it ask for names (port 53)"
@@ -72,6 +74,17 @@ def flows(objects: Objects) -> Found:
                     yield source.label, f"no NetworkPolicy lets it out to {target.label}, port {port}"
                 if not _may(objects, target, "ingress", source, port):
                     yield target.label, f"no NetworkPolicy lets {source.label} in, port {port}"
+
+
+    for config in objects.of("ConfigMap"):
+        collector = mapping(config.get("data")).get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        if not collector:
+            continue
+        place = urlsplit(str(collector))
+        port = place.port or (443 if place.scheme == "https" else 80)
+        for workload in objects.workloads():
+            if workload.labels.get("muster/role") == "service" and not _may(objects, workload, "egress", None, port):
+                yield workload.label, f"no NetworkPolicy lets it out to the collector of traces, port {port}"
 
 
 def _may(objects: Objects, workload: Workload, direction: str, other: Any, port: Any) -> bool:

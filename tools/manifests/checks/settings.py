@@ -14,12 +14,16 @@ _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def environment(objects: Objects) -> Found:
-    """No variable twice, valid names, and each service replica has its own name."""
+    """No variable twice, valid names, one that refers to another follows it, and each service replica has its own name."""
     for workload in objects.workloads():
         for container in workload.containers:
             used = [mapping(each).get("name") for each in listing(container.get("env"))]
             for variable in sorted({str(each) for each in used if used.count(each) > 1}):
                 yield workload.label, f"{container.get('name')}: the variable {variable} is set twice"
+            for place, each in enumerate(listing(container.get("env"))):
+                for named in re.findall(r"\$\((\w+)\)", str(mapping(each).get("value", ""))):
+                    if named not in used[:place]:
+                        yield workload.label, f"{container.get('name')}: {used[place]} refers to $({named}), which does not stand above it"
             for variable in used:
                 if not _NAME.match(str(variable)):
                     yield workload.label, f"{container.get('name')}: {variable!r} is not the name of a variable"

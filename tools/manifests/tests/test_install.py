@@ -95,9 +95,15 @@ class Placeholders(unittest.TestCase):
                 self.assertRegex(value, r"^<replace me: ", f"{name}: {key}")
 
     def test_redis_and_nats_refuse_it(self) -> None:
-        placeholder = secrets(render.variant("overlays/ha").render())["REDIS_PASSWORD"]
-        environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin", "REDISCLI_AUTH": placeholder,
-                       "NATS_USER": placeholder, "NATS_PASSWORD": placeholder, "POD_NAME": "nats-0"}
+        rendered = render.variant("overlays/ha").render()
+        placeholder = secrets(rendered)["REDIS_PASSWORD"]
+        environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin", "REDISCLI_AUTH": placeholder}
+
+        def login(user: str, password: str) -> None:
+            nats = rendered.get("StatefulSet", "nats")
+            variables = {each["name"]: each.get("value", "") for each in nats["spec"]["template"]["spec"]["containers"][0]["env"]}
+            routes = variables["NATS_ROUTES"].replace("$(NATS_USER)", user).replace("$(NATS_PASSWORD)", password)
+            environment.update(NATS_USER=user, NATS_PASSWORD=password, NATS_ROUTES=routes, POD_NAME="nats-0")
 
         def run(command: List[str]) -> "subprocess.CompletedProcess[str]":
             return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
@@ -110,10 +116,12 @@ class Placeholders(unittest.TestCase):
             redis = run(["sh", f"{folder}/start.sh", "--port", "0"])
         self.assertNotEqual(redis.returncode, 0)
         self.assertIn("requirepass", redis.stdout + redis.stderr)
+        login(placeholder, placeholder)
         nats = run(["nats-server", "--config", str(render.ROOT / "deploy/k8s/components/stores/nats.conf"), "-t"])
         self.assertNotEqual(nats.returncode, 0)
-        environment.update(NATS_USER="muster", NATS_PASSWORD="n0123456789abcdef")
-        self.assertEqual(run(["nats-server", "--config", str(render.ROOT / "deploy/k8s/components/stores/nats.conf"), "-t"]).returncode, 0)
+        login("muster", "n0123456789abcdef")
+        nats = run(["nats-server", "--config", str(render.ROOT / "deploy/k8s/components/stores/nats.conf"), "-t"])
+        self.assertEqual(nats.returncode, 0, nats.stderr)
 
 
 class Chart(unittest.TestCase):

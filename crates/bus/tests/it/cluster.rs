@@ -73,7 +73,7 @@ async fn a_copy_on_a_node_that_is_away_is_told_and_so_is_its_return() {
     until(PATIENCE, "each stream to miss a copy", async || all(1).await).await;
     cluster.restart(2).await;
     until(PATIENCE, "all copies to be in step again", async || all(0).await).await;
-    assert!(bus.checkup().await.unwrap().clustered);
+    assert!(bus.vitals().await.unwrap().clustered);
 }
 
 /// The index of the node that leads `MUSTER_SYS`.

@@ -17,7 +17,7 @@ async fn a_stream_is_told_with_what_it_holds() {
         bus.publish(&subjects::submit(), None, None, numbered(n)).await.unwrap();
     }
     bus.consumer(ConsumerSpec::scheduler(subjects::submit())).await.unwrap();
-    let vitals = bus.checkup().await.unwrap();
+    let vitals = bus.vitals().await.unwrap();
     assert!(!vitals.clustered && !vitals.version.is_empty() && vitals.latency.as_nanos() > 0, "{vitals:?}");
     let of = |stream: Stream| {
         let found = vitals.streams.iter().find(|(it, _)| *it == stream);

@@ -1,12 +1,12 @@
 //! A record that cannot be read is passed over by every reader, whatever is wrong with it, and can be
-//! removed. Census, scrub and retention go over all jobs, so these tests have servers of their own.
+//! removed. The live counts, scrub and retention go over all jobs, so these tests have servers of their own.
 
 use std::time::Duration;
 
 use muster_domain::{Event, JobId, State, Tenant};
 use muster_store::{
-    Census, CensusWalk, Extension, Fields, LeaderLock, ListFilter, NewJob, Page, Retention, RetentionWalk, ScrubWalk,
-    Step, StoreError,
+    Extension, Fields, LeaderLock, ListFilter, LiveCounts, LiveCountsWalk, NewJob, Page, Retention, RetentionWalk,
+    ScrubWalk, Step, StoreError,
 };
 use muster_testkit::{RedisCluster, RedisServer};
 
@@ -198,14 +198,14 @@ impl Crowd {
     }
 
     async fn a_census_counts_the_others(&self, bench: &Bench) {
-        let mut walk = CensusWalk::new();
-        let census: Census = loop {
-            if let Some(census) = bench.store.census(&mut walk, 500).await.unwrap() {
-                break census;
+        let mut walk = LiveCountsWalk::new();
+        let counts: LiveCounts = loop {
+            if let Some(counts) = bench.store.count_live(&mut walk, 500).await.unwrap() {
+                break counts;
             }
         };
-        let counted: u64 = census.topics.values().flat_map(|topic| topic.states.values()).sum();
-        assert_eq!((counted, census.unreadable), (4, 1), "{:?}", self.damage);
+        let counted: u64 = counts.topics.values().flat_map(|topic| topic.states.values()).sum();
+        assert_eq!((counted, counts.unreadable), (4, 1), "{:?}", self.damage);
     }
 
     async fn scrub_helps_the_others(&self, bench: &Bench) {

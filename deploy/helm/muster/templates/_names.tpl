@@ -66,9 +66,18 @@ NATS_URL: {{ include "muster.needed" (list "secrets.natsUrl" .Values.secrets.nat
 {{- index . 1 }}
 {{- end }}
 
+{{/* Settings of all services. */}}
+{{- define "muster.config" -}}
+{{- $traces := dict }}
+{{- with .Values.traces }}{{ if .enabled }}
+{{- $traces = dict "OTEL_EXPORTER_OTLP_ENDPOINT" (printf "http://%s.%s:%v" .service .namespace .port) }}
+{{- end }}{{ end }}
+{{- merge (dict) .Values.config $traces | toJson }}
+{{- end }}
+
 {{/* ConfigMaps carry a hash of their content: a change restarts what reads them. */}}
 {{- define "muster.configmap.config" -}}
-muster-config-{{ .Values.config | toJson | sha256sum | trunc 10 }}
+muster-config-{{ include "muster.config" . | sha256sum | trunc 10 }}
 {{- end }}
 {{- define "muster.configmap.redis" -}}
 redis-{{ include "muster.redis.files" . | sha256sum | trunc 10 }}

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_bus::{Appetite, Consumer};
+use muster_bus::{Consumer, PullSize};
 use muster_domain::{Line, Tenant};
 use tokio::time::Instant;
 
@@ -29,7 +29,7 @@ struct Pull<C> {
     source: Source,
     /// None while the line is being opened.
     consumer: Option<Arc<C>>,
-    appetite: Appetite,
+    pull_size: PullSize,
     under_way: bool,
     /// The last pull brought messages, so there may be more.
     has_more: bool,
@@ -41,8 +41,8 @@ struct Pull<C> {
 
 impl<C> Pull<C> {
     fn new(source: Source, until: Option<Instant>) -> Pull<C> {
-        let appetite = Appetite::careful();
-        Pull { source, consumer: None, appetite, under_way: false, has_more: false, turn: 0, until }
+        let pull_size = PullSize::careful();
+        Pull { source, consumer: None, pull_size, under_way: false, has_more: false, turn: 0, until }
     }
 }
 
@@ -106,7 +106,7 @@ impl<C> Pulls<C> {
             let Some(consumer) = pull.consumer.clone() else { continue };
             self.turns += 1;
             (pull.under_way, pull.turn) = (true, self.turns);
-            due.push((pull.source.clone(), consumer, pull.appetite.messages(share)));
+            due.push((pull.source.clone(), consumer, pull.pull_size.messages(share)));
         }
         due
     }
@@ -116,7 +116,7 @@ impl<C> Pulls<C> {
         if let Some(pull) = self.all.iter_mut().find(|pull| pull.source == *source) {
             pull.under_way = false;
             pull.has_more = messages > 0;
-            pull.appetite.saw(messages, offers);
+            pull.pull_size.saw(messages, offers);
         }
     }
 

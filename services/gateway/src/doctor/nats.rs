@@ -19,8 +19,8 @@ const NEARLY_FULL: (u64, u64) = (80, 95);
 const MAX_PAYLOAD: usize = 1 << 20;
 
 /// Checks the server, then each stream.
-pub(super) fn judge(checkup: &Result<BusVitals, BusError>) -> Vec<Finding> {
-    let vitals = match checkup {
+pub(super) fn judge(answer: &Result<BusVitals, BusError>) -> Vec<Finding> {
+    let vitals = match answer {
         Ok(vitals) => vitals,
         Err(fault) => {
             let mut chart = Chart::of("nats");

@@ -17,11 +17,11 @@ const PACKED: u64 = 512;
 /// the second, leases are wrong too.
 const SKEW: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-type Checkup = Result<Vec<(NodeAddr, Result<NodeVitals, StoreError>)>, StoreError>;
+type NodesVitals = Result<Vec<(NodeAddr, Result<NodeVitals, StoreError>)>, StoreError>;
 
 /// Checks every node in turn.
-pub(super) fn judge(checkup: &Checkup, cluster: bool) -> Vec<Finding> {
-    match checkup {
+pub(super) fn judge(nodes: &NodesVitals, cluster: bool) -> Vec<Finding> {
+    match nodes {
         Ok(nodes) => {
             let each = nodes.iter().flat_map(|(addr, vitals)| node(&format!("redis {addr}"), vitals, cluster));
             each.chain(skew(nodes)).collect()

@@ -128,7 +128,7 @@ fn a_job_that_somebody_is_asked_about_names_who_asks() {
 }
 
 #[test]
-fn a_pending_job_that_stands_in_line_is_told_by_its_place() {
+fn a_pending_job_in_the_backlog_is_explained_by_its_place() {
     let place = QueuePlace { ahead: 3, waiting: 9, claimed_until: None };
     let explanation = placed(&record(Phase::Pending { run_at: Time::NONE }), Some(NOW + 30 * S), Some(place));
     assert_eq!(explanation.waits_for, WaitsFor::Turn);
@@ -137,17 +137,17 @@ fn a_pending_job_that_stands_in_line_is_told_by_its_place() {
 }
 
 #[test]
-fn a_pending_job_of_a_busy_topic_is_told_that_it_may_be_offered_already() {
+fn a_pending_job_of_a_busy_topic_may_be_offered_already() {
     let record = record(Phase::Pending { run_at: Time::NONE });
     let about = |offers| explain(&Seen { offers, ..seen(&record) });
     let explanation = about(Some(3));
     assert_eq!(
         explanation.summary(),
-        "It has probably been offered and waits for a worker to start it, for 5 s now: on a topic as busy as \
-         mail.send that leaves no word in its record, and 3 messages with offers stand there."
+        "It has probably been offered and waits for a worker to start it, for 5 s now: topic mail.send is so busy \
+         that its jobs are offered without a write to their record, and 3 messages with offers wait on the bus."
     );
     assert_eq!((explanation.waits_for, &shown(&explanation)["offers"]["messages"]), (WaitsFor::Worker, &3.into()));
-    says(&about(Some(1)), "and 1 message with offers stands there.");
+    says(&about(Some(1)), "and 1 message with offers waits on the bus.");
     // There are no messages with offers, or their number is unknown.
     for offers in [Some(0), None] {
         let explanation = about(offers);
@@ -161,10 +161,7 @@ fn a_pending_job_of_a_busy_topic_is_told_that_it_may_be_offered_already() {
     says(&old, "its workers are gone or busy, or its offer was lost.");
     let by = Paused { since: NOW.0, by: "ops1".into(), reason: String::new() };
     let told = TopicRecord { paused: Some(by), ..TopicRecord::default() };
-    says(
-        &explain(&Seen { offers: Some(3), told: Some(&told), ..seen(&record) }),
-        "a worker that asks for it is refused",
-    );
+    says(&explain(&Seen { offers: Some(3), told: Some(&told), ..seen(&record) }), "the start is refused");
 }
 
 #[test]
@@ -212,7 +209,7 @@ fn a_job_that_waits_for_a_slot_names_who_has_it() {
     let slots = SlotsSeen { key: "customer:17".into(), held_by: vec![other], held: 1, waiting: 2 };
     let seen = Seen { slots: Some(&slots), ..seen(&record) };
     let explanation = explain(&seen);
-    says(&explanation, &format!("concurrency key customer:17 may run: {other} has the slot, and 2 jobs are in line."));
+    says(&explanation, &format!("concurrency key customer:17 may run: {other} has the slot, and 2 jobs are waiting."));
     assert_eq!(shown(&explanation)["concurrency"]["held_by"][0], other.to_string());
     assert_eq!(explanation.waits_for, WaitsFor::Limit);
     // A scheduler claims the job, finds the slot taken and returns the job to its place. The job is not about to be
@@ -220,7 +217,7 @@ fn a_job_that_waits_for_a_slot_names_who_has_it() {
     let claimed = QueuePlace { ahead: 0, waiting: 2, claimed_until: Some(NOW + 3 * S) };
     let explanation = explain(&Seen { place: Some(claimed), ..seen });
     says(&explanation, "It waits its turn in the backlog");
-    assert!(explanation.sentences.iter().all(|said| !said.contains("about to offer")), "{:?}", explanation.sentences);
+    assert!(explanation.sentences.iter().all(|said| !said.contains("to offer it now")), "{:?}", explanation.sentences);
 }
 
 #[test]
@@ -312,7 +309,7 @@ fn moments_are_data_too() {
     let explanation = explained(&waiting);
     says(&explanation, "It expires if it has not started by 2027-01-15T08:01:30.000Z (in 90 s).");
     says(&explanation, "Its deadline is 2027-01-15T08:02:00.000Z (in 2 min).");
-    says(&explanation, "looks at it at 2027-01-15T08:00:30.000Z (in 30 s) and puts it on its way");
+    says(&explanation, "checks it at 2027-01-15T08:00:30.000Z (in 30 s) and makes it ready to start");
     let shown = shown(&explanation);
     assert_eq!(shown["may_start_at"], "2027-01-15T08:01:00.000Z");
     assert_eq!(shown["start_by"], "2027-01-15T08:01:30.000Z");
@@ -328,7 +325,7 @@ fn moments_are_data_too() {
 }
 
 #[test]
-fn how_the_attempt_before_went_is_told() {
+fn the_end_of_the_last_attempt_is_named() {
     let retrying = || record(Phase::Retrying { run_at: NOW + S });
     for (event, text) in [
         (Event::Retry, "Attempt 2 on worker w7 failed with boom: it broke: badly."),
@@ -347,12 +344,12 @@ fn how_the_attempt_before_went_is_told() {
 }
 
 #[test]
-fn a_place_in_the_backlog_is_told() {
+fn the_place_in_the_backlog_is_named() {
     let waiting = noted(record(Phase::Queued), Event::Hold, "");
     let place = QueuePlace { ahead: 0, waiting: 7, claimed_until: None };
     let first = placed(&waiting, Some(NOW + S), Some(place));
     says(&first, "no job goes before it, 7 in all.");
-    says(&first, "It is held because workers are offered only as much as they soon start");
+    says(&first, "It is held because workers are offered only as many jobs as they soon start");
     assert_eq!(shown(&first)["backlog"], serde_json::json!({"ahead": 0, "waiting": 7, "priority": "normal"}));
     let claimed = QueuePlace { claimed_until: Some(NOW + S), ..place };
     says(&placed(&waiting, None, Some(claimed)), "no job goes before it, and a scheduler has claimed it");
@@ -360,7 +357,7 @@ fn a_place_in_the_backlog_is_told() {
     says(&placed(&waiting, None, Some(kept)), "900 jobs go before it, and a scheduler has claimed it");
     let lapsed = QueuePlace { claimed_until: Some(NOW.before(S)), ..place };
     says(&placed(&waiting, None, Some(lapsed)), "no job goes before it");
-    says(&placed(&waiting, None, None), "its entry was lost and the next look puts it back");
+    says(&placed(&waiting, None, None), "its entry was lost and the next check will put it back");
     let held = explained(&noted(record(Phase::Queued), Event::Hold, "topic is paused"));
     says(&held, "It is held because: topic is paused.");
     assert_eq!(shown(&held)["refused_by"], serde_json::json!({"event": "hold", "reason": "topic is paused"}));
@@ -371,9 +368,9 @@ fn a_running_job_names_its_holder_until_the_end_of_its_lease() {
     let mut held = running(20, Some(NOW + 40 * S));
     held.progress = Some(Progress { percent: Some(12.5), ..Default::default() });
     let explanation = explained(&held);
-    says(&explanation, "The worker holds it until 2027-01-15T08:00:20.000Z (in 20 s)");
+    says(&explanation, "The worker's lease lasts until 2027-01-15T08:00:20.000Z (in 20 s)");
     says(&explanation, "The attempt times out at 2027-01-15T08:00:40.000Z (in 40 s).");
-    says(&explanation, "it is at 12.5 %");
+    says(&explanation, "a progress of 12.5 %");
     assert_eq!(shown(&explanation)["holder"]["worker"], "w7");
     assert_eq!(shown(&explanation)["holder"]["lease_ran_out"], false);
     let silent = explained(&running(-3, None));
@@ -395,7 +392,7 @@ fn a_wait_that_is_too_long_says_what_to_look_at() {
 }
 
 #[test]
-fn who_could_run_it_is_told_until_somebody_does() {
+fn the_workers_that_could_run_it_are_named_until_one_does() {
     let worker = |tenant: &str, topic: &str, busy, healthy| WorkerSeen {
         tenant: tenant.into(),
         topics: vec!["other".into(), topic.into()],
@@ -438,20 +435,20 @@ fn who_could_run_it_is_told_until_somebody_does() {
 #[test]
 fn a_look_is_ahead_due_overdue_or_not_planned() {
     let waiting = record(Phase::Pending { run_at: Time::NONE });
-    says(&placed(&waiting, Some(NOW.before(S)), None), "The reconciler of scheduler s1 looks at it at any moment");
+    says(&placed(&waiting, Some(NOW.before(S)), None), "The reconciler of scheduler s1 checks it at any moment");
     let overdue = placed(&waiting, Some(NOW.before(60 * S)), None);
     says(&overdue, "overdue since 2027-01-15T07:59:00.000Z (60 s ago): scheduler s1 leads the reconciler and has not");
     assert_eq!(shown(&overdue)["next_look"]["due"], true);
-    says(&placed(&waiting, None, None), "No look at it is planned");
+    says(&placed(&waiting, None, None), "No check of it is planned");
     let done = placed(&ended(Ending::Succeeded, Event::Succeed, None), None, None);
-    assert!(!done.sentences.iter().any(|s| s.contains("look")), "{:?}", done.sentences);
+    assert!(!done.sentences.iter().any(|s| s.contains("check")), "{:?}", done.sentences);
     let unfinished = explained(&ended(Ending::Succeeded, Event::Succeed, None));
-    says(&unfinished, "completes what belongs to its end");
-    says(&unfinished, "the reconciler of scheduler s1 looks at it at 2027-01-15T08:00:30.000Z (in 30 s)");
+    says(&unfinished, "completes the effects of its end");
+    says(&unfinished, "the reconciler of scheduler s1 checks it at 2027-01-15T08:00:30.000Z (in 30 s)");
     assert_eq!(shown(&unfinished)["next_look"]["scheduler"], "s1");
     for (home, text) in [
-        (NOW + 30 * S, "whichever scheduler leads next (none does at this moment) looks at it at 2027"),
-        (NOW.before(S), "whichever scheduler leads next (none does at this moment) looks at it at any moment"),
+        (NOW + 30 * S, "reconciler of the next leader (no scheduler leads it at this moment) checks it at 2027"),
+        (NOW.before(S), "reconciler of the next leader (no scheduler leads it at this moment) checks it at any moment"),
         (NOW.before(60 * S), "(60 s ago): no scheduler leads the reconciler."),
     ] {
         let unled = explain(&Seen { home: Some(home), leader: None, ..seen(&waiting) });
@@ -461,7 +458,7 @@ fn a_look_is_ahead_due_overdue_or_not_planned() {
 }
 
 #[test]
-fn what_its_topic_was_told_is_named() {
+fn the_settings_of_its_topic_are_named() {
     let place = Some(QueuePlace { ahead: 3, waiting: 9, claimed_until: None });
     let (queued, offered) = (record(Phase::Queued), record(Phase::Dispatched));
     let about = |record: &Record, told: &TopicRecord| explain(&Seen { place, told: Some(told), ..seen(record) });
@@ -469,9 +466,9 @@ fn what_its_topic_was_told_is_named() {
     let mut told = TopicRecord { paused: Some(by("the printer burns.")), ..TopicRecord::default() };
     let paused = about(&queued, &told);
     assert_eq!(shown(&paused)["waits_for"], "resume");
-    says(&paused, "paused since 2027-01-15T07:59:51.000Z (9 s ago) by key ops1 (the printer burns): nothing of it");
+    says(&paused, "paused since 2027-01-15T07:59:51.000Z (9 s ago) by key ops1 (the printer burns): no job of it");
     assert!(paused.sentences.iter().all(|said| !said.contains("workers are offered only")));
-    says(&about(&offered, &told), "a worker that asks for it is refused");
+    says(&about(&offered, &told), "the start is refused");
     told.settings.rate = Some(TopicRate { per_s: 0.5, burst: 2 });
     says(&about(&queued, &told), "releases 0.5 jobs a second, 2 at once at most");
     told.paused = None;
@@ -496,15 +493,15 @@ fn what_ended_badly_says_why_no_attempt_follows() {
     let mut cut = ended(Ending::Cancelled, Event::Cancel, None);
     cut.head.phase = Phase::Ended { end: Ending::Cancelled, lease_end: Some(NOW + 9 * S) };
     cut.retried_as = Some(JobId::mint(2));
-    says(&explained(&cut), "was told to stop; it may work on until 2027-01-15T08:00:09.000Z");
+    says(&explained(&cut), "was asked to stop; it may continue until 2027-01-15T08:00:09.000Z");
     says(&explained(&cut), &format!("It was retried as job {}.", cut.retried_as.unwrap()));
 }
 
 #[test]
-fn spans_are_told_in_their_largest_unit() {
-    let told = |s| sentences::span(Duration::from_secs(s));
+fn spans_are_shown_in_their_largest_unit() {
+    let shown = |s| sentences::span(Duration::from_secs(s));
     assert_eq!(
-        [0, 1, 119, 120, 7_200, 172_800].map(told),
+        [0, 1, 119, 120, 7_200, 172_800].map(shown),
         ["less than a second", "1 s", "119 s", "2 min", "2 h", "2 days"]
     );
 }

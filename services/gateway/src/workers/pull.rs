@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use muster_bus::{Appetite, Bus, Consumer, ConsumerSpec, Delivery, Receipt};
+use muster_bus::{Bus, Consumer, ConsumerSpec, Delivery, PullSize, Receipt};
 use muster_chassis::Tasks;
 use muster_domain::{Event, JobId, Line, ProblemCode, Tenant, job::transition};
 use muster_flow::Flow;
@@ -152,8 +152,8 @@ impl Pullers {
         let _ = puller.send(want);
         wants.insert(key, puller);
         let (bus, store) = (self.bus.clone(), self.store.clone());
-        let (answers, waiting, appetite) = (self.answers.clone(), VecDeque::new(), Appetite::bold());
-        let puller = Puller { bus, store, answers, wanted, waiting, appetite };
+        let (answers, waiting, pull_size) = (self.answers.clone(), VecDeque::new(), PullSize::bold());
+        let puller = Puller { bus, store, answers, wanted, waiting, pull_size };
         self.tasks.spawn("pull offers", puller.run(spec, self.tasks.stopping()));
         Ok(())
     }
@@ -165,7 +165,7 @@ struct Puller {
     answers: mpsc::UnboundedSender<(Receipt, Option<Duration>)>,
     wanted: mpsc::UnboundedReceiver<Want>,
     waiting: VecDeque<Want>,
-    appetite: Appetite,
+    pull_size: PullSize,
 }
 
 impl Puller {
@@ -193,12 +193,12 @@ impl Puller {
         let (n, expires) = self.demand().await?;
         // After an error this turn yields nothing, and the next turn asks again. The failed fetch has taken its time
         // already.
-        let deliveries = consumer.fetch(self.appetite.messages(n), expires).await.unwrap_or_default();
+        let deliveries = consumer.fetch(self.pull_size.messages(n), expires).await.unwrap_or_default();
         let offers = |delivery: &Delivery| match &delivery.body {
             Body::Offer(group) => group.items.len(),
             _ => 0,
         };
-        self.appetite.saw(deliveries.len(), deliveries.iter().map(offers).sum());
+        self.pull_size.saw(deliveries.len(), deliveries.iter().map(offers).sum());
         Some(deliveries)
     }
 

@@ -13,10 +13,10 @@ mod load;
 mod places;
 mod plan;
 mod proxy;
+mod reported;
 mod rig;
 mod scenes;
 mod scratch;
-mod told;
 mod verdict;
 
 use clap::{Args, Subcommand};

@@ -12,7 +12,7 @@ use std::{
 
 use muster_domain::{Line, State, Tenant, Time, Topic};
 use muster_flow::Waits;
-use muster_store::{Census, CensusWalk, Lease, TopicCensus, WorkerSeen};
+use muster_store::{Lease, LiveCounts, LiveCountsWalk, TopicCounts, WorkerSeen};
 use muster_telemetry::{Gauge, metrics::topic_label};
 
 use super::{
@@ -33,8 +33,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The fleet's gauges, as this replica last showed them.
 #[derive(Default)]
 pub(super) struct FleetGauges {
-    walk: CensusWalk,
-    census: Option<Census>,
+    walk: LiveCountsWalk,
+    counts: Option<LiveCounts>,
     shown: Shown,
     measured: Option<Instant>,
 }
@@ -57,8 +57,8 @@ impl FleetGauges {
             self.shown.replace(now);
             return Ok(());
         }
-        if let Some(census) = context.store().census(&mut self.walk, STEP).await? {
-            self.census = Some(census);
+        if let Some(counts) = context.store().count_live(&mut self.walk, STEP).await? {
+            self.counts = Some(counts);
         }
         self.measured = Some(Instant::now());
         now.insert((Gauge::OverdueJobs, String::new(), ""), context.store().count_overdue(LATE).await? as f64);
@@ -78,12 +78,12 @@ impl FleetGauges {
         now: &mut Measured,
     ) -> anyhow::Result<()> {
         // Before the first count is complete only a part of the live jobs is known; show none rather than a part.
-        let Some(census) = &self.census else { return Ok(()) };
+        let Some(counts) = &self.counts else { return Ok(()) };
         let at = context.store().now();
-        now.insert((Gauge::CensusAge, String::new(), ""), at.since(census.begun).as_secs_f64());
+        now.insert((Gauge::CensusAge, String::new(), ""), at.since(counts.begun).as_secs_f64());
         let routes = context.routes.all();
         let known: BTreeSet<(Tenant, Topic)> =
-            routes.iter().map(|l| (l.tenant.clone(), l.topic.clone())).chain(census.topics.keys().cloned()).collect();
+            routes.iter().map(|l| (l.tenant.clone(), l.topic.clone())).chain(counts.topics.keys().cloned()).collect();
         let known: Vec<(Tenant, Topic)> = known.into_iter().collect();
         let waiting = context.flow.waiting(&known).await?;
         names::drop_old(context, lease, &known, &waiting).await?;
@@ -93,12 +93,12 @@ impl FleetGauges {
             .flat_map(|((tenant, _), lines)| lines.iter().map(|line| (tenant.clone(), line.known.line.clone())))
             .collect();
         let mut oldest = context.store().oldest_queued(&lines).await?.into_iter();
-        let (none, young) = (TopicCensus::default(), at.since(census.begun) < YOUNG);
+        let (none, young) = (TopicCounts::default(), at.since(counts.begun) < YOUNG);
         for (name, lines) in known.iter().zip(&waiting) {
             let oldest = oldest.by_ref().take(lines.len()).flatten().min();
             let waits = Waits::of(lines);
             let (queued, offers) = (waits.queued, waits.offered);
-            let counted = census.topics.get(name).unwrap_or(&none);
+            let counted = counts.topics.get(name).unwrap_or(&none);
             let of = |state: State| counted.states.get(&state).copied().unwrap_or(0);
             let topic = name.1.as_str();
             // A young count is exact. An old one is worse than the number of messages on the stream, though a message
@@ -154,7 +154,7 @@ impl FleetGauges {
     /// Clears the gauges, which another replica shows now; the next count begins anew.
     pub(super) fn stand_down(&mut self) {
         self.shown.replace(Measured::new());
-        (self.walk, self.census, self.measured) = (CensusWalk::new(), None, None);
+        (self.walk, self.counts, self.measured) = (LiveCountsWalk::new(), None, None);
     }
 }
 

@@ -136,7 +136,7 @@ async fn streams(context: &Context) -> anyhow::Result<Measured> {
 /// The worst values of all primaries; fails while one of them does not answer.
 async fn redis(context: &Context) -> anyhow::Result<Measured> {
     let (mut logs, mut evicts) = (true, false);
-    for (node, vitals) in context.store().checkup().await? {
+    for (node, vitals) in context.store().vitals().await? {
         let vitals = vitals.with_context(|| node.to_string())?;
         logs &= vitals.append_only;
         evicts |= vitals.eviction != "noeviction";

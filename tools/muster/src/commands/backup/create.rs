@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use muster_domain::Time;
 
 use super::{
-    keyspace::Census,
+    keyspace::KeyCounts,
     manifest::{self, Manifest, Snapshot},
     primaries::{self, Primary},
     throwaway::Throwaway,
@@ -52,7 +52,7 @@ pub(super) async fn run(servers: &Servers, folder: &Path) -> anyhow::Result<Mani
     let (bar, mut snapshots, mut data_format) = (output::bar(keys, "checking"), Vec::new(), None);
     for ((primary, file), source) in found.iter().zip(&files).zip(received) {
         let server = Throwaway::load(file).await?;
-        let counts = Census::of(&server.cli, database).await?;
+        let counts = KeyCounts::of(&server.cli, database).await?;
         if counts.lasting() + counts.expiring == 0 && source.keys > 0 {
             let held = source.keys;
             return Err(Failure::new(format!(
@@ -80,7 +80,7 @@ pub(super) async fn run(servers: &Servers, folder: &Path) -> anyhow::Result<Mani
     }
     bar.finish_and_clear();
 
-    let mut counts = Census::default();
+    let mut counts = KeyCounts::default();
     snapshots.iter().for_each(|snapshot| counts.merge(&snapshot.counts));
     let at_ms = snapshots.iter().map(|snapshot| snapshot.at_ms).min().unwrap_or_default();
     let whole = Manifest {

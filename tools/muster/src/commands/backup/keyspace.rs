@@ -112,7 +112,7 @@ fn parse(reply: &[u8]) -> Option<(String, Vec<Entry>)> {
 
 /// The number of keys. Expiring keys are counted separately: a snapshot that is loaded later has fewer of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Census {
+pub(super) struct KeyCounts {
     /// Keys that do not expire, by kind.
     pub(super) kinds: BTreeMap<String, u64>,
     /// Keys that expire: locks, leases, limits.
@@ -121,14 +121,14 @@ pub(super) struct Census {
     pub(super) alive: u64,
 }
 
-impl Census {
+impl KeyCounts {
     /// Counts all keys of a server.
-    pub(super) async fn of(cli: &Cli, database: u32) -> anyhow::Result<Census> {
-        let (mut census, mut walk) = (Census::default(), Walk::keys(cli, database));
+    pub(super) async fn of(cli: &Cli, database: u32) -> anyhow::Result<KeyCounts> {
+        let (mut counts, mut walk) = (KeyCounts::default(), Walk::keys(cli, database));
         while let Some(entries) = walk.next().await? {
-            entries.iter().for_each(|entry| census.add(entry));
+            entries.iter().for_each(|entry| counts.add(entry));
         }
-        Ok(census)
+        Ok(counts)
     }
 
     /// Counts one more key.
@@ -144,7 +144,7 @@ impl Census {
     }
 
     /// Adds the counts of another server.
-    pub(super) fn merge(&mut self, other: &Census) {
+    pub(super) fn merge(&mut self, other: &KeyCounts) {
         for (kind, n) in &other.kinds {
             *self.kinds.entry(kind.clone()).or_default() += n;
         }
@@ -158,9 +158,9 @@ impl Census {
     }
 
     /// The kinds whose numbers differ, one message each.
-    pub(super) fn differences(&self, found: &Census) -> Vec<String> {
+    pub(super) fn differences(&self, found: &KeyCounts) -> Vec<String> {
         let kinds: std::collections::BTreeSet<&String> = self.kinds.keys().chain(found.kinds.keys()).collect();
-        let n = |census: &Census, kind: &String| census.kinds.get(kind).copied().unwrap_or(0);
+        let n = |counts: &KeyCounts, kind: &String| counts.kinds.get(kind).copied().unwrap_or(0);
         let differ = kinds.into_iter().filter(|kind| n(self, kind) != n(found, kind));
         differ.map(|kind| format!("{kind}: {} instead of {}", n(found, kind), n(self, kind))).collect()
     }
@@ -191,17 +191,17 @@ mod tests {
     #[test]
     fn keys_are_counted_by_kind_and_those_that_expire_apart() {
         let entry = |key: &str, expires, members| Entry { key: key.into(), expires, members, value: vec![] };
-        let mut census = Census::default();
-        census.add(&entry("muster:job:1", None, 0));
-        census.add(&entry("muster:job:2", None, 0));
-        census.add(&entry("muster:due:job:a", None, 7));
-        census.add(&entry("muster:reconciler:default", Some(1), 0));
-        census.add(&entry("cache", None, 0));
-        assert_eq!((census.lasting(), census.expiring, census.alive), (4, 1, 7));
-        let mut less = census.clone();
+        let mut counts = KeyCounts::default();
+        counts.add(&entry("muster:job:1", None, 0));
+        counts.add(&entry("muster:job:2", None, 0));
+        counts.add(&entry("muster:due:job:a", None, 7));
+        counts.add(&entry("muster:reconciler:default", Some(1), 0));
+        counts.add(&entry("cache", None, 0));
+        assert_eq!((counts.lasting(), counts.expiring, counts.alive), (4, 1, 7));
+        let mut less = counts.clone();
         less.kinds.insert("job".into(), 1);
         less.expiring = 0;
-        assert_eq!(census.differences(&less), ["job: 1 instead of 2"], "what expires is not compared");
-        assert_eq!(census.differences(&census.clone()), Vec::<String>::new());
+        assert_eq!(counts.differences(&less), ["job: 1 instead of 2"], "what expires is not compared");
+        assert_eq!(counts.differences(&counts.clone()), Vec::<String>::new());
     }
 }

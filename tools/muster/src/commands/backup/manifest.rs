@@ -12,7 +12,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::keyspace::Census;
+use super::keyspace::KeyCounts;
 use crate::{outcome::Failure, stack::replace_private};
 
 /// The name of the manifest in its folder.
@@ -33,7 +33,7 @@ pub(super) struct Manifest {
     pub(super) data_format: Option<String>,
     pub(super) cluster: bool,
     pub(super) database: u32,
-    pub(super) counts: Census,
+    pub(super) counts: KeyCounts,
     pub(super) files: Vec<Snapshot>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Snapshot {
     pub(super) at_ms: u64,
     pub(super) bytes: u64,
     pub(super) sha256: String,
-    pub(super) counts: Census,
+    pub(super) counts: KeyCounts,
 }
 
 impl Manifest {
@@ -148,7 +148,7 @@ mod tests {
             at_ms: 1,
             bytes: length,
             sha256,
-            counts: Census::default(),
+            counts: KeyCounts::default(),
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
             data_format: None,
             cluster: false,
             database: 0,
-            counts: Census::default(),
+            counts: KeyCounts::default(),
             files: vec![snapshot(dir.path(), b"x")],
         };
         manifest.write(dir.path()).unwrap();

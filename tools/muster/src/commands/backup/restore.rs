@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 
 use super::{
     create::millis,
-    keyspace::{Census, Entry, Walk},
+    keyspace::{Entry, KeyCounts, Walk},
     manifest::{Manifest, Snapshot},
     primaries::{self, Primary},
     verify,
@@ -36,7 +36,7 @@ pub(super) enum Onto {
 pub(super) struct Restored {
     pub(super) manifest: Manifest,
     /// The number of keys that were restored.
-    pub(super) counts: Census,
+    pub(super) counts: KeyCounts,
     /// The primaries that were filled, and those that were left alone.
     pub(super) filled: Vec<String>,
     pub(super) left: Vec<String>,
@@ -50,7 +50,7 @@ pub(super) struct Restored {
 struct Target {
     primary: Primary,
     stream: Stream,
-    counts: Census,
+    counts: KeyCounts,
 }
 
 /// Restores into the target, or refuses before anything is written.
@@ -71,7 +71,7 @@ pub(super) async fn run(folder: &Path, servers: &Servers, onto: Onto) -> anyhow:
     let mut targets = Vec::new();
     for (n, primary) in empty.into_iter().enumerate() {
         let stream = primary.cli.stream(&scratch.path().join(n.to_string()))?;
-        targets.push(Target { primary, stream, counts: Census::default() });
+        targets.push(Target { primary, stream, counts: KeyCounts::default() });
     }
     let bar = output::bar(manifest.counts.lasting() + manifest.counts.expiring, "restoring");
     for file in &manifest.files {
@@ -82,7 +82,7 @@ pub(super) async fn run(folder: &Path, servers: &Servers, onto: Onto) -> anyhow:
     let mut done = Restored {
         age: age(&targets, &manifest).await?,
         manifest,
-        counts: Census::default(),
+        counts: KeyCounts::default(),
         filled: Vec::new(),
         left,
         without_log,
@@ -168,7 +168,7 @@ fn half_done(error: &anyhow::Error) -> Failure {
 }
 
 /// Checks that the target holds exactly the keys that were sent.
-async fn compare(primary: &Primary, sent: &Census) -> anyhow::Result<()> {
+async fn compare(primary: &Primary, sent: &KeyCounts) -> anyhow::Result<()> {
     let (keys, expiring) = primary.keys().await?;
     if keys.saturating_sub(expiring) == sent.lasting() {
         return Ok(());

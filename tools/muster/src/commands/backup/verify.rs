@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::{
-    keyspace::Census,
+    keyspace::KeyCounts,
     manifest::{Manifest, Snapshot},
     throwaway::Throwaway,
 };
@@ -32,7 +32,7 @@ pub(super) async fn run(folder: &Path) -> anyhow::Result<Manifest> {
 pub(super) async fn load(folder: &Path, file: &Snapshot, database: u32) -> anyhow::Result<Throwaway> {
     file.check(folder)?;
     let server = Throwaway::load(&folder.join(&file.file)).await?;
-    let found = Census::of(&server.cli, database).await?;
+    let found = KeyCounts::of(&server.cli, database).await?;
     let differences = file.counts.differences(&found);
     if !differences.is_empty() {
         let differences = differences.join(", ");

@@ -1,8 +1,8 @@
-//! A stack that Docker Compose runs, as a drill uses it: which processes its services are now, and how one is
-//! kept down. The engine restarts what dies; signals go to the process on this host, because `docker kill`
-//! counts as a stop by hand.
+//! A Docker Compose stack as a drill uses it: the processes of its services, and how to keep one down. The engine restarts
+//! containers that die. Signals go to the process on this host, because the engine does not restart a container after
+//! `docker kill`.
 //!
-//! Every process that was kept down is up again after `release`.
+//! `release` starts every process that was kept down.
 
 use std::{
     cell::RefCell,
@@ -21,22 +21,22 @@ use crate::{
     stack::{Process, Stack},
 };
 
-/// Between two looks at the processes.
+/// The interval of polling the processes.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The running stack.
 pub(super) struct Attached {
-    /// The state file; it is written again when a process was replaced.
+    /// The state file; it is rewritten when a process was replaced.
     path: PathBuf,
     stack: RefCell<Stack>,
-    /// How many services run when nothing is down.
+    /// The number of services when none is down.
     whole: usize,
     /// Restart policies of the containers that are kept down.
     held: RefCell<BTreeMap<String, String>>,
 }
 
 impl Attached {
-    /// Looks at the stack of a state file of `muster stack from-compose`.
+    /// Attaches to the stack of a state file of `muster stack from-compose`.
     pub(super) async fn read(path: &Path) -> anyhow::Result<Attached> {
         let Some(known) = Stack::read(path)? else {
             let failure = Failure::new(format!("there is no state file {}", path.display()));
@@ -65,7 +65,7 @@ impl Attached {
         Ok(attached)
     }
 
-    /// What the state file says now.
+    /// The current content of the state file.
     pub(super) fn stack(&self) -> Stack {
         self.stack.borrow().clone()
     }
@@ -86,7 +86,7 @@ impl Attached {
             if whole {
                 continue;
             }
-            // A stack without a gateway cannot be described; it is looked at again.
+            // A stack without a gateway cannot be described; try again.
             let project = before.project.as_deref().unwrap_or_default();
             let Ok(now) = engine::describe(project, &before.api_key).await else { continue };
             if now != before {
@@ -97,12 +97,12 @@ impl Attached {
         }
     }
 
-    /// Whether this is a service of the stack. One that is down counts.
+    /// Whether this is a service of the stack, running or down.
     pub(super) fn has(&self, name: &str) -> bool {
         self.held.borrow().contains_key(name) || self.services().iter().any(|p| p.name == name)
     }
 
-    /// The engine does not restart it when it dies.
+    /// Makes the engine not restart this service when it dies.
     pub(super) async fn hold(&self, name: &str) -> anyhow::Result<()> {
         let process =
             self.services().into_iter().find(|p| p.name == name).with_context(|| format!("no {name} runs"))?;
@@ -112,7 +112,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Starts it, and the engine restarts it again when it dies.
+    /// Starts the service, and makes the engine restart it when it dies.
     pub(super) async fn let_go(&self, name: &str) -> anyhow::Result<()> {
         let held = self.held.borrow().get(name).cloned();
         if let Some((container, policy)) = held.as_deref().and_then(|held| held.split_once(' ')) {
@@ -122,7 +122,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Lets go of everything that is kept down; says what could not be started.
+    /// Starts everything that is kept down; prints a warning for what cannot be started.
     pub(super) async fn release(&self) {
         let names: Vec<String> = self.held.borrow().keys().cloned().collect();
         for name in names {
@@ -133,7 +133,7 @@ impl Attached {
     }
 }
 
-/// Gateways, schedulers and the like: what has an admin port.
+/// The processes with an admin port: gateways, schedulers and other services.
 fn services(stack: &Stack) -> Vec<Process> {
     stack.processes.iter().filter(|process| process.admin.is_some()).cloned().collect()
 }

@@ -17,13 +17,13 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Deletes every stream; their names. Fails if there is none.
 pub(super) async fn drop_streams(addr: &str) -> anyhow::Result<Vec<String>> {
     let mut line = Talk::open(addr).await?;
-    let told = line.ask("$JS.API.STREAM.NAMES").await?;
-    let names = told["streams"].as_array().cloned().unwrap_or_default();
+    let answer = line.ask("$JS.API.STREAM.NAMES").await?;
+    let names = answer["streams"].as_array().cloned().unwrap_or_default();
     let names: Vec<String> = names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    anyhow::ensure!(!names.is_empty(), "there is no stream: {told}");
+    anyhow::ensure!(!names.is_empty(), "there is no stream: {answer}");
     for name in &names {
-        let told = line.ask(&format!("$JS.API.STREAM.DELETE.{name}")).await?;
-        anyhow::ensure!(told["success"] == true, "{name} was not deleted: {told}");
+        let answer = line.ask(&format!("$JS.API.STREAM.DELETE.{name}")).await?;
+        anyhow::ensure!(answer["success"] == true, "{name} was not deleted: {answer}");
     }
     Ok(names)
 }

@@ -1,5 +1,4 @@
-//! The end of every drill: everything is made whole, the last jobs are waited for, everything is
-//! read and judged.
+//! The end of every drill: it ends all faults, waits for the last jobs, reads everything and judges it.
 
 use std::time::Duration;
 
@@ -11,20 +10,20 @@ use super::{
     judge::{self, Findings},
     ledger::Ledger,
     load::Load,
+    reported::{Reported, Scope},
     rig::{Ended, Rig},
-    told::{Scope, Told},
 };
 use crate::{api::Api, commands::dev::probe, output, signals::StopSignals};
 
-/// Longest that the effects of the last ends may take.
+/// The limit for the effects of the last ends.
 const EFFECTS: Duration = Duration::from_secs(90);
 
-/// What a drill found out.
+/// The result of a drill.
 pub(super) struct Checked {
     pub(super) ledger: Ledger,
-    pub(super) told: Told,
+    pub(super) told: Reported,
     pub(super) findings: Findings,
-    /// Of how many jobs something may be forgiven.
+    /// How many jobs may have a forgiven charge.
     pub(super) forgivable: usize,
 }
 
@@ -35,7 +34,7 @@ impl Checked {
     }
 }
 
-/// Heals, waits and judges. What has not ended when nothing moved for `patience` counts as lost.
+/// Ends all faults, waits and judges. If no job moves for `patience`, those that have not ended count as lost.
 pub(super) async fn check(
     rig: &mut Rig,
     stop: &mut StopSignals,
@@ -54,54 +53,54 @@ pub(super) async fn check(
         bar.set_message("reading every record");
         let reading = output::bar(0, "reading");
         let ids: Vec<String> = load.ledger.borrow().accepted.keys().cloned().collect();
-        let mut told = at_rest(&api, ids, hands.scope(), &reading).await?;
+        let mut reported = at_rest(&api, ids, hands.scope(), &reading).await?;
         reading.finish_and_clear();
-        told.gap = gap(&hands, patience).await;
-        if let Some(job) = told.jobs.keys().next().filter(|_| !hands.deaths().is_empty()) {
-            told.places = Some(hands.places(job).await?);
+        reported.gap = gap(&hands, patience).await;
+        if let Some(job) = reported.jobs.keys().next().filter(|_| !hands.deaths().is_empty()) {
+            reported.places = Some(hands.places(job).await?);
         }
-        Ok(told)
+        Ok(reported)
     };
-    let Ended::Done(told) = rig.tend(stop, checked).await? else { anyhow::bail!("ended before the verdict") };
+    let Ended::Done(reported) = rig.tend(stop, checked).await? else { anyhow::bail!("ended before the verdict") };
     bar.finish_and_clear();
     let mut ledger = load.ledger.borrow().clone();
     ledger.read_executions(&rig.tally())?;
     ledger.deaths = hands.deaths();
-    let findings = judge::judge(&ledger, &told);
+    let findings = judge::judge(&ledger, &reported);
     let forgivable = judge::forgivable(&ledger.deaths, load.per_s);
-    Ok(Checked { ledger, told, findings, forgivable })
+    Ok(Checked { ledger, told: reported, findings, forgivable })
 }
 
-/// Reads everything, again while effects of an end are still under way.
-async fn at_rest(api: &Api, ids: Vec<String>, scope: Scope, bar: &ProgressBar) -> anyhow::Result<Told> {
+/// Reads everything; repeats it while effects of an end are still missing.
+async fn at_rest(api: &Api, ids: Vec<String>, scope: Scope, bar: &ProgressBar) -> anyhow::Result<Reported> {
     let limit = Instant::now() + EFFECTS;
     loop {
-        let told = Told::read(api, ids.clone(), scope, bar).await?;
-        let restless = told.jobs.iter().any(|(id, tells)| {
-            let letter_due = tells.state.is_bad_end() && !told.letters.contains_key(id);
-            let untold = tells.acts(id).keys().any(|act| !told.acts.contains_key(act));
-            tells.home || letter_due || untold || !told.listed.contains_key(id)
+        let reported = Reported::read(api, ids.clone(), scope, bar).await?;
+        let restless = reported.jobs.iter().any(|(id, job)| {
+            let letter_due = job.state.is_bad_end() && !reported.letters.contains_key(id);
+            let unaudited = job.acts(id).keys().any(|act| !reported.acts.contains_key(act));
+            job.home || letter_due || unaudited || !reported.listed.contains_key(id)
         });
         if !restless || Instant::now() > limit {
-            return Ok(told);
+            return Ok(reported);
         }
         bar.set_position(0);
         sleep(Duration::from_secs(2)).await;
     }
 }
 
-/// What is wrong with `muster_consistency_gap`, if anything is. The gauge is as old as the last walk over all
-/// records, so a home that was lost and put back is waited for until the next.
+/// What is wrong with `muster_consistency_gap`, if anything is. The gauge is as old as the last scrub of all records, so
+/// this waits for the next scrub if a home was lost and put back.
 async fn gap(hands: &Hands, patience: Duration) -> Option<String> {
     let limit = Instant::now() + patience;
     loop {
-        let mut told = None;
+        let mut reported = None;
         let processes = hands.processes.borrow().clone();
         for addr in processes.iter().filter_map(|process| process.admin.as_deref()?.strip_prefix("http://")) {
             let scrape = probe::http_get(addr, "/metrics").await.unwrap_or_default();
-            told = told.or_else(|| told_gap(&scrape));
+            reported = reported.or_else(|| reported_gap(&scrape));
         }
-        match told {
+        match reported {
             Some(0.0) => return None,
             _ if Instant::now() < limit => sleep(Duration::from_secs(1)).await,
             Some(gap) => return Some(format!("muster_consistency_gap is {gap}")),
@@ -110,8 +109,8 @@ async fn gap(hands: &Hands, patience: Duration) -> Option<String> {
     }
 }
 
-/// The gap that this replica tells of: only who counts the fleet does, and its count has an age.
-fn told_gap(scrape: &str) -> Option<f64> {
+/// The gap that this replica reports. Only the leader of the loop `snapshot` reports one, with an age above 0.
+fn reported_gap(scrape: &str) -> Option<f64> {
     let value = |name: &str| -> Option<f64> {
         let line = scrape.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')))?;
         line.rsplit(' ').next()?.parse().ok()
@@ -125,15 +124,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_counts_the_fleet_tells_of_a_gap() {
+    fn only_the_leader_of_the_snapshot_reports_a_gap() {
         let scrape = |age: &str, gap: &str| {
             format!(
                 "# TYPE x gauge\nmuster_census_age_seconds{{pod=\"s1\"}} {age}\nmuster_consistency_gap{{pod=\"s1\"}} {gap}\n"
             )
         };
-        assert_eq!(told_gap(&scrape("2.5", "3")), Some(3.0));
-        assert_eq!(told_gap(&scrape("2.5", "0")), Some(0.0));
-        assert_eq!(told_gap(&scrape("0", "0")), None, "it has stood down");
-        assert_eq!(told_gap("muster_census_age_seconds{pod=\"s1\"} 2.5\n"), None, "no walk has ended yet");
+        assert_eq!(reported_gap(&scrape("2.5", "3")), Some(3.0));
+        assert_eq!(reported_gap(&scrape("2.5", "0")), Some(0.0));
+        assert_eq!(reported_gap(&scrape("0", "0")), None, "this replica leads no more");
+        assert_eq!(reported_gap("muster_census_age_seconds{pod=\"s1\"} 2.5\n"), None, "no scrub has ended yet");
     }
 }

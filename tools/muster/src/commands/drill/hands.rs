@@ -1,5 +1,5 @@
-//! How a drill reaches into its stack: signals to processes, lines cut and healed, stores stopped,
-//! emptied and failed over. Each act waits until it is done. Knows nothing of jobs.
+//! The faults that a drill causes in its stack: it signals processes, cuts and opens network lines, and stops, empties
+//! and fails over stores. Each function returns when the fault is done. This module does not know jobs.
 
 use std::{cell::RefCell, collections::BTreeMap, fs, rc::Rc, time::Duration};
 
@@ -21,7 +21,7 @@ use super::{
     places::{Death, Places},
     plan::Store,
     proxy::{Line, Lines, Proxy},
-    told::Scope,
+    reported::Scope,
 };
 use crate::{
     commands::dev::{nats::Nats, probe, redis::Redis, services},
@@ -29,16 +29,16 @@ use crate::{
     stack::Process,
 };
 
-/// Between two looks at something that should happen any moment.
+/// The interval of polling for something that should happen soon.
 const GLANCE: Duration = Duration::from_millis(20);
-/// Longest that a process may take to die, to come back, or a replica to take over.
+/// The limit for a process to die or come back, and for a replica to take over.
 const SOON: Duration = Duration::from_secs(30);
 
-/// What the supervisor is told.
+/// An order to the supervisor of the processes.
 pub(super) enum Order {
-    /// Stays down when it dies.
+    /// Do not restart this process when it dies.
     Hold(String),
-    /// May come back.
+    /// Restart this process again.
     LetGo(String),
 }
 
@@ -47,32 +47,32 @@ pub(super) struct Stores {
     pub(super) redis: Redis,
     pub(super) nats: Nats,
     pub(super) clustered: bool,
-    /// Primaries that were killed.
+    /// The primaries that the drill has killed.
     pub(super) deaths: RefCell<Vec<Death>>,
-    /// One fault of the stores at a time.
+    /// Only one fault of the stores at a time: its function holds this.
     pub(super) turn: Mutex<()>,
 }
 
-/// The handle; as many as one likes.
+/// The handle of a drill on its stack. Clones act on the same stack.
 #[derive(Clone)]
 pub(super) struct Hands {
     pub(super) processes: watch::Receiver<Vec<Process>>,
     pub(super) order: mpsc::UnboundedSender<Order>,
-    /// Every service and worker; the lines of a stack that is not the drill's own are empty.
+    /// The lines of every service and worker to the stores; none on a compose stack.
     pub(super) lines: Rc<BTreeMap<String, Lines>>,
-    /// The stores of a stack of the drill's own.
+    /// The stores, if the stack belongs to the drill.
     pub(super) stores: Option<Rc<Stores>>,
     /// The compose stack that the drill runs on.
     pub(super) attached: Option<Rc<Attached>>,
 }
 
 impl Hands {
-    /// A process that runs now.
+    /// The running process of this name.
     pub(super) fn find(&self, name: &str) -> Option<Process> {
         self.processes.borrow().iter().find(|process| process.name == name).cloned()
     }
 
-    /// The names of the processes of a service that run now.
+    /// The names of a service's running processes.
     pub(super) fn of(&self, service: &str) -> Vec<String> {
         let processes = self.processes.borrow();
         processes.iter().filter(|process| process.service == service).map(|process| process.name.clone()).collect()
@@ -83,29 +83,29 @@ impl Hands {
         if self.attached.is_some() { Scope::Ours } else { Scope::Whole }
     }
 
-    /// The stores, to stop, empty or fail over.
+    /// The stores; an error if the stack does not belong to the drill.
     fn own_stores(&self) -> anyhow::Result<&Stores> {
         self.stores.as_deref().context("a drill does not change the stores of a stack that is in use")
     }
 
-    /// Primaries that the drill has killed.
+    /// The primaries that the drill has killed.
     pub(super) fn deaths(&self) -> Vec<Death> {
         self.stores.as_ref().map(|stores| stores.deaths.borrow().clone()).unwrap_or_default()
     }
 
-    /// How many processes run.
+    /// The number of running processes.
     pub(super) fn count(&self) -> usize {
         self.processes.borrow().len()
     }
 
-    /// Sends a signal; the pid it went to. One that is down just now gets none.
+    /// Sends a signal to a process and returns its pid; `None` if the process is down.
     pub(super) fn signal(&self, name: &str, signal: Signal) -> Option<u32> {
         let pid = self.find(name)?.pid;
         let _ = kill(Pid::from_raw(i32::try_from(pid).ok()?), signal);
         Some(pid)
     }
 
-    /// Waits until another process has its name.
+    /// Waits until a new process has this name.
     pub(super) async fn replaced(&self, name: &str, old: Option<u32>) -> anyhow::Result<Process> {
         let limit = Instant::now() + SOON;
         loop {
@@ -117,7 +117,7 @@ impl Hands {
         }
     }
 
-    /// Waits until every process that has an admin port says that it is ready.
+    /// Waits until every process with an admin port reports that it is ready.
     pub(super) async fn all_ready(&self) -> anyhow::Result<()> {
         for name in self.lines.keys() {
             self.replaced(name, None).await?;
@@ -126,7 +126,7 @@ impl Hands {
         services::ready(&processes).await
     }
 
-    /// Sets the lines of a process to a store.
+    /// Changes the lines between a process and a store.
     pub(super) fn line(&self, name: &str, store: Store, line: Line) {
         let Some(lines) = self.lines.get(name) else { return };
         let drawn = match store {
@@ -136,7 +136,7 @@ impl Hands {
         drawn.iter().for_each(|proxy| proxy.set(line));
     }
 
-    /// Opens every line and wakes whoever is paused.
+    /// Opens every line and continues every paused process.
     pub(super) fn heal(&self) {
         let all = self.lines.values().flat_map(|lines| lines.redis.iter().chain(&lines.nats));
         all.for_each(|proxy: &Proxy| proxy.set(Line::Open));
@@ -146,13 +146,13 @@ impl Hands {
         }
     }
 
-    /// Waits until both stores serve.
+    /// Waits until both stores answer.
     pub(super) async fn stores_ready(&self) -> anyhow::Result<()> {
         let Some(stores) = &self.stores else { return Ok(()) };
         tokio::try_join!(stores.redis.ready(), stores.nats.ready()).map(drop)
     }
 
-    /// Ends processes and keeps them down until they are let go.
+    /// Signals processes, waits for their death, and keeps them down until [`Hands::let_go`].
     pub(super) async fn take_down(&self, names: &[String], signal: Signal) -> anyhow::Result<()> {
         for name in names {
             match &self.attached {
@@ -169,7 +169,7 @@ impl Hands {
         Ok(())
     }
 
-    /// They come back.
+    /// Lets the supervisor start these processes again.
     pub(super) async fn let_go(&self, names: &[String]) -> anyhow::Result<()> {
         for name in names {
             match &self.attached {
@@ -180,7 +180,7 @@ impl Hands {
         Ok(())
     }
 
-    /// Every NATS node dies, loses what it stored, and comes back.
+    /// Kills every NATS node, removes what it stored, and starts it again.
     pub(super) async fn wipe_nats(&self) -> anyhow::Result<()> {
         let stores = self.own_stores()?;
         let _turn = stores.turn.lock().await;
@@ -193,7 +193,7 @@ impl Hands {
         stores.nats.ready().await
     }
 
-    /// One NATS node dies and comes back with what it stored.
+    /// Kills one NATS node; it comes back with what it stored.
     pub(super) async fn kill_nats(&self, node: usize) -> anyhow::Result<()> {
         let stores = self.own_stores()?;
         let _turn = stores.turn.lock().await;
@@ -204,7 +204,7 @@ impl Hands {
         stores.nats.ready().await
     }
 
-    /// Every stream is deleted, as soon as there are any: after a wipe they are made anew.
+    /// Deletes every stream. Waits until there are streams: the services create them again after a wipe.
     pub(super) async fn drop_streams(&self) -> anyhow::Result<Vec<String>> {
         let stores = self.own_stores()?;
         let _turn = stores.turn.lock().await;
@@ -219,7 +219,7 @@ impl Hands {
         }
     }
 
-    /// The one Redis stops in order and comes back with its data.
+    /// Stops the single Redis in order; it comes back with its data.
     pub(super) async fn restart_redis(&self, away: Duration) -> anyhow::Result<()> {
         let stores = self.own_stores()?;
         let _turn = stores.turn.lock().await;
@@ -230,7 +230,7 @@ impl Hands {
         stores.redis.ready().await
     }
 
-    /// A replica is asked to take over. Says which.
+    /// Makes a replica take over from its primary; returns the replica's name.
     pub(super) async fn hand_over(&self, shard: usize) -> anyhow::Result<String> {
         let stores = self.own_stores()?;
         let _turn = stores.turn.lock().await;
@@ -245,7 +245,7 @@ impl Hands {
         Ok(replica.name.clone())
     }
 
-    /// A primary is killed; it comes back, as a replica, once another has taken over. Says which.
+    /// Kills a primary, waits until its replica has taken over, and starts it again as a replica; returns its name.
     pub(super) async fn kill_primary(&self, shard: usize) -> anyhow::Result<String> {
         let stores = self.own_stores()?;
         let _turn = stores.turn.lock().await;
@@ -264,7 +264,7 @@ impl Hands {
         Ok(primary.name.clone())
     }
 
-    /// Where the cluster keeps its jobs, given one that exists.
+    /// Where the cluster keeps jobs and the audit log. Finds the keys by an existing job.
     pub(super) async fn places(&self, job: &str) -> anyhow::Result<Places> {
         let nodes = self.cluster_nodes().await?;
         let primaries = nodes.into_iter().filter(|node| node.primary && node.sound);
@@ -272,7 +272,7 @@ impl Hands {
         Places::ask(&programs::server("redis-cli", "redis-tools")?, &addrs, job).await
     }
 
-    /// Waits until the cluster has three primaries and this one is none of them.
+    /// Waits until the cluster has three primaries, without this one.
     async fn took_over(&self, old: &str) -> anyhow::Result<()> {
         let limit = Instant::now() + SOON;
         loop {
@@ -291,7 +291,7 @@ impl Hands {
         }
     }
 
-    /// The nodes as one that lives sees them.
+    /// The nodes, as reported by the first node that answers.
     async fn cluster_nodes(&self) -> anyhow::Result<Vec<Node>> {
         let stores = self.own_stores()?;
         anyhow::ensure!(stores.clustered, "this Redis is not a cluster");
@@ -300,8 +300,8 @@ impl Hands {
             if self.find(name).is_none() {
                 continue;
             }
-            if let Ok(told) = probe::redis_ask(addr, "CLUSTER NODES").await {
-                return Ok(told.lines().filter_map(|line| Node::parse(line, &known)).collect());
+            if let Ok(answer) = probe::redis_ask(addr, "CLUSTER NODES").await {
+                return Ok(answer.lines().filter_map(|line| Node::parse(line, &known)).collect());
             }
         }
         anyhow::bail!("no node of the cluster answers")
@@ -315,7 +315,7 @@ struct Node {
     name: String,
     addr: String,
     primary: bool,
-    /// Neither failed nor suspected.
+    /// The cluster sees no failure of the node.
     sound: bool,
     /// The id of its primary.
     follows: String,
@@ -350,16 +350,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_read_from_what_redis_tells() {
+    fn a_node_is_parsed_from_cluster_nodes() {
         let known = [("redis-1".to_owned(), "127.0.0.1:7000".to_owned())];
-        let told = "07c3 127.0.0.1:7000@17000 myself,master - 0 1 1 connected 0-5460";
-        let node = Node::parse(told, &known).unwrap();
+        let answer = "07c3 127.0.0.1:7000@17000 myself,master - 0 1 1 connected 0-5460";
+        let node = Node::parse(answer, &known).unwrap();
         assert_eq!(
             (node.name.as_str(), node.primary, node.sound, node.slots.as_str()),
             ("redis-1", true, true, "0-5460")
         );
-        let told = "07c3 127.0.0.1:7000@17000 slave,fail 11ab 0 1 1 disconnected";
-        let node = Node::parse(told, &known).unwrap();
+        let answer = "07c3 127.0.0.1:7000@17000 slave,fail 11ab 0 1 1 disconnected";
+        let node = Node::parse(answer, &known).unwrap();
         assert_eq!((node.primary, node.sound, node.follows.as_str()), (false, false, "11ab"));
         assert_eq!(Node::parse("$1234", &known), None);
     }

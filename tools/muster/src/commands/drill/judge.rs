@@ -1,9 +1,8 @@
-//! Holds what the stack tells against what the drill knows. Pure: everything was read before.
+//! Compares what the stack reports about the jobs with what the drill knows. Pure: the caller has read everything.
 //!
-//! Promises: a job is charged with everything that is wrong about it, each charge in words. What
-//! the promises themselves allow is set apart as forgiven, never dropped: a primary that is killed may
-//! forget what it wrote last. So a charge is forgiven only if it needs no more than that some writes
-//! were forgotten, and each of these was made to a shard whose primary was killed, at most [`LAG`] before.
+//! Each fault of a job is one charge with its reason. Muster's promises allow one loss: a Redis primary that is killed
+//! may lose its last writes. A charge is forgiven only if lost writes alone explain it, and each of these writes went
+//! to a killed primary at most [`LAG`] before its death. Forgiven charges are listed separately, never dropped.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,50 +15,52 @@ use serde::Serialize;
 use super::{
     ledger::{Accepted, Execution, Ledger, SeenEnd},
     places::Death,
-    told::{Entry, Stamp, TellsOf, Told},
+    reported::{Entry, Reported, ReportedJob, Stamp},
 };
 
-/// Longest history that is kept whole: beyond it the middle is left out after the first entry.
+/// Muster keeps histories up to this length complete. In longer ones, entries after the first are missing.
 pub(super) const WHOLE_HISTORY: usize = 64;
-/// How long before its death a primary may have answered what no replica has: it hands its writes on in the
-/// turn of its loop in which it answers, and what was handed on survives it. A second is long for a turn.
+/// How long before its death a primary may have confirmed a write that no replica has. A primary sends its writes to
+/// its replicas in the same turn of its event loop in which it answers, and what it sent survives. A turn takes far
+/// less than a second.
 pub(super) const LAG: Duration = Duration::from_secs(1);
-/// Within so long of an act, on a busy machine, whoever did it has told the audit log.
-const TELLING: Duration = Duration::from_secs(5);
+/// How long the writer of an audit entry may take after the act, on a busy machine.
+const AUDIT_DELAY: Duration = Duration::from_secs(5);
 
 /// What can be wrong about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Crime {
-    /// Accepted, and has no record or no end.
+    /// The job was accepted, but has no record or has not ended.
     Lost,
-    /// Its end was written again, or became another.
+    /// The end was written again, or changed.
     EndedTwice,
-    /// The recorded result is not the last attempt's.
+    /// The recorded result does not come from the last attempt.
     OldFence,
-    /// Its history has a step that the state table has not, or does not lead to its state.
+    /// The history has a step that the state table does not allow, or does not lead to the state.
     IllegalTransition,
-    /// It was started more often than it may be.
+    /// The job was started more often than `max_attempts` allows.
     StartsAboveMax,
     /// A handler ran without a recorded start, or twice under one fence.
     RunWithoutStart,
-    /// No dead letter for a bad end, or not in the list.
+    /// A bad end without a dead letter, or a job that is missing in the list of jobs.
     EffectMissing,
-    /// A dead letter too many, or listed twice.
+    /// Too many dead letters, or more than one entry in the list of jobs.
     EffectDoubled,
-    /// A loop moved it, and the audit log does not say so.
+    /// A loop changed the job's state without an audit entry.
     ActUntold,
-    /// The audit log says that a loop moved it, and it was not, or says so twice.
+    /// An audit entry without a change of the job, or a second entry for one change.
     ActNotDone,
-    /// It has ended and is still looked at; or the scrub found living jobs that nobody looked at.
+    /// An ended job still has a home; or the scrub found active jobs without a home.
     HomeLeft,
-    /// One idempotency key, two jobs.
+    /// One idempotency key created two jobs.
     KeySplit,
-    /// The chain of the audit log does not hold.
+    /// The hash chain of the audit log is broken.
     AuditBreaks,
 }
 
 impl Crime {
+    /// Every kind with its name, which is also its key in the JSON verdict: do not change one.
     pub(super) const ALL: &'static [(Crime, &'static str)] = &[
         (Crime::Lost, "lost"),
         (Crime::EndedTwice, "ended twice"),
@@ -77,7 +78,7 @@ impl Crime {
     ];
 }
 
-/// Something wrong about one job.
+/// One fault of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Charge {
     pub(super) job: String,
@@ -85,7 +86,7 @@ pub(super) struct Charge {
     pub(super) why: String,
 }
 
-/// The charges, and those that are forgiven.
+/// All charges, the forgiven ones apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     pub(super) charges: Vec<Charge>,
@@ -93,56 +94,56 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Jobs of which something was forgiven.
+    /// The number of jobs with a forgiven charge.
     pub(super) fn forgiven_jobs(&self) -> usize {
         self.forgiven.iter().map(|charge| &charge.job).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether every promise was kept, and no more had to be forgiven than may be.
+    /// Whether every promise was kept, with at most `forgivable` forgiven jobs.
     pub(super) fn hold(&self, forgivable: usize) -> bool {
         self.charges.is_empty() && self.forgiven_jobs() <= forgivable
     }
 }
 
-/// Of how many jobs something may be forgiven: each primary that was killed had at most [`LAG`] of the load in
-/// its hands. It has a shard of it only; the rest is for jobs that come in batches, and for those of before.
+/// How many jobs may have a forgiven charge: for each killed primary, as many as the load submits within [`LAG`]. A
+/// primary has only one shard of them; the rest covers jobs that come in batches, and older jobs.
 pub(super) fn forgivable(deaths: &[Death], jobs_per_s: u32) -> usize {
     deaths.len() * (jobs_per_s * u32::try_from(LAG.as_secs()).unwrap_or(u32::MAX)) as usize
 }
 
-/// Judges every job that anybody knows of.
-pub(super) fn judge(ledger: &Ledger, told: &Told) -> Findings {
+/// Judges every job that the drill submitted, a worker ran, or the stack lists.
+pub(super) fn judge(ledger: &Ledger, reported: &Reported) -> Findings {
     let mut findings = Findings::default();
     let ids: BTreeSet<&String> =
-        ledger.accepted.keys().chain(told.jobs.keys()).chain(ledger.executions.keys()).collect();
+        ledger.accepted.keys().chain(reported.jobs.keys()).chain(ledger.executions.keys()).collect();
     for id in ids {
-        Case { id, ledger, told, findings: &mut findings }.examine();
+        Case { id, ledger, reported, findings: &mut findings }.examine();
     }
     for (one, other) in &ledger.split {
         let why = format!("{other} was created with the same idempotency key");
         findings.charges.push(Charge { job: one.clone(), crime: Crime::KeySplit, why });
     }
-    if let Some(why) = told.audit_break.clone() {
+    if let Some(why) = reported.audit_break.clone() {
         findings.charges.push(Charge { job: "the audit log".into(), crime: Crime::AuditBreaks, why });
     }
-    if let Some(why) = told.gap.clone() {
+    if let Some(why) = reported.gap.clone() {
         findings.charges.push(Charge { job: "the scrub".into(), crime: Crime::HomeLeft, why });
     }
     findings
 }
 
-/// A write that is missing now, if there ever was one: where, and between which moments.
+/// A write that may be lost: in which place, and between which times it was made.
 #[derive(Clone, Copy)]
 enum Missing {
     InRecord(Time, Time),
     InLog(Time, Time),
 }
 
-/// One job under examination.
+/// The examination of one job.
 struct Case<'a> {
     id: &'a str,
     ledger: &'a Ledger,
-    told: &'a Told,
+    reported: &'a Reported,
     findings: &'a mut Findings,
 }
 
@@ -151,16 +152,16 @@ impl Case<'_> {
         self.findings.charges.push(Charge { job: self.id.to_owned(), crime, why: why.into() });
     }
 
-    /// Charges it, unless it may be that a killed primary forgot.
+    /// Adds a charge: a forgiven one if a killed primary may have lost the writes.
     fn charge_unless(&mut self, forgotten: bool, crime: Crime, why: impl Into<String>) {
         let charge = Charge { job: self.id.to_owned(), crime, why: why.into() };
         let side = if forgotten { &mut self.findings.forgiven } else { &mut self.findings.charges };
         side.push(charge);
     }
 
-    /// Whether a primary was killed that held this and may not have passed it on.
+    /// Whether a killed primary had this write and may not have sent it to a replica.
     fn forgotten(&self, missing: Missing) -> bool {
-        let Some(places) = &self.told.places else { return false };
+        let Some(places) = &self.reported.places else { return false };
         let (slot, from, to) = match missing {
             Missing::InRecord(from, to) => (Some(places.of(self.id)), from, to),
             Missing::InLog(from, to) => (places.log, from, to),
@@ -174,28 +175,29 @@ impl Case<'_> {
         self.ledger.executions.get(self.id).map_or(&[], Vec::as_slice)
     }
 
-    /// A fence is the moment of its start, by the clock of the node that has the record.
+    /// Whether the start of this run may be lost. A fence is the time of the start, by the clock of the node that has the
+    /// record.
     fn start_forgotten(&self, run: &Execution) -> bool {
         self.forgotten(Missing::InRecord(Time(run.fence), Time(run.fence)))
     }
 
-    /// How many of its runs may have had a start that was forgotten.
+    /// The number of runs whose start may be lost.
     fn starts_forgotten(&self) -> usize {
         self.executions().iter().filter(|run| self.start_forgotten(run)).count()
     }
 
     fn examine(&mut self) {
-        let Some(tells) = self.told.jobs.get(self.id) else { return self.no_record() };
-        if !tells.state.is_end() {
-            self.charge(Crime::Lost, format!("it is still {}", tells.state));
+        let Some(job) = self.reported.jobs.get(self.id) else { return self.no_record() };
+        if !job.state.is_end() {
+            self.charge(Crime::Lost, format!("it is still {}", job.state));
         }
-        self.one_end(tells);
-        self.story(tells);
-        self.starts(tells);
-        self.fence(tells);
-        self.acts(tells);
-        if tells.state.is_end() {
-            self.effects(tells);
+        self.one_end(job);
+        self.story(job);
+        self.starts(job);
+        self.fence(job);
+        self.acts(job);
+        if job.state.is_end() {
+            self.effects(job);
         }
     }
 
@@ -212,28 +214,28 @@ impl Case<'_> {
         }
     }
 
-    fn one_end(&mut self, tells: &TellsOf) {
-        let ends = tells.history.iter().filter(|step| step.to.is_end()).count();
+    fn one_end(&mut self, job: &ReportedJob) {
+        let ends = job.history.iter().filter(|step| step.to.is_end()).count();
         if ends > 1 {
             self.charge(Crime::EndedTwice, format!("its history has {ends} ends"));
         }
-        let changed = |seen: &&SeenEnd| (seen.state, seen.finished_at) != (tells.state, tells.finished_at);
+        let changed = |seen: &&SeenEnd| (seen.state, seen.finished_at) != (job.state, job.finished_at);
         if let Some(SeenEnd { state, finished_at }) = self.ledger.ends.get(self.id).filter(changed) {
             let forgotten = finished_at.is_some_and(|at| self.forgotten(Missing::InRecord(at, at)));
-            let (now, then) = (tells.state, tells.finished_at);
+            let (now, then) = (job.state, job.finished_at);
             let why = format!("it had ended as {state} at {finished_at:?}, but now it is {now} at {then:?}");
             self.charge_unless(forgotten, Crime::EndedTwice, why);
         }
     }
 
-    fn story(&mut self, tells: &TellsOf) {
-        let Some((first, rest)) = tells.history.split_first() else {
+    fn story(&mut self, job: &ReportedJob) {
+        let Some((first, rest)) = job.history.split_first() else {
             return self.charge(Crime::IllegalTransition, "it has no history");
         };
         if first.event.is_some() || first.to != State::Pending {
             self.charge(Crime::IllegalTransition, format!("its history begins with {first}"));
         }
-        let cut = tells.history.len() >= WHOLE_HISTORY;
+        let cut = job.history.len() >= WHOLE_HISTORY;
         let mut before = first;
         for (index, step) in rest.iter().enumerate() {
             let across_the_cut = cut && index == 0;
@@ -248,22 +250,22 @@ impl Case<'_> {
             }
             before = step;
         }
-        if (before.to, before.attempt) != (tells.state, tells.attempt) {
-            let why = format!("its history ends with {before}, but it is {} at attempt {}", tells.state, tells.attempt);
+        if (before.to, before.attempt) != (job.state, job.attempt) {
+            let why = format!("its history ends with {before}, but it is {} at attempt {}", job.state, job.attempt);
             self.charge(Crime::IllegalTransition, why);
         }
     }
 
-    fn starts(&mut self, tells: &TellsOf) {
-        let count = |event| tells.history.iter().filter(|step| step.event == Some(event)).count();
+    fn starts(&mut self, job: &ReportedJob) {
+        let count = |event| job.history.iter().filter(|step| step.event == Some(event)).count();
         let (starts, given_back) = (count(Event::Start), count(Event::Release));
-        let most = tells.max_attempts as usize;
+        let most = job.max_attempts as usize;
         if starts.saturating_sub(given_back) > most {
             let why = format!("{starts} starts minus {given_back} given back, but at most {most} are allowed");
             self.charge(Crime::StartsAboveMax, why);
         }
         let (runs, forgotten) = (self.executions().len(), self.starts_forgotten());
-        if runs > starts && tells.history.len() < WHOLE_HISTORY {
+        if runs > starts && job.history.len() < WHOLE_HISTORY {
             let why = format!("{runs} runs, but only {starts} recorded starts");
             self.charge_unless(runs - starts <= forgotten, Crime::RunWithoutStart, why);
         }
@@ -278,13 +280,13 @@ impl Case<'_> {
         }
     }
 
-    /// What a handler gave carries the attempt and fence that it ran under.
-    fn fence(&mut self, tells: &TellsOf) {
-        let by_its_worker = matches!(tells.history.last().and_then(|s| s.event), Some(Event::Succeed | Event::Fail));
+    /// Checks the attempt and fence that the handler put into its outcome.
+    fn fence(&mut self, job: &ReportedJob) {
+        let by_its_worker = matches!(job.history.last().and_then(|s| s.event), Some(Event::Succeed | Event::Fail));
         if !by_its_worker {
             return;
         }
-        let Some(Stamp { attempt, fence }) = tells.stamp else {
+        let Some(Stamp { attempt, fence }) = job.stamp else {
             return self.charge(Crime::OldFence, "its outcome names neither attempt nor fence");
         };
         let last = self.executions().iter().map(|run| run.fence).max();
@@ -293,25 +295,27 @@ impl Case<'_> {
             let forgotten = later.peek().is_some() && later.all(|run| self.start_forgotten(run));
             let why = format!("its outcome was written under fence {fence}, but the last run had {last:?}");
             self.charge_unless(forgotten, Crime::OldFence, why);
-        } else if attempt != tells.attempt {
-            let why = format!("its outcome is of attempt {attempt}, but its last attempt is {}", tells.attempt);
+        } else if attempt != job.attempt {
+            let why = format!("its outcome is of attempt {attempt}, but its last attempt is {}", job.attempt);
             self.charge(Crime::OldFence, why);
         }
     }
 
-    /// What loops did to it, by its own history and by the audit log: the same, each once.
-    fn acts(&mut self, tells: &TellsOf) {
-        if tells.history.len() >= WHOLE_HISTORY {
+    /// Checks that the history and the audit log name the same acts of loops, each once.
+    fn acts(&mut self, job: &ReportedJob) {
+        if job.history.len() >= WHOLE_HISTORY {
             return;
         }
-        let (done, told) = (tells.acts(self.id), self.told);
-        for (act, at) in done.iter().filter(|(act, _)| !told.acts.contains_key(*act)) {
-            let forgotten = self.forgotten(Missing::InLog(*at, *at + TELLING));
+        let (done, reported) = (job.acts(self.id), self.reported);
+        for (act, at) in done.iter().filter(|(act, _)| !reported.acts.contains_key(*act)) {
+            let forgotten = self.forgotten(Missing::InLog(*at, *at + AUDIT_DELAY));
             self.charge_unless(forgotten, Crime::ActUntold, format!("{act} is not in the audit log"));
         }
-        // `job:<id>:<version>` is a transition; with one more word it is help that moved nothing.
+        // `job:<id>:<version>` is a transition. A fourth part marks a repair that did not change the state.
         let own = format!("job:{}:", self.id);
-        for (act, Entry { times, at }) in told.acts.range(own.clone()..).take_while(|(act, _)| act.starts_with(&own)) {
+        for (act, Entry { times, at }) in
+            reported.acts.range(own.clone()..).take_while(|(act, _)| act.starts_with(&own))
+        {
             if act[own.len()..].contains(':') {
                 continue;
             }
@@ -325,23 +329,23 @@ impl Case<'_> {
         }
     }
 
-    fn effects(&mut self, tells: &TellsOf) {
+    fn effects(&mut self, job: &ReportedJob) {
         let times = |of: &BTreeMap<String, u64>| of.get(self.id).copied().unwrap_or_default();
-        let (letters, listed) = (times(&self.told.letters), times(&self.told.listed));
-        let wanted = u64::from(tells.state.is_bad_end());
+        let (letters, listed) = (times(&self.reported.letters), times(&self.reported.listed));
+        let wanted = u64::from(job.state.is_bad_end());
         if letters < wanted {
-            self.charge(Crime::EffectMissing, format!("it ended as {}, but has no dead letter", tells.state));
+            self.charge(Crime::EffectMissing, format!("it ended as {}, but has no dead letter", job.state));
         }
         if letters > wanted {
-            self.charge(Crime::EffectDoubled, format!("it ended as {}, but has {letters} dead letters", tells.state));
+            self.charge(Crime::EffectDoubled, format!("it ended as {}, but has {letters} dead letters", job.state));
         }
         match listed {
             0 => self.charge(Crime::EffectMissing, "it is not in the list of jobs"),
             1 => (),
             n => self.charge(Crime::EffectDoubled, format!("it is in the list of jobs {n} times")),
         }
-        if tells.home {
-            self.charge(Crime::HomeLeft, format!("it ended as {}, but still has a home", tells.state));
+        if job.home {
+            self.charge(Crime::HomeLeft, format!("it ended as {}, but still has a home", job.state));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a drill knows without asking the stack: every answer it was given, every end it once saw,
-//! and every execution, as the workers wrote them down. The checker holds the stack to it.
+//! What a drill knows without the stack: every answer it got, every end it saw, and every execution that its workers
+//! wrote down. The checker compares the stack with this.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,46 +14,46 @@ use super::places::Death;
 /// A job that a gateway answered with 2xx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
-    /// When it was asked for, and when the answer was there: it was written between the two.
+    /// The times of the request and of its answer: the job was written in between.
     pub(super) between: (Time, Time),
-    /// A replica had it before the answer.
+    /// A Redis replica had the job before the answer.
     pub(super) replicated: bool,
 }
 
-/// An end, when it was seen for the first time.
+/// An end of a job, as the drill saw it first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenEnd {
     pub(super) state: State,
     pub(super) finished_at: Option<Time>,
 }
 
-/// One line of the workers' file: a handler began.
+/// One line of the workers' file: a handler started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Execution {
     pub(super) attempt: u32,
     pub(super) fence: u64,
 }
 
-/// All of it.
+/// Everything that the drill knows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) accepted: BTreeMap<String, Accepted>,
     pub(super) ends: BTreeMap<String, SeenEnd>,
     pub(super) executions: BTreeMap<String, Vec<Execution>>,
-    /// How many of them each worker had.
+    /// The number of executions of each worker.
     pub(super) shares: BTreeMap<String, u64>,
     /// Jobs that share an idempotency key with another job.
     pub(super) split: Vec<(String, String)>,
-    /// Submits whose answer never came: the job may exist or not.
+    /// The number of submits without an answer: their jobs may exist or not.
     pub(super) unanswered: u64,
-    /// Submits that were refused, by code.
+    /// The number of refused submits, by error code.
     pub(super) refused: BTreeMap<String, u64>,
-    /// Redis primaries that were killed, each perhaps with writes that no replica had.
+    /// The Redis primaries that were killed; each may have lost writes that no replica had.
     pub(super) deaths: Vec<Death>,
 }
 
 impl Ledger {
-    /// Reads what the workers wrote. The last line of a worker that was killed may be torn.
+    /// Reads the workers' files. The last line of a killed worker may be incomplete.
     pub(super) fn read_executions(&mut self, file: &Path) -> io::Result<()> {
         let text = match fs::read_to_string(file) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
@@ -74,12 +74,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Accepted jobs whose end was not seen yet.
+    /// Accepted jobs whose end the drill has not seen yet.
     pub(super) fn open(&self) -> BTreeSet<String> {
         self.accepted.keys().filter(|id| !self.ends.contains_key(*id)).cloned().collect()
     }
 
-    /// Notes an end; the first one counts.
+    /// Records an end; only the first one of a job is kept.
     pub(super) fn saw_end(&mut self, id: &str, state: State, finished_at: Option<Time>) {
         self.ends.entry(id.to_owned()).or_insert(SeenEnd { state, finished_at });
     }

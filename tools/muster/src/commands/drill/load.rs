@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::{
     ledger::{Accepted, Ledger},
-    told,
+    reported,
 };
 use crate::{
     api::{Api, Call, CallError},
@@ -278,8 +278,8 @@ impl Load<'_> {
 
     fn see(&self, id: &str, job: &Value) -> bool {
         let ended = job["done"] == true;
-        if let Some(state) = told::state(&job["state"]).ok().filter(|_| ended) {
-            self.ledger.borrow_mut().saw_end(id, state, told::moment(&job["finished_at"]));
+        if let Some(state) = reported::state(&job["state"]).ok().filter(|_| ended) {
+            self.ledger.borrow_mut().saw_end(id, state, reported::moment(&job["finished_at"]));
         }
         ended
     }
@@ -306,7 +306,7 @@ impl Load<'_> {
 
     async fn look(&self, ids: Vec<String>) {
         let one = |(n, id): (usize, String)| async move {
-            if let Ok(Some(job)) = told::get(&self.apis[n % self.apis.len()], format!("/jobs/{id}")).await {
+            if let Ok(Some(job)) = reported::get(&self.apis[n % self.apis.len()], format!("/jobs/{id}")).await {
                 self.see(&id, &job);
             }
         };

@@ -1,6 +1,5 @@
 //! A line between one process and one server that can be cut, stalled or slowed down, for outages that one
-//! replica sees and the others do not. The port stays taken while the line is cut, so that nobody
-//! else gets it.
+//! replica sees and the others do not. The port stays bound while the line is cut, so that no other process gets it.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -15,15 +14,15 @@ use tokio::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Open,
-    /// What the process sends arrives this much later.
+    /// Bytes from the process arrive this much later.
     Slow(Duration),
-    /// Connections stay and are taken, nothing comes through.
+    /// Connections stay open and new ones are accepted, but no bytes pass.
     Stalled,
-    /// Connections drop, new ones are closed at once.
+    /// Connections are closed, new ones at once.
     Cut,
 }
 
-/// The line; gone when dropped.
+/// One line; it ends when this is dropped.
 pub(super) struct Proxy {
     port: u16,
     line: watch::Sender<Line>,
@@ -38,7 +37,7 @@ pub(super) struct Lines {
 }
 
 impl Proxy {
-    /// Listens on `port` of the loopback interface and leads to `target`.
+    /// Listens on `port` of the loopback interface and forwards to `target`.
     pub(super) async fn start(port: u16, target: SocketAddr) -> io::Result<Proxy> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let port = listener.local_addr()?.port();
@@ -63,7 +62,7 @@ async fn serve(listener: TcpListener, target: SocketAddr, line: watch::Receiver<
         while carried.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((client, _)) => drop(carried.spawn(carry(client, target, line.clone()))),
-            // Out of descriptors, most likely: others must close theirs first.
+            // Probably no file descriptor is free: wait until some are closed.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }
@@ -97,7 +96,7 @@ async fn pump(
     mut line: watch::Receiver<Line>,
     direction: Direction,
 ) -> io::Result<()> {
-    // What was read waits here for its time, so that a delay does not hold up what comes behind it.
+    // Bytes wait here for their time, so that a delay does not stop the reading of the next bytes.
     let (late, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
     let read = async move {
         let mut chunk = vec![0; 16 * 1024];
@@ -122,14 +121,14 @@ async fn pump(
     tokio::try_join!(read, write).map(drop)
 }
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     There,
     Back,
 }
 
-/// Waits until something comes through.
+/// Waits until bytes may pass.
 async fn open(line: &mut watch::Receiver<Line>) -> io::Result<Line> {
     let passes = |line: &Line| matches!(line, Line::Open | Line::Slow(_));
     line.wait_for(passes).await.map(|line| *line).map_err(io::Error::other)

@@ -1,4 +1,4 @@
-//! The drills by name: one promise each, shown on a stack of its own or on a compose stack. A drill tells what it does and
+//! The drills by name: one promise each, shown on a stack of its own or on a compose stack. A drill prints what it does and
 //! what it sees, measures how long recovery takes, and ends with the same checker as chaos. A new
 //! drill is one file here and one row in the list.
 
@@ -249,8 +249,8 @@ impl Scenery<'_> {
     pub(super) async fn admin(&self, process: &str, path: &str) -> anyhow::Result<Value> {
         let process = self.hands.find(process).ok_or_else(|| anyhow::anyhow!("{process} does not run"))?;
         let addr = process.admin.unwrap_or_default();
-        let told = probe::http_get(addr.trim_start_matches("http://"), path).await?;
-        Ok(serde_json::from_str(&told)?)
+        let answer = probe::http_get(addr.trim_start_matches("http://"), path).await?;
+        Ok(serde_json::from_str(&answer)?)
     }
 }
 

@@ -1,5 +1,4 @@
-//! The checker, proven by forgery: a story that is right passes, and each kind of wrong is charged
-//! as that kind and no other.
+//! Tests of the checker: a correct history passes, and each kind of forged fault is charged as that kind only.
 
 use muster_domain::Time;
 
@@ -7,7 +6,7 @@ use super::*;
 use crate::commands::drill::{
     ledger::{Accepted, SeenEnd},
     places::Places,
-    told::Step,
+    reported::Step,
 };
 
 const T0: u64 = 1_800_000_000_000_000;
@@ -22,8 +21,8 @@ fn step(event: Option<Event>, to: State, attempt: u32) -> Step {
     Step { event, to, attempt, at: at(0) }
 }
 
-fn succeeded() -> TellsOf {
-    TellsOf {
+fn succeeded() -> ReportedJob {
+    ReportedJob {
         state: State::Succeeded,
         attempt: 2,
         max_attempts: 3,
@@ -43,8 +42,8 @@ fn succeeded() -> TellsOf {
     }
 }
 
-fn failed() -> TellsOf {
-    TellsOf {
+fn failed() -> ReportedJob {
+    ReportedJob {
         state: State::Failed,
         attempt: 1,
         max_attempts: 1,
@@ -60,36 +59,38 @@ fn failed() -> TellsOf {
     }
 }
 
-/// Two jobs about which all is well.
-fn sound() -> (Ledger, Told) {
+/// Two jobs without a fault.
+fn sound() -> (Ledger, Reported) {
     let mut ledger = Ledger::default();
-    let mut told = Told::default();
-    for (id, tells) in [("good", succeeded()), ("bad", failed())] {
+    let mut reported = Reported::default();
+    for (id, job) in [("good", succeeded()), ("bad", failed())] {
         ledger.accepted.insert(id.into(), Accepted { between: (at(0), at(0)), replicated: true });
-        ledger.ends.insert(id.into(), SeenEnd { state: tells.state, finished_at: tells.finished_at });
-        told.listed.insert(id.into(), 1);
-        told.jobs.insert(id.into(), tells);
+        ledger.ends.insert(id.into(), SeenEnd { state: job.state, finished_at: job.finished_at });
+        reported.listed.insert(id.into(), 1);
+        reported.jobs.insert(id.into(), job);
     }
-    told.letters.insert("bad".into(), 1);
+    reported.letters.insert("bad".into(), 1);
     // The rescue and the retry after it.
-    told.acts.extend(["job:good:4", "job:good:5", "job:good:5:resubmit", "key:k1"].map(|act| (act.to_owned(), ENTRY)));
+    reported
+        .acts
+        .extend(["job:good:4", "job:good:5", "job:good:5:resubmit", "key:k1"].map(|act| (act.to_owned(), ENTRY)));
     let run = |attempt, fence| Execution { attempt, fence };
     ledger.executions.insert("good".into(), vec![run(1, 10), run(2, 20)]);
     ledger.executions.insert("bad".into(), vec![run(1, 30)]);
-    (ledger, told)
+    (ledger, reported)
 }
 
 /// The charges after a forgery, as (job, crime).
-fn forged(forge: impl FnOnce(&mut Ledger, &mut Told)) -> Vec<(String, Crime)> {
-    let (mut ledger, mut told) = sound();
-    forge(&mut ledger, &mut told);
-    let findings = judge(&ledger, &told);
+fn forged(forge: impl FnOnce(&mut Ledger, &mut Reported)) -> Vec<(String, Crime)> {
+    let (mut ledger, mut reported) = sound();
+    forge(&mut ledger, &mut reported);
+    let findings = judge(&ledger, &reported);
     assert!(findings.forgiven.is_empty(), "{:?}", findings.forgiven);
     findings.charges.into_iter().map(|charge| (charge.job, charge.crime)).collect()
 }
 
-fn good(told: &mut Told) -> &mut TellsOf {
-    told.jobs.get_mut("good").unwrap()
+fn good(reported: &mut Reported) -> &mut ReportedJob {
+    reported.jobs.get_mut("good").unwrap()
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn a_story_that_is_right_passes() {
         let _ = ledger.executions.remove("none");
     });
     assert_eq!(never_run, []);
-    // Killed between its start and its first line: one run less than starts.
+    // The worker was killed between the start and its first line: one run fewer than starts.
     let silent = forged(|ledger, _| {
         let _ = ledger.executions.get_mut("good").unwrap().remove(0);
     });
@@ -108,23 +109,23 @@ fn a_story_that_is_right_passes() {
 
 #[test]
 fn a_job_without_a_record_or_an_end_is_lost() {
-    let gone = forged(|_, told| {
-        let _ = told.jobs.remove("good");
+    let gone = forged(|_, reported| {
+        let _ = reported.jobs.remove("good");
     });
     assert_eq!(gone, [("good".into(), Crime::Lost)]);
-    let stuck = forged(|ledger, told| {
+    let stuck = forged(|ledger, reported| {
         ledger.ends.remove("good");
-        let tells = good(told);
-        tells.history.pop();
-        (tells.state, tells.finished_at) = (State::Running, None);
+        let job = good(reported);
+        job.history.pop();
+        (job.state, job.finished_at) = (State::Running, None);
     });
     assert_eq!(stuck, [("good".into(), Crime::Lost)]);
-    let never_answered = forged(|ledger, told| {
+    let never_answered = forged(|ledger, reported| {
         ledger.accepted.remove("good");
         ledger.ends.remove("good");
-        let tells = good(told);
-        tells.history.pop();
-        (tells.state, tells.finished_at) = (State::Running, None);
+        let job = good(reported);
+        job.history.pop();
+        (job.state, job.finished_at) = (State::Running, None);
     });
     assert_eq!(never_answered, [("good".into(), Crime::Lost)], "whoever exists must end");
 }
@@ -135,53 +136,53 @@ fn an_end_that_became_another_is_an_end_twice() {
     assert_eq!(other, [("good".into(), Crime::EndedTwice)]);
     let later = forged(|ledger, _| ledger.ends.get_mut("good").unwrap().finished_at = Some(at(9)));
     assert_eq!(later, [("good".into(), Crime::EndedTwice)]);
-    let written_again = forged(|_, told| {
-        let tells = good(told);
-        tells.history.push(step(Some(Event::Succeed), State::Succeeded, 2));
+    let written_again = forged(|_, reported| {
+        let job = good(reported);
+        job.history.push(step(Some(Event::Succeed), State::Succeeded, 2));
     });
     assert!(written_again.contains(&("good".into(), Crime::EndedTwice)), "{written_again:?}");
 }
 
 #[test]
 fn a_result_of_an_earlier_attempt_is_a_write_under_an_old_fence() {
-    let old = forged(|_, told| good(told).stamp = Some(Stamp { attempt: 1, fence: 10 }));
+    let old = forged(|_, reported| good(reported).stamp = Some(Stamp { attempt: 1, fence: 10 }));
     assert_eq!(old, [("good".into(), Crime::OldFence)]);
-    let miscounted = forged(|_, told| good(told).stamp = Some(Stamp { attempt: 1, fence: 20 }));
+    let miscounted = forged(|_, reported| good(reported).stamp = Some(Stamp { attempt: 1, fence: 20 }));
     assert_eq!(miscounted, [("good".into(), Crime::OldFence)]);
-    let from_nowhere = forged(|_, told| good(told).stamp = None);
+    let from_nowhere = forged(|_, reported| good(reported).stamp = None);
     assert_eq!(from_nowhere, [("good".into(), Crime::OldFence)]);
 }
 
 #[test]
 fn a_step_that_the_table_has_not_is_illegal() {
-    let jumped = forged(|_, told| {
-        told.acts.remove("job:good:5");
-        let _ = good(told).history.remove(4);
+    let jumped = forged(|_, reported| {
+        reported.acts.remove("job:good:5");
+        let _ = good(reported).history.remove(4);
     });
     assert!(!jumped.is_empty() && jumped.iter().all(|c| c.1 == Crime::IllegalTransition), "{jumped:?}");
-    let miscounted = forged(|_, told| good(told).history[6].attempt = 1);
+    let miscounted = forged(|_, reported| good(reported).history[6].attempt = 1);
     assert!(!miscounted.is_empty() && miscounted.iter().all(|c| c.1 == Crime::IllegalTransition), "{miscounted:?}");
-    let elsewhere = forged(|_, told| {
-        told.jobs.get_mut("bad").unwrap().history.pop();
+    let elsewhere = forged(|_, reported| {
+        reported.jobs.get_mut("bad").unwrap().history.pop();
     });
     assert_eq!(elsewhere, [("bad".into(), Crime::IllegalTransition)], "the history does not lead to the state");
-    let bare = forged(|_, told| told.jobs.get_mut("bad").unwrap().history.clear());
+    let bare = forged(|_, reported| reported.jobs.get_mut("bad").unwrap().history.clear());
     assert!(bare.contains(&("bad".into(), Crime::IllegalTransition)), "{bare:?}");
 }
 
 #[test]
 fn more_starts_than_allowed_are_charged_and_those_given_back_are_not() {
-    let above = forged(|_, told| good(told).max_attempts = 1);
+    let above = forged(|_, reported| good(reported).max_attempts = 1);
     assert_eq!(above, [("good".into(), Crime::StartsAboveMax), ("good".into(), Crime::StartsAboveMax)]);
-    let given_back = forged(|_, told| {
-        // Nor is it help to wake a job that only waited for its time.
-        told.acts.clear();
-        let tells = good(told);
-        (tells.max_attempts, tells.attempt) = (1, 1);
-        tells.stamp = Some(Stamp { attempt: 1, fence: 20 });
-        tells.history[3] = step(Some(Event::Release), State::Scheduled, 0);
-        (4..6).for_each(|n| tells.history[n].attempt = 0);
-        (6..8).for_each(|n| tells.history[n].attempt = 1);
+    let given_back = forged(|_, reported| {
+        // A wake of a job that only waited for its time is no repair either.
+        reported.acts.clear();
+        let job = good(reported);
+        (job.max_attempts, job.attempt) = (1, 1);
+        job.stamp = Some(Stamp { attempt: 1, fence: 20 });
+        job.history[3] = step(Some(Event::Release), State::Scheduled, 0);
+        (4..6).for_each(|n| job.history[n].attempt = 0);
+        (6..8).for_each(|n| job.history[n].attempt = 1);
     });
     assert_eq!(given_back, []);
 }
@@ -203,41 +204,41 @@ fn a_run_that_nobody_granted_is_charged() {
 
 #[test]
 fn effects_are_there_once() {
-    let missing = forged(|_, told| {
-        let _ = told.letters.remove("bad");
+    let missing = forged(|_, reported| {
+        let _ = reported.letters.remove("bad");
     });
     assert_eq!(missing, [("bad".into(), Crime::EffectMissing)]);
-    let doubled = forged(|_, told| {
-        let _ = told.letters.insert("bad".into(), 2);
+    let doubled = forged(|_, reported| {
+        let _ = reported.letters.insert("bad".into(), 2);
     });
     assert_eq!(doubled, [("bad".into(), Crime::EffectDoubled)]);
-    let undeserved = forged(|_, told| {
-        let _ = told.letters.insert("good".into(), 1);
+    let undeserved = forged(|_, reported| {
+        let _ = reported.letters.insert("good".into(), 1);
     });
     assert_eq!(undeserved, [("good".into(), Crime::EffectDoubled)]);
-    let unlisted = forged(|_, told| {
-        let _ = told.listed.remove("good");
+    let unlisted = forged(|_, reported| {
+        let _ = reported.listed.remove("good");
     });
     assert_eq!(unlisted, [("good".into(), Crime::EffectMissing)]);
-    let listed_twice = forged(|_, told| {
-        let _ = told.listed.insert("good".into(), 2);
+    let listed_twice = forged(|_, reported| {
+        let _ = reported.listed.insert("good".into(), 2);
     });
     assert_eq!(listed_twice, [("good".into(), Crime::EffectDoubled)]);
 }
 
 #[test]
-fn the_log_tells_what_loops_did_and_nothing_else() {
-    let untold = forged(|_, told| assert_eq!(told.acts.remove("job:good:4"), Some(ENTRY)));
+fn the_log_has_the_acts_of_loops_and_nothing_else() {
+    let untold = forged(|_, reported| assert_eq!(reported.acts.remove("job:good:4"), Some(ENTRY)));
     assert_eq!(untold, [("good".into(), Crime::ActUntold)]);
-    let invented = forged(|_, told| assert_eq!(told.acts.insert("job:bad:4".into(), ENTRY), None));
+    let invented = forged(|_, reported| assert_eq!(reported.acts.insert("job:bad:4".into(), ENTRY), None));
     assert_eq!(invented, [("bad".into(), Crime::ActNotDone)]);
-    let twice = forged(|_, told| told.acts.get_mut("job:good:5").unwrap().times = 2);
+    let twice = forged(|_, reported| reported.acts.get_mut("job:good:5").unwrap().times = 2);
     assert_eq!(twice, [("good".into(), Crime::ActNotDone)]);
 }
 
 #[test]
 fn a_home_that_stays_is_a_gap() {
-    assert_eq!(forged(|_, told| good(told).home = true), [("good".into(), Crime::HomeLeft)]);
+    assert_eq!(forged(|_, reported| good(reported).home = true), [("good".into(), Crime::HomeLeft)]);
 }
 
 #[test]
@@ -248,23 +249,23 @@ fn one_key_makes_one_job() {
 
 #[test]
 fn an_audit_log_that_breaks_is_charged() {
-    let broken = forged(|_, told| told.audit_break = Some("at number 7".into()));
+    let broken = forged(|_, reported| reported.audit_break = Some("at number 7".into()));
     assert_eq!(broken, [("the audit log".into(), Crime::AuditBreaks)]);
 }
 
 #[test]
-fn a_gap_that_the_gauge_tells_of_is_charged() {
-    let left = forged(|_, told| told.gap = Some("muster_consistency_gap is 1".into()));
+fn a_gap_that_the_gauge_reports_is_charged() {
+    let left = forged(|_, reported| reported.gap = Some("muster_consistency_gap is 1".into()));
     assert_eq!(left, [("the scrub".into(), Crime::HomeLeft)]);
 }
 
-/// What died with a primary, and what did not.
+/// Which lost writes are forgiven after the death of a primary.
 mod forgotten {
     use super::*;
 
-    /// Ten seconds in, a primary is killed.
+    /// A primary is killed after ten seconds.
     const DEATH: u64 = 10_000;
-    /// Just as long before as it may not have passed on, and a moment longer.
+    /// The earliest write before the death that may be lost, and one shortly before it that may not.
     const LATE: u64 = DEATH - 1_000;
     const EARLY: u64 = LATE - 1;
 
@@ -276,70 +277,70 @@ mod forgotten {
         Places::named("record:", "log")
     }
 
-    /// The primary of this slot is killed; who is charged, and who is forgiven.
-    fn killed(slot: u16, forge: &dyn Fn(&mut Ledger, &mut Told)) -> (Vec<Crime>, Vec<Crime>) {
-        let (mut ledger, mut told) = sound();
-        told.places = Some(places());
+    /// Kills the primary of this slot; returns the charges and the forgiven charges.
+    fn killed(slot: u16, forge: &dyn Fn(&mut Ledger, &mut Reported)) -> (Vec<Crime>, Vec<Crime>) {
+        let (mut ledger, mut reported) = sound();
+        reported.places = Some(places());
         ledger.deaths.push(Death { slots: vec![slot..=slot], between: (ms(DEATH), ms(DEATH + 20)) });
-        forge(&mut ledger, &mut told);
-        let findings = judge(&ledger, &told);
+        forge(&mut ledger, &mut reported);
+        let findings = judge(&ledger, &reported);
         let crimes = |charges: &[Charge]| charges.iter().map(|charge| charge.crime).collect();
         (crimes(&findings.charges), crimes(&findings.forgiven))
     }
 
-    /// A write to the record that is missing is forgiven if it was made in the last second before its own
-    /// primary's death, and never else.
-    fn only_in_the_last_second(crime: Crime, forge: &dyn Fn(Time, &mut Ledger, &mut Told)) {
+    /// A lost write to a record is forgiven only if it was made in the last second before the death of the record's own
+    /// primary.
+    fn only_in_the_last_second(crime: Crime, forge: &dyn Fn(Time, &mut Ledger, &mut Reported)) {
         let own = places().of("good");
-        let written = |moment: u64, slot| killed(slot, &|ledger, told| forge(ms(moment), ledger, told));
+        let written = |moment: u64, slot| killed(slot, &|ledger, reported| forge(ms(moment), ledger, reported));
         for moment in [LATE, DEATH, DEATH + 20] {
             assert_eq!(written(moment, own), (vec![], vec![crime]), "{moment}");
         }
         assert_eq!(written(EARLY, own), (vec![crime], vec![]), "there was time to pass it on");
         assert_eq!(written(DEATH + 21, own), (vec![crime], vec![]), "that primary was dead");
         assert_eq!(written(DEATH, own ^ 1), (vec![crime], vec![]), "another shard's primary died");
-        let nobody_died = killed(own, &|ledger, told| {
+        let nobody_died = killed(own, &|ledger, reported| {
             ledger.deaths.clear();
-            forge(ms(DEATH), ledger, told);
+            forge(ms(DEATH), ledger, reported);
         });
         assert_eq!(nobody_died, (vec![crime], vec![]));
     }
 
-    fn lost(written: Time, ledger: &mut Ledger, told: &mut Told) {
+    fn lost(written: Time, ledger: &mut Ledger, reported: &mut Reported) {
         ledger.accepted.insert("good".into(), Accepted { between: (written, written), replicated: false });
-        told.jobs.remove("good");
-        told.acts.clear();
+        reported.jobs.remove("good");
+        reported.acts.clear();
     }
 
     #[test]
     fn a_job_that_no_replica_had() {
         only_in_the_last_second(Crime::Lost, &lost);
-        let replicated = killed(places().of("good"), &|ledger, told| {
-            lost(ms(DEATH), ledger, told);
+        let replicated = killed(places().of("good"), &|ledger, reported| {
+            lost(ms(DEATH), ledger, reported);
             ledger.accepted.get_mut("good").unwrap().replicated = true;
         });
         assert_eq!(replicated, (vec![Crime::Lost], vec![]), "a replica had it");
-        let slow = killed(places().of("good"), &|ledger, told| {
-            lost(ms(DEATH), ledger, told);
+        let slow = killed(places().of("good"), &|ledger, reported| {
+            lost(ms(DEATH), ledger, reported);
             ledger.accepted.get_mut("good").unwrap().between = (ms(EARLY - 500), ms(DEATH + 900));
         });
         assert_eq!(slow, (vec![], vec![Crime::Lost]), "it was written somewhere in between");
-        let alive = killed(places().of("good"), &|ledger, told| {
+        let alive = killed(places().of("good"), &|ledger, reported| {
             ledger.ends.remove("good");
-            let tells = good(told);
-            tells.history.pop();
-            (tells.state, tells.finished_at) = (State::Running, None);
+            let job = good(reported);
+            job.history.pop();
+            (job.state, job.finished_at) = (State::Running, None);
         });
         assert_eq!(alive, (vec![Crime::Lost], vec![]), "who has a record must end");
     }
 
     #[test]
-    fn a_job_that_nobody_was_told_of() {
-        only_in_the_last_second(Crime::RunWithoutStart, &|started, ledger, told| {
+    fn a_job_whose_submit_got_no_answer() {
+        only_in_the_last_second(Crime::RunWithoutStart, &|started, ledger, reported| {
             ledger.accepted.remove("good");
             ledger.executions.insert("good".into(), vec![Execution { attempt: 1, fence: started.0 }]);
-            told.jobs.remove("good");
-            told.acts.clear();
+            reported.jobs.remove("good");
+            reported.acts.clear();
         });
     }
 
@@ -348,8 +349,8 @@ mod forgotten {
         only_in_the_last_second(Crime::EndedTwice, &|ended, ledger, _| {
             ledger.ends.insert("good".into(), SeenEnd { state: State::Cancelled, finished_at: Some(ended) });
         });
-        let twice_in_one_record = killed(places().of("good"), &|_, told| {
-            good(told).history.insert(7, step(Some(Event::Succeed), State::Succeeded, 2));
+        let twice_in_one_record = killed(places().of("good"), &|_, reported| {
+            good(reported).history.insert(7, step(Some(Event::Succeed), State::Succeeded, 2));
         });
         assert!(twice_in_one_record.0.contains(&Crime::EndedTwice), "a record is forgotten whole or not at all");
     }
@@ -358,28 +359,28 @@ mod forgotten {
         ledger.executions.get_mut("good").unwrap().insert(0, Execution { attempt: 1, fence: moment.0 });
     }
 
-    /// Its outcome is of a start after all that was forgotten.
-    fn went_on(ledger: &mut Ledger, told: &mut Told) {
+    /// The outcome comes from a start after the lost writes.
+    fn went_on(ledger: &mut Ledger, reported: &mut Reported) {
         let last = ms(DEATH * 2).0;
         ledger.executions.get_mut("good").unwrap()[1].fence = last;
-        good(told).stamp = Some(Stamp { attempt: 2, fence: last });
+        good(reported).stamp = Some(Stamp { attempt: 2, fence: last });
     }
 
     #[test]
     fn a_start() {
-        only_in_the_last_second(Crime::RunWithoutStart, &|moment, ledger, told| {
-            went_on(ledger, told);
+        only_in_the_last_second(Crime::RunWithoutStart, &|moment, ledger, reported| {
+            went_on(ledger, reported);
             started(moment, ledger);
         });
-        let one_of_two = killed(places().of("good"), &|ledger, told| {
-            went_on(ledger, told);
+        let one_of_two = killed(places().of("good"), &|ledger, reported| {
+            went_on(ledger, reported);
             started(ms(DEATH), ledger);
             started(ms(EARLY), ledger);
-            good(told).max_attempts = 4;
+            good(reported).max_attempts = 4;
         });
         assert_eq!(one_of_two, (vec![Crime::RunWithoutStart], vec![]), "two starts are missing");
-        let twice = killed(places().of("good"), &|ledger, told| {
-            went_on(ledger, told);
+        let twice = killed(places().of("good"), &|ledger, reported| {
+            went_on(ledger, reported);
             ledger.executions.get_mut("good").unwrap()[0] = ledger.executions["good"][1];
         });
         assert_eq!(twice, (vec![Crime::RunWithoutStart], vec![]), "a start after the death has a fence of its own");
@@ -388,41 +389,41 @@ mod forgotten {
     #[test]
     fn a_start_above_those_that_may_be() {
         let above = |moment: u64| {
-            killed(places().of("good"), &|ledger, told| {
-                went_on(ledger, told);
+            killed(places().of("good"), &|ledger, reported| {
+                went_on(ledger, reported);
                 started(ms(moment), ledger);
-                good(told).max_attempts = 2;
+                good(reported).max_attempts = 2;
             })
         };
         let both = vec![Crime::RunWithoutStart, Crime::StartsAboveMax];
         assert_eq!(above(DEATH), (vec![], both.clone()));
         assert_eq!(above(EARLY), (both, vec![]));
-        let recorded = killed(places().of("good"), &|ledger, told| {
+        let recorded = killed(places().of("good"), &|ledger, reported| {
             ledger.executions.insert("good".into(), vec![Execution { attempt: 2, fence: 20 }]);
-            good(told).max_attempts = 1;
+            good(reported).max_attempts = 1;
         });
         assert_eq!(recorded, (vec![Crime::StartsAboveMax], vec![]), "what it recorded it had not forgotten");
     }
 
     #[test]
     fn a_start_after_the_one_that_counted() {
-        only_in_the_last_second(Crime::OldFence, &|moment, ledger, told| {
+        only_in_the_last_second(Crime::OldFence, &|moment, ledger, reported| {
             ledger.executions.get_mut("good").unwrap()[1].fence = moment.0;
-            good(told).stamp = Some(Stamp { attempt: 2, fence: ms(1).0 });
+            good(reported).stamp = Some(Stamp { attempt: 2, fence: ms(1).0 });
         });
-        let from_nowhere = killed(places().of("good"), &|_, told| {
-            good(told).stamp = Some(Stamp { attempt: 2, fence: ms(DEATH).0 });
+        let from_nowhere = killed(places().of("good"), &|_, reported| {
+            good(reported).stamp = Some(Stamp { attempt: 2, fence: ms(DEATH).0 });
         });
         assert_eq!(from_nowhere, (vec![Crime::OldFence], vec![]), "nobody ran under that fence");
     }
 
     #[test]
     fn an_act_of_a_loop() {
-        only_in_the_last_second(Crime::ActNotDone, &|moment, _, told| {
-            told.acts.insert("job:good:9".into(), Entry { times: 1, at: moment });
+        only_in_the_last_second(Crime::ActNotDone, &|moment, _, reported| {
+            reported.acts.insert("job:good:9".into(), Entry { times: 1, at: moment });
         });
-        let twice = killed(places().log.unwrap(), &|_, told| {
-            told.acts.insert("job:good:5".into(), Entry { times: 2, at: ms(DEATH) });
+        let twice = killed(places().log.unwrap(), &|_, reported| {
+            reported.acts.insert("job:good:5".into(), Entry { times: 2, at: ms(DEATH) });
         });
         assert_eq!(twice, (vec![Crime::ActNotDone], vec![]), "what the log forgot it has not twice");
     }
@@ -431,15 +432,15 @@ mod forgotten {
     fn the_telling_of_an_act() {
         let log = places().log.unwrap();
         let untold = |moment: u64, slot| {
-            killed(slot, &|_, told| {
-                told.acts.remove("job:good:4");
-                good(told).history[3].at = ms(moment);
+            killed(slot, &|_, reported| {
+                reported.acts.remove("job:good:4");
+                good(reported).history[3].at = ms(moment);
             })
         };
         for moment in [LATE - 5_000, DEATH, DEATH + 20] {
             assert_eq!(untold(moment, log), (vec![], vec![Crime::ActUntold]), "{moment}");
         }
-        assert_eq!(untold(LATE - 5_001, log), (vec![Crime::ActUntold], vec![]), "it was told long before");
+        assert_eq!(untold(LATE - 5_001, log), (vec![Crime::ActUntold], vec![]), "the entry was due long before");
         assert_eq!(untold(DEATH + 21, log), (vec![Crime::ActUntold], vec![]), "that primary was dead");
         assert_eq!(untold(DEATH, places().of("good")), (vec![Crime::ActUntold], vec![]), "the log is elsewhere");
     }
@@ -447,10 +448,10 @@ mod forgotten {
     #[test]
     fn nothing_that_can_be_repaired() {
         let own = places().of("good");
-        let home = killed(own, &|_, told| good(told).home = true);
+        let home = killed(own, &|_, reported| good(reported).home = true);
         assert_eq!(home, (vec![Crime::HomeLeft], vec![]));
-        let unlisted = killed(own, &|_, told| {
-            let _ = told.listed.remove("good");
+        let unlisted = killed(own, &|_, reported| {
+            let _ = reported.listed.remove("good");
         });
         assert_eq!(unlisted, (vec![Crime::EffectMissing], vec![]));
     }

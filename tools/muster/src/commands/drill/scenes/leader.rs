@@ -41,8 +41,8 @@ async fn leading(scenery: &Scenery<'_>, other_than: Option<&str>) -> anyhow::Res
         if Some(name.as_str()) == other_than {
             continue;
         }
-        let Ok(told) = scenery.admin(&name, "/loops").await else { continue };
-        let loops = told["loops"].as_array().or(told.as_array()).context("no loops")?;
+        let Ok(answer) = scenery.admin(&name, "/loops").await else { continue };
+        let loops = answer["loops"].as_array().or(answer.as_array()).context("no loops")?;
         let found = loops.iter().find(|entry| entry["name"] == LOOP).context("no such loop")?;
         let ticks = found["ticks"].as_u64().unwrap_or_default();
         if found["state"] == "leading" && ticks > 0 {

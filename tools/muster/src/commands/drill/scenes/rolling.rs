@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::Scenery;
-use crate::commands::drill::told::Told;
+use crate::commands::drill::reported::Reported;
 
 /// A stop may take 15 s, a start some more.
 const BACK: Duration = Duration::from_secs(25);
@@ -37,16 +37,19 @@ pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     scenery.expect(refused.is_empty(), format_args!("no request failed: {refused:?}"));
     scenery.expect(unanswered == 0, format_args!("every request was answered: {unanswered} were not"));
     let ids: Vec<String> = scenery.load.ledger.borrow().accepted.keys().cloned().collect();
-    let told = Told::read(&scenery.api, ids, scenery.hands.scope(), &indicatif::ProgressBar::hidden()).await?;
-    let again = told.jobs.iter().filter(|(_, tells)| tells.attempt > 1);
-    for (id, tells) in again {
-        scenery.expect(false, format_args!("{id} needed attempt {}", tells.attempt));
+    let reported = Reported::read(&scenery.api, ids, scenery.hands.scope(), &indicatif::ProgressBar::hidden()).await?;
+    let again = reported.jobs.iter().filter(|(_, job)| job.attempt > 1);
+    for (id, job) in again {
+        scenery.expect(false, format_args!("{id} needed attempt {}", job.attempt));
     }
-    let given_back: usize = told
+    let given_back: usize = reported
         .jobs
         .values()
-        .map(|tells| tells.history.iter().filter(|step| step.event == Some(Event::Release)).count())
+        .map(|job| job.history.iter().filter(|step| step.event == Some(Event::Release)).count())
         .sum();
-    scenery.tell(format_args!("{} jobs, each at its first attempt; {given_back} attempts given back", told.jobs.len()));
+    scenery.tell(format_args!(
+        "{} jobs, each at its first attempt; {given_back} attempts given back",
+        reported.jobs.len()
+    ));
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::{
 
 /// The living jobs of one tenant's topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TopicCensus {
+pub struct TopicCounts {
     /// The number of jobs in each state.
     pub states: BTreeMap<State, u64>,
     /// When the oldest job that waits to be started (pending, queued or dispatched) began to wait.
@@ -31,16 +31,16 @@ pub struct TopicCensus {
 
 /// All living jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct LiveCounts {
     /// When the count began: it is no older than that.
     pub begun: Time,
     /// The living jobs by tenant and topic.
-    pub topics: BTreeMap<(Tenant, Topic), TopicCensus>,
+    pub topics: BTreeMap<(Tenant, Topic), TopicCounts>,
     /// Jobs that have a home and an unreadable record.
     pub unreadable: u64,
 }
 
-impl Census {
+impl LiveCounts {
     fn count(&mut self, record: &crate::Record) {
         let state = record.head.state();
         if state.is_end() || record.deleted {
@@ -63,16 +63,16 @@ impl Census {
 
 /// The progress of a count.
 #[derive(Debug, Default)]
-pub struct CensusWalk {
+pub struct LiveCountsWalk {
     shard: u8,
     cursor: u64,
-    counted: Census,
+    counted: LiveCounts,
 }
 
-impl CensusWalk {
+impl LiveCountsWalk {
     /// A count that has not begun yet.
-    pub fn new() -> CensusWalk {
-        CensusWalk::default()
+    pub fn new() -> LiveCountsWalk {
+        LiveCountsWalk::default()
     }
 }
 
@@ -94,11 +94,11 @@ const SCRUB_PASS_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 impl Store {
     /// One step of a count: reads about `limit` homes. Returns the count once it is complete; the next step then begins
     /// another. Jobs that come, move or end in the meantime may be counted or not.
-    pub async fn census(&self, walk: &mut CensusWalk, limit: usize) -> Result<Option<Census>, StoreError> {
+    pub async fn count_live(&self, walk: &mut LiveCountsWalk, limit: usize) -> Result<Option<LiveCounts>, StoreError> {
         let mut looked = 0;
         while looked < limit {
             if walk.shard == 0 && walk.cursor == 0 {
-                walk.counted = Census { begun: self.now(), ..Census::default() };
+                walk.counted = LiveCounts { begun: self.now(), ..LiveCounts::default() };
             }
             let (cursor, ids) = self.scan_homes(walk.shard, walk.cursor, (limit - looked).min(500)).await?;
             looked += ids.len().max(1);

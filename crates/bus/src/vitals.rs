@@ -147,7 +147,7 @@ fn limit(bytes: i64) -> Option<u64> {
 
 impl Bus {
     /// Reads the state of the server and the streams. Fails if the server does not answer.
-    pub async fn checkup(&self) -> Result<BusVitals, BusError> {
+    pub async fn vitals(&self) -> Result<BusVitals, BusError> {
         let mut took = Vec::with_capacity(TIMED);
         let mut storage = StorageVitals::default();
         for _ in 0..TIMED {

@@ -31,7 +31,7 @@ struct Held {
 
 impl Bus {
     /// Gives the stream files again if it reports a first message and cannot read it.
-    pub(crate) async fn mend_unreadable(&self, stream: Stream) -> Result<(), BusError> {
+    pub(crate) async fn repair_unreadable(&self, stream: Stream) -> Result<(), BusError> {
         let first = self.held(stream).await?;
         // A message that was acked in the meantime is no longer the first.
         let dead = first.messages > 0 && self.lacks(stream, first.first_seq).await?;
@@ -43,7 +43,7 @@ impl Bus {
     }
 
     /// Gives the stream files again if missing files are why it refused a message.
-    pub(crate) async fn mend_refusal(&self, stream: Stream, fault: &BusError) -> Result<(), BusError> {
+    pub(crate) async fn repair_refusal(&self, stream: Stream, fault: &BusError) -> Result<(), BusError> {
         match fault {
             BusError::Refused { err_code: STORE_FAILED, description, .. } if description.contains(NO_FILE) => {
                 self.give_files(stream, description).await

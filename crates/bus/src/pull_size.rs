@@ -4,7 +4,7 @@
 /// Computes how many messages to pull so that their offers fit the free slots. Messages carry one offer or several; the
 /// estimate follows what was seen last.
 #[derive(Clone, Copy, Debug)]
-pub struct Appetite {
+pub struct PullSize {
     offers_per_message: f64,
 }
 
@@ -13,15 +13,15 @@ pub const MOST_OFFERS: u32 = 128;
 /// The most messages of one pull.
 const MOST_MESSAGES: usize = 256;
 
-impl Appetite {
+impl PullSize {
     /// For a caller that must not get more offers than fit: assumes that each message carries the most offers.
-    pub fn careful() -> Appetite {
-        Appetite { offers_per_message: MOST_OFFERS.into() }
+    pub fn careful() -> PullSize {
+        PullSize { offers_per_message: MOST_OFFERS.into() }
     }
 
     /// For a caller that gives back surplus offers: assumes that each message carries one offer.
-    pub fn bold() -> Appetite {
-        Appetite { offers_per_message: 1.0 }
+    pub fn bold() -> PullSize {
+        PullSize { offers_per_message: 1.0 }
     }
 
     /// How many messages to pull for this many free slots.
@@ -48,18 +48,18 @@ mod tests {
 
     #[test]
     fn a_pull_brings_what_fits_once_the_size_of_messages_is_known() {
-        let mut appetite = Appetite::careful();
-        assert_eq!(appetite.messages(0), 0);
-        assert_eq!(appetite.messages(1), 1);
-        assert_eq!(appetite.messages(256), 2, "careful at first");
-        assert_eq!(Appetite::bold().messages(64), 64);
+        let mut pull_size = PullSize::careful();
+        assert_eq!(pull_size.messages(0), 0);
+        assert_eq!(pull_size.messages(1), 1);
+        assert_eq!(pull_size.messages(256), 2, "careful at first");
+        assert_eq!(PullSize::bold().messages(64), 64);
         for _ in 0..20 {
-            appetite.saw(4, 4);
+            pull_size.saw(4, 4);
         }
-        assert!(appetite.messages(64) >= 63, "one offer a message");
+        assert!(pull_size.messages(64) >= 63, "one offer a message");
         for _ in 0..20 {
-            appetite.saw(2, 16);
+            pull_size.saw(2, 16);
         }
-        assert_eq!(appetite.messages(64), 8);
+        assert_eq!(pull_size.messages(64), 8);
     }
 }

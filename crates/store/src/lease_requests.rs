@@ -1,4 +1,5 @@
-//! The offers that an HTTP worker's lease request was given: written once, so that a repetition gets the same.
+//! Lease requests of HTTP workers: the offers that a request gets are written once, so that a repeated request gets the
+//! same offers. Also the mark of a worker that was asked to leave.
 
 use std::time::Duration;
 

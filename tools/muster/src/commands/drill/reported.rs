@@ -1,6 +1,5 @@
-//! What the stack tells about its jobs, read through the API: every record, its history, whether
-//! it still has a home, the list of jobs, the dead letters, the acts that the audit log tells, and whether
-//! it holds. Leaves judging to `judge`.
+//! What the stack reports about its jobs, read through the API: every record with its history and home, the list of
+//! jobs, the dead letters, the audit log, and whether its hash chain is unbroken. `judge` decides what is wrong.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,9 +18,9 @@ use crate::{
     outcome::Failure,
 };
 
-/// Calls under way at once.
+/// The number of parallel calls.
 const AT_ONCE: usize = 16;
-/// Most jobs of a page.
+/// The number of jobs in a page.
 const PAGE: &str = "500";
 
 /// A step of a job's history.
@@ -48,43 +47,43 @@ pub(super) struct Stamp {
     pub(super) fence: u64,
 }
 
-/// One job, as the stack tells it.
+/// One job, as the stack reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TellsOf {
+pub(super) struct ReportedJob {
     pub(super) state: State,
     pub(super) attempt: u32,
     pub(super) max_attempts: u32,
     pub(super) finished_at: Option<Time>,
     pub(super) stamp: Option<Stamp>,
     pub(super) history: Vec<Step>,
-    /// Somebody will still look at it.
+    /// The job has a home: the reconciler will check it again.
     pub(super) home: bool,
 }
 
-/// Everything.
+/// Everything that the stack reports.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
-    pub(super) jobs: BTreeMap<String, TellsOf>,
+pub(super) struct Reported {
+    pub(super) jobs: BTreeMap<String, ReportedJob>,
     /// How often each job is in the list.
     pub(super) listed: BTreeMap<String, u64>,
     /// How often each job is among the dead letters.
     pub(super) letters: BTreeMap<String, u64>,
-    /// Messages that nobody could read.
+    /// The number of dead letters that are unreadable messages.
     pub(super) unreadable: u64,
-    /// The acts in the audit log, by their ids.
+    /// The audit entries, by the ids of their acts.
     pub(super) acts: BTreeMap<String, Entry>,
-    /// Where the chain of the audit log does not hold.
+    /// Where the hash chain of the audit log is broken.
     pub(super) audit_break: Option<String>,
-    /// What is wrong with the gauge of jobs that nobody looks after; read last.
+    /// What is wrong with the gauge of jobs without a home; read last.
     pub(super) gap: Option<String>,
-    /// Where a cluster that lost a primary keeps all this.
+    /// The hash slots of the jobs, if a primary of the cluster was killed.
     pub(super) places: Option<Places>,
 }
 
-/// An act as the audit log has it.
+/// The entries of one act in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// How often.
+    /// The number of entries.
     pub(super) times: u64,
     pub(super) at: Time,
 }
@@ -92,16 +91,16 @@ pub(super) struct Entry {
 /// Which jobs a drill reads and judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// All jobs that the stack knows: it is the drill's own.
+    /// All jobs of the stack, which belongs to the drill.
     Whole,
-    /// The jobs that the drill submitted: others use the stack too.
+    /// Only the jobs that the drill submitted: others use the stack too.
     Ours,
 }
 
-impl Told {
+impl Reported {
     /// Reads these jobs and, of a whole stack, every other job that the list shows.
-    pub(super) async fn read(api: &Api, ids: Vec<String>, scope: Scope, bar: &ProgressBar) -> anyhow::Result<Told> {
-        let mut told = Told {
+    pub(super) async fn read(api: &Api, ids: Vec<String>, scope: Scope, bar: &ProgressBar) -> anyhow::Result<Reported> {
+        let mut reported = Reported {
             listed: times(pages(api, "/jobs", "job").await?),
             letters: times(pages(api, "/dlq", "job").await?),
             unreadable: times(pages(api, "/dlq", "message").await?).values().sum(),
@@ -112,23 +111,23 @@ impl Told {
             jobs: BTreeMap::new(),
         };
         if scope == Scope::Ours {
-            told.keep_only(&ids.iter().map(String::as_str).collect());
+            reported.keep_only(&ids.iter().map(String::as_str).collect());
         }
-        let mut all: Vec<String> = ids.into_iter().chain(told.listed.keys().cloned()).collect();
+        let mut all: Vec<String> = ids.into_iter().chain(reported.listed.keys().cloned()).collect();
         all.sort_unstable();
         all.dedup();
         bar.set_length(all.len() as u64);
         let one = |id: String| async move {
-            let tells = TellsOf::read(api, &id).await.with_context(|| format!("reading {id}"))?;
+            let job = ReportedJob::read(api, &id).await.with_context(|| format!("reading {id}"))?;
             bar.inc(1);
-            anyhow::Ok((id, tells))
+            anyhow::Ok((id, job))
         };
         let read: Vec<_> = stream::iter(all).map(one).buffer_unordered(AT_ONCE).try_collect().await?;
-        told.jobs = read.into_iter().filter_map(|(id, tells)| Some((id, tells?))).collect();
-        Ok(told)
+        reported.jobs = read.into_iter().filter_map(|(id, job)| Some((id, job?))).collect();
+        Ok(reported)
     }
 
-    /// Drops what is about other jobs than these. A message that nobody could read is nobody's job.
+    /// Drops everything about other jobs. Unreadable messages belong to no job, so they are dropped too.
     fn keep_only(&mut self, ids: &BTreeSet<&str>) {
         self.listed.retain(|id, _| ids.contains(id.as_str()));
         self.letters.retain(|id, _| ids.contains(id.as_str()));
@@ -137,8 +136,8 @@ impl Told {
     }
 }
 
-impl TellsOf {
-    /// The acts of loops that its history has, by the ids that the audit log gives them, and when each was.
+impl ReportedJob {
+    /// The acts of loops in its history: the id of each in the audit log, and its time.
     pub(super) fn acts(&self, id: &str) -> BTreeMap<String, Time> {
         let steps = self.history.windows(2).zip(2..);
         let act = |(pair, version): (&[Step], u32)| {
@@ -148,7 +147,7 @@ impl TellsOf {
     }
 
     /// Reads one job; `None` if there is no record of it.
-    async fn read(api: &Api, id: &str) -> anyhow::Result<Option<TellsOf>> {
+    async fn read(api: &Api, id: &str) -> anyhow::Result<Option<ReportedJob>> {
         let (job, history, explained) = tokio::try_join!(
             get(api, format!("/jobs/{id}")),
             get(api, format!("/jobs/{id}/history")),
@@ -158,10 +157,10 @@ impl TellsOf {
             return Ok(None);
         };
         let home = !explained["next_look"].is_null();
-        TellsOf::parse(&job, &history, home).map(Some)
+        ReportedJob::parse(&job, &history, home).map(Some)
     }
 
-    fn parse(job: &Value, history: &Value, home: bool) -> anyhow::Result<TellsOf> {
+    fn parse(job: &Value, history: &Value, home: bool) -> anyhow::Result<ReportedJob> {
         let number = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok()).context("no number");
         let stamp =
             |value: &Value| Some(Stamp { attempt: number(&value["attempt"]).ok()?, fence: value["fence"].as_u64()? });
@@ -171,10 +170,10 @@ impl TellsOf {
                 "submit" => None,
                 other => Some(Event::parse(other).with_context(|| format!("no event {other:?}"))?),
             };
-            let at = moment(&step["at"]).context("no moment")?;
+            let at = moment(&step["at"]).context("no time")?;
             anyhow::Ok(Step { event, to: state(&step["state"])?, attempt: number(&step["attempt"])?, at })
         };
-        Ok(TellsOf {
+        Ok(ReportedJob {
             state: state(&job["state"])?,
             attempt: number(&job["attempt"])?,
             max_attempts: number(&job["max_attempts"])?,
@@ -196,12 +195,12 @@ pub(super) fn state(value: &Value) -> anyhow::Result<State> {
     value.as_str().and_then(State::parse).with_context(|| format!("no state {value}"))
 }
 
-/// A moment, if there is one.
+/// A time, if there is one.
 pub(super) fn moment(value: &Value) -> Option<Time> {
     value.as_str().and_then(Time::parse_rfc3339)
 }
 
-/// Reads something; `None` where there is no such thing.
+/// Reads a resource; `None` if there is none.
 pub(super) async fn get(api: &Api, path: String) -> anyhow::Result<Option<Value>> {
     match api.call(&Call::get(path)).await {
         Ok(answer) => Ok(Some(answer.value)),
@@ -210,7 +209,7 @@ pub(super) async fn get(api: &Api, path: String) -> anyhow::Result<Option<Value>
     }
 }
 
-/// Walks the chain of the audit log to its end; where it breaks, if it does.
+/// Verifies the whole hash chain of the audit log; returns where it is broken.
 async fn audit_break(api: &Api) -> anyhow::Result<Option<String>> {
     let mut call = Call::get("/audit/verify");
     loop {
@@ -229,7 +228,7 @@ fn times(found: BTreeMap<String, Entry>) -> BTreeMap<String, u64> {
     found.into_iter().map(|(id, entry)| (id, entry.times)).collect()
 }
 
-/// Walks a list to its end; what it says of each id, and how often.
+/// Reads a whole list: the number of entries of each id, and the time of the first.
 async fn pages(api: &Api, path: &str, kind: &str) -> anyhow::Result<BTreeMap<String, Entry>> {
     let mut found = BTreeMap::new();
     let mut cursor = None;
@@ -263,11 +262,11 @@ mod tests {
         let entry = Entry { times: 1, at: Time::default() };
         let counts = || BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 1)]);
         let acts = ["job:a:2", "job:b:2", "topic"].map(|act| (act.to_owned(), entry));
-        let mut told =
-            Told { listed: counts(), letters: counts(), unreadable: 3, acts: acts.into(), ..Told::default() };
-        told.keep_only(&BTreeSet::from(["a"]));
-        assert_eq!(told.listed.keys().chain(told.letters.keys()).collect::<Vec<_>>(), ["a", "a"]);
-        assert_eq!(told.acts.keys().collect::<Vec<_>>(), ["job:a:2"]);
-        assert_eq!(told.unreadable, 0);
+        let mut reported =
+            Reported { listed: counts(), letters: counts(), unreadable: 3, acts: acts.into(), ..Reported::default() };
+        reported.keep_only(&BTreeSet::from(["a"]));
+        assert_eq!(reported.listed.keys().chain(reported.letters.keys()).collect::<Vec<_>>(), ["a", "a"]);
+        assert_eq!(reported.acts.keys().collect::<Vec<_>>(), ["job:a:2"]);
+        assert_eq!(reported.unreadable, 0);
     }
 }

@@ -70,7 +70,7 @@ impl NodeVitals {
 
 impl Store {
     /// Reads the state of every primary. Fails only if no primary is known.
-    pub async fn checkup(&self) -> Result<Vec<(NodeAddr, Result<NodeVitals, StoreError>)>, StoreError> {
+    pub async fn vitals(&self) -> Result<Vec<(NodeAddr, Result<NodeVitals, StoreError>)>, StoreError> {
         let examine = async |node: NodeAddr| {
             let vitals = self.examine(&node).await;
             (node, vitals)
