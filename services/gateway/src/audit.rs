@@ -9,7 +9,7 @@ use muster_domain::{Act, JobId};
 use muster_flow::failpoint;
 use muster_store::StoreError;
 
-use crate::{Gateway, auth::Caller};
+use crate::{auth::Caller, state::Gateway};
 
 impl Gateway {
     /// Starts an act of this caller. The route fills it in and passes it to `tell`.

@@ -2,16 +2,10 @@
 //!
 //! Promises: a body over its limit is refused at once, by its declared length or as soon as it grows past the limit
 //! (the listener deals with the rest of the bytes, `muster_chassis::listen`); a client that stalls does not hold its
-//! share of the budget for ever; all bodies together stay below [`MOST_HELD`], and beyond that the answer is
+//! share of the budget for ever; all bodies together stay within the budget, and beyond that the answer is
 //! `overloaded`. Leaves to others: the meaning of the bytes.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use axum::{body::Body, extract::FromRequest};
 use bytes::{Bytes, BytesMut};
@@ -19,44 +13,14 @@ use http::{HeaderMap, Request, header};
 use http_body_util::BodyExt;
 use muster_domain::ProblemCode;
 
-use crate::{Gateway, problem::Problem};
+use crate::{budget::Held, problem::Problem, state::Gateway};
 
 /// The limit for a single submit, a cancel or a key: the largest payload, and room for the other fields.
 pub(crate) const SINGLE: usize = 1024 * 1024;
 /// The limit for a batch, or for a worker's results.
 pub(crate) const BATCH: usize = 16 * 1024 * 1024;
-/// The most bytes that all requests in flight may hold together.
-const MOST_HELD: usize = 256 * 1024 * 1024;
 /// How long a whole body may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
-
-/// The number of bytes held, shared by all requests.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Budget(Arc<AtomicUsize>);
-
-/// The bytes that one request holds. Dropping it returns them to the budget.
-#[derive(Debug)]
-pub(crate) struct Held {
-    budget: Budget,
-    bytes: usize,
-}
-
-impl Budget {
-    fn hold(&self, bytes: usize) -> Result<Held, Problem> {
-        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
-        let held = Held { budget: self.clone(), bytes };
-        if before.saturating_add(bytes) > MOST_HELD {
-            return Err(Problem::new(ProblemCode::Overloaded, "too many large requests are in flight"));
-        }
-        Ok(held)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.budget.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// A body of at most `LIMIT` bytes.
 #[derive(Debug)]
@@ -185,16 +149,5 @@ mod tests {
         for packed in [&["gzip"][..], &["identity", "br"], &["identity, gzip"], &[""]] {
             assert!(!judged(packed), "{packed:?}");
         }
-    }
-
-    #[test]
-    fn what_all_requests_hold_is_bounded_and_given_back() {
-        let budget = Budget::default();
-        let held = budget.hold(MOST_HELD - 10).unwrap();
-        assert_eq!(budget.hold(11).unwrap_err().code, ProblemCode::Overloaded);
-        assert!(budget.hold(10).is_ok());
-        drop(held);
-        assert!(budget.hold(MOST_HELD).is_ok());
-        assert_eq!(budget.0.load(Ordering::Relaxed), 0);
     }
 }

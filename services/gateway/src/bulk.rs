@@ -25,9 +25,9 @@ use muster_store::{
 };
 
 use crate::{
-    Gateway,
     access::Scopes,
     auth::{Caller, Key},
+    state::Gateway,
 };
 
 pub(crate) use filter::read_filter;

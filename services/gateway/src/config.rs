@@ -10,10 +10,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use arc_swap::ArcSwap;
 use muster_chassis::{Values, settings::Fault};
 use muster_domain::ProblemCode;
+use muster_flow::{Flow, admission::Limits};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Gateway,
     json::{Object, integer, text},
     problem::{Fault as FieldFault, Problem},
     settings,
@@ -43,16 +43,16 @@ impl Config {
 }
 
 /// Applies the cluster's settings now and after every change, until the gateway stops.
-pub(crate) async fn obey(gateway: &Gateway, stop: &CancellationToken) {
-    let mut changes = gateway.flow.settings.changes();
+pub(crate) async fn obey(config: &Config, flow: &Flow, limits: &Limits, stop: &CancellationToken) {
+    let mut changes = flow.settings.changes();
     let mut applied = 0;
     loop {
         changes.mark_unchanged();
-        let told = gateway.flow.settings.config();
+        let told = flow.settings.config();
         if told.version != applied {
             applied = told.version;
-            match gateway.config.judged(&told.values) {
-                Ok(values) => apply(gateway, values, told.version),
+            match config.judged(&told.values) {
+                Ok(values) => apply(config, limits, values, told.version),
                 Err(faults) => {
                     let detail = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     tracing::warn!(
@@ -71,9 +71,9 @@ pub(crate) async fn obey(gateway: &Gateway, stop: &CancellationToken) {
     }
 }
 
-fn apply(gateway: &Gateway, values: Values, version: u64) {
-    gateway.admission.limits().set(settings::rate(&values), settings::burst(&values));
-    gateway.config.now.store(Arc::new(values));
+fn apply(config: &Config, limits: &Limits, values: Values, version: u64) {
+    limits.set(settings::rate(&values), settings::burst(&values));
+    config.now.store(Arc::new(values));
     tracing::info!(event = "config_changed", version, "settings changed at run time");
 }
 

@@ -29,7 +29,7 @@ use crate::problem::Problem;
 
 pub(crate) use filter::{Filter, Kind};
 pub(crate) use point::Point;
-pub(crate) use watcher::Watcher;
+pub(crate) use watcher::{Sources, Watcher};
 
 use seats::Seats;
 

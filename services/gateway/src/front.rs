@@ -27,10 +27,10 @@ use muster_telemetry::{
 use tracing::Instrument;
 
 use crate::{
-    Gateway,
     access::{Access, needed},
     endpoints,
     problem::{Carried, Problem, Within},
+    state::Gateway,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -12,6 +12,7 @@ mod access;
 mod audit;
 mod auth;
 mod body;
+mod budget;
 mod bulk;
 mod canonical;
 mod config;
@@ -33,32 +34,31 @@ mod retries;
 mod routes;
 mod schema;
 mod settings;
+mod state;
 mod submit;
 mod topics;
 mod view;
 mod waits;
 mod workers;
 
-use std::{net::SocketAddr, ops::Deref, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use bytes::Bytes;
-use muster_chassis::{Chassis, Health, Loop, Tasks, Waker, listen, loops::with_loops, settings::Declaration};
+use muster_chassis::{Chassis, Loop, Tasks, listen, loops::with_loops, settings::Declaration};
 use muster_flow::{
     Flow,
-    admission::{Admission, Bucket, Refusal, Rules},
+    admission::{Admission, Rules},
 };
 use muster_replica::{Member, name_late, probe, supervise};
-use muster_store::{Store, Want};
-use tokio_util::sync::CancellationToken;
+use muster_store::Store;
 
 use crate::{
-    auth::{Caller, Keys},
-    body::Budget,
+    auth::Keys,
+    budget::Budget,
     config::Config,
     events::Live,
     listings::Listings,
-    problem::Problem,
+    state::{Gateway, Parts},
     waits::Waits,
     workers::Workers,
 };
@@ -77,44 +77,6 @@ const STOP_TAPS: Duration = Duration::from_secs(2);
 const STOP_HTTP: Duration = Duration::from_secs(10);
 /// How long the last commits, results and acks may take.
 const STOP_WRITES: Duration = Duration::from_secs(2);
-
-/// The state that every request can use. Clones share the same gateway.
-#[derive(Clone)]
-pub(crate) struct Gateway(Arc<Parts>);
-
-pub(crate) struct Parts {
-    flow: Flow,
-    keys: Keys,
-    admission: Admission,
-    config: Config,
-    waits: Waits,
-    live: Live,
-    listings: Listings,
-    workers: Workers,
-    budget: Budget,
-    health: Health,
-    stop: CancellationToken,
-    instance: String,
-    openapi: Bytes,
-    /// Wakes the loop that carries out bulk operations.
-    bulk: Waker,
-}
-
-impl Deref for Gateway {
-    type Target = Parts;
-
-    fn deref(&self) -> &Parts {
-        &self.0
-    }
-}
-
-impl Gateway {
-    /// Takes one token from the read bucket of the caller's tenant.
-    async fn take_read(&self, caller: &Caller) -> Result<(), Problem> {
-        let taken = self.admission.limits().take(&caller.tenant, Bucket::Read, 1, Want::Some).await;
-        if taken.granted > 0 { Ok(()) } else { Err(Refusal::RateLimited { retry_after: taken.retry_after }.into()) }
-    }
-}
 
 /// Runs a gateway until it is asked to stop.
 pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
@@ -148,12 +110,12 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
     supervise(&taps, work.watch);
     supervise(&writes, work.commit);
     let stop = chassis.stop.requested();
-    let gateway = Gateway(Arc::new(Parts {
-        keys: Keys::new(&bootstrap, store),
+    let gateway = Gateway::new(Parts {
+        keys: Arc::new(Keys::new(&bootstrap, store)),
         admission,
         config: Config::new(values.clone()),
         waits: Waits::default(),
-        live: Live::new(values.get(settings::EVENT_STREAMS)),
+        live: Arc::new(Live::new(values.get(settings::EVENT_STREAMS))),
         listings: Listings::default(),
         workers: Workers::start(&flow, &taps, &writes, stop.clone()),
         budget: Budget::default(),
@@ -163,7 +125,7 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
         bulk: chassis.loops.waker(bulk::Bulk::NAME),
         flow,
         stop,
-    }));
+    });
 
     tap(&taps, &gateway, &member);
     let telling = gateway.clone();
@@ -227,7 +189,7 @@ fn tap(taps: &Tasks, gateway: &Gateway, member: &Member) {
     taps.supervise("config", move || {
         let (gateway, stop) = (told.clone(), stop.clone());
         async move {
-            config::obey(&gateway, &stop).await;
+            config::obey(&gateway.config, &gateway.flow, gateway.admission.limits(), &stop).await;
             Ok(())
         }
     });

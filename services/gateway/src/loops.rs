@@ -7,7 +7,7 @@ mod retention;
 use muster_chassis::Declared;
 use muster_replica::{ConfigWatch, Member, Row, declared};
 
-use crate::{Gateway, bulk::Bulk};
+use crate::{bulk::Bulk, state::Gateway};
 
 /// All loops, one row each.
 const ROWS: [Row<Gateway>; 5] = [

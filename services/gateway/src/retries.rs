@@ -13,10 +13,10 @@ use muster_flow::{
 use muster_store::Record;
 
 use crate::{
-    Gateway,
     auth::Caller,
     problem::Problem,
     refusals::{out_of_bounds, retry_refused},
+    state::Gateway,
     submit::Overrides,
 };
 

@@ -33,7 +33,7 @@ use muster_domain::{JobId, ProblemCode, TraceParent};
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{Gateway, auth::Caller, front, problem::Problem, schema, submit::read_key};
+use crate::{auth::Caller, front, problem::Problem, schema, state::Gateway, submit::read_key};
 
 /// All routes with their OpenAPI document.
 fn documented() -> OpenApiRouter<Gateway> {

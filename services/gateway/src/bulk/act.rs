@@ -8,7 +8,9 @@ use muster_domain::JobId;
 use muster_flow::{Cancelled, admission::Refusal};
 use muster_store::{Action, Deleted, Fields, Record, Store, StoreError};
 
-use crate::{Gateway, auth::Caller, problem::Problem, refusals::retry_refused, removal, retries, submit::Overrides};
+use crate::{
+    auth::Caller, problem::Problem, refusals::retry_refused, removal, retries, state::Gateway, submit::Overrides,
+};
 
 /// The number of jobs handled concurrently. Retries of one batch share their commits.
 const AT_ONCE: usize = 64;

@@ -17,16 +17,18 @@ use bytes::Bytes;
 use http::HeaderMap;
 use muster_bus::{BusError, Events as Told, Mark};
 use muster_domain::{ProblemCode, Time};
+use muster_flow::Flow;
 use muster_wire::v1::{JobEvent, ProgressNotice};
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
     time::{Instant, Interval, MissedTickBehavior, interval_at, sleep},
 };
+use tokio_util::sync::CancellationToken;
 
-use super::{Filter, News, Point, document, seats::Seat};
+use super::{Filter, Live, News, Point, document, seats::Seat};
 use crate::{
-    Gateway,
     access::{Access, Scope},
+    auth::Keys,
     problem::Problem,
 };
 
@@ -41,9 +43,17 @@ const PAGE_EVENTS: usize = 512;
 /// The pause before the next try when the stream could not be read.
 const AGAIN: Duration = Duration::from_millis(250);
 
+/// What a watcher uses of its gateway.
+pub(crate) struct Sources {
+    pub(crate) live: Arc<Live>,
+    pub(crate) flow: Flow,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) stop: CancellationToken,
+}
+
 /// One client that watches events.
 pub(crate) struct Watcher {
-    gateway: Gateway,
+    sources: Sources,
     filter: Filter,
     /// The request headers of the client. The watcher checks the key in them again later.
     headers: HeaderMap,
@@ -65,20 +75,20 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Starts to watch after `since`, or with the next event.
     pub(crate) async fn join(
-        gateway: Gateway,
+        sources: Sources,
         filter: Filter,
         headers: HeaderMap,
         since: Option<Point>,
     ) -> Result<Watcher, Problem> {
-        let seat = gateway.live.seats.enter(&filter.caller.tenant)?;
+        let seat = sources.live.seats.enter(&filter.caller.tenant)?;
         // Subscribe before reading the position: a message that arrives in between comes by both ways and is sent
         // once.
-        let (news, progress) = (gateway.live.news.subscribe(), gateway.live.progress.subscribe());
-        let live = gateway.live.opened().await?;
+        let (news, progress) = (sources.live.news.subscribe(), sources.live.progress.subscribe());
+        let live = sources.live.opened().await?;
         let mut ping = interval_at(Instant::now() + PING, PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Watcher {
-            gateway,
+            sources,
             filter,
             headers,
             news,
@@ -99,20 +109,20 @@ impl Watcher {
             return Some(self.mark(Event::default().comment("hello").retry(COME_BACK)));
         }
         loop {
-            if self.gateway.stop.is_cancelled() {
+            if self.sources.stop.is_cancelled() {
                 return None;
             }
             if let Some(event) = self.of_page().or_else(|| self.of_current()) {
                 return Some(event);
             }
-            let (gateway, filter, at) = (&self.gateway, &self.filter, self.at);
+            let (sources, filter, at) = (&self.sources, &self.filter, self.at);
             tokio::select! {
                 biased;
-                () = gateway.stop.cancelled() => return None,
+                () = sources.stop.cancelled() => return None,
                 _ = self.ping.tick() => {
                     return self.may_stay().await.then(|| self.mark(Event::default().comment("ping")));
                 }
-                read = read_on(gateway, filter, at), if self.behind => match read {
+                read = read_on(sources, filter, at), if self.behind => match read {
                     Read::Page { page, more } => (self.page, self.behind) = (page, more),
                     Read::Gap(mark) => return Some(self.gap(mark)),
                 },
@@ -120,10 +130,10 @@ impl Watcher {
                     // The message is from another stream. If the tap has left that stream already, the message is
                     // outdated and is ignored.
                     Ok(News::Events(mark, _)) if mark.epoch != at.epoch => {
-                        self.behind = gateway.live.is_at(mark.epoch);
+                        self.behind = sources.live.is_at(mark.epoch);
                     }
                     Ok(News::From(mark)) if mark.epoch != at.epoch => {
-                        if gateway.live.is_at(mark.epoch) {
+                        if sources.live.is_at(mark.epoch) {
                             return Some(self.gap(mark));
                         }
                     }
@@ -135,7 +145,7 @@ impl Watcher {
                 },
                 heard = self.progress.recv(), if !self.behind => match heard {
                     Ok(notice) if filter.progress(&notice) => {
-                        if let Some(shown) = document::progress(&notice, gateway.flow.store.now()) {
+                        if let Some(shown) = document::progress(&notice, sources.flow.store.now()) {
                             return Some(data(Event::default(), &shown));
                         }
                     }
@@ -183,7 +193,7 @@ impl Watcher {
     /// Continues after this mark, and returns the event that says that events before it are missing.
     fn gap(&mut self, mark: Mark) -> Event {
         (self.at, self.behind) = (Point::after(mark), false);
-        let shown = document::gap(self.at, self.gateway.flow.store.now());
+        let shown = document::gap(self.at, self.sources.flow.store.now());
         data(Event::default().id(self.at.to_string()), &shown)
     }
 
@@ -195,7 +205,7 @@ impl Watcher {
 
     /// Whether the key still allows this watcher. While Redis cannot answer that, the watcher stays.
     async fn may_stay(&mut self) -> bool {
-        match self.gateway.keys.identify(&self.headers).await {
+        match self.sources.keys.identify(&self.headers).await {
             Ok(caller) => {
                 let may = caller.may(Access::Scope(Scope::Read)).is_ok();
                 self.filter.caller = caller;
@@ -218,11 +228,11 @@ enum Read {
 }
 
 /// Reads on from a position, up to the tap's position. Waits while the stream cannot be read.
-async fn read_on(gateway: &Gateway, filter: &Filter, at: Point) -> Read {
+async fn read_on(sources: &Sources, filter: &Filter, at: Point) -> Read {
     // The semaphore is never closed.
-    let _turn = gateway.live.readers.acquire().await;
+    let _turn = sources.live.readers.acquire().await;
     loop {
-        match try_read(gateway, filter, at).await {
+        match try_read(sources, filter, at).await {
             Ok(read) => return read,
             // The bus logs the error.
             Err(_) => sleep(AGAIN).await,
@@ -230,13 +240,13 @@ async fn read_on(gateway: &Gateway, filter: &Filter, at: Point) -> Read {
     }
 }
 
-async fn try_read(gateway: &Gateway, filter: &Filter, at: Point) -> Result<Read, BusError> {
+async fn try_read(sources: &Sources, filter: &Filter, at: Point) -> Result<Read, BusError> {
     let closed = Mark { epoch: Time::NONE, seq: 0 };
-    let (from, live) = (at.next_seq(), gateway.live.at.borrow().unwrap_or(closed));
+    let (from, live) = (at.next_seq(), sources.live.at.borrow().unwrap_or(closed));
     // While the tap does not know this stream, there is nothing to read.
     let known = live.epoch == at.epoch;
     let last = if known { live.seq.max(at.seq).min(from.saturating_add(PAGE - 1)) } else { from.saturating_sub(1) };
-    let (span, told) = gateway.flow.bus.events_between(from, last).await?;
+    let (span, told) = sources.flow.bus.events_between(from, last).await?;
     if span.epoch != at.epoch || at.seq > span.last || from < span.first {
         let seq = if live.epoch == span.epoch { live.seq.min(span.last) } else { span.last };
         return Ok(Read::Gap(Mark { epoch: span.epoch, seq }));

@@ -17,7 +17,7 @@ use muster_replica::{LoopOf, Member};
 use muster_store::AuditEntry;
 use muster_wire::{Body, v1};
 
-use crate::{Gateway, settings};
+use crate::{settings, state::Gateway};
 
 /// The most entries that are handed out at once.
 const BATCH: usize = 100;

@@ -8,7 +8,7 @@ use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_replica::{LoopOf, Member};
 use muster_store::{AuditRetention, Store};
 
-use crate::{Gateway, settings};
+use crate::{settings, state::Gateway};
 
 /// The most entries that one step removes.
 const BATCH: usize = 500;

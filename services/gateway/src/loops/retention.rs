@@ -14,7 +14,7 @@ use muster_domain::{Act, JobId, Tenant};
 use muster_replica::{LoopOf, Member};
 use muster_store::{LeaderLock, Lease, Removed, Retention, RetentionWalk, Store, StoreError};
 
-use crate::{Gateway, settings, topics};
+use crate::{settings, state::Gateway, topics};
 
 /// The most entries of listings that one step reads.
 const BATCH: usize = 500;

@@ -7,13 +7,13 @@ use muster_store::{AuditEntry, AuditFilter, AuditReport};
 
 use super::{dead_letters::refused, json};
 use crate::{
-    Gateway,
     auth::{Caller, TENANT_HEADER},
     json::Faults,
     limits::PAGE,
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     view::{self, Json},
 };
 

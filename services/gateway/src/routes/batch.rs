@@ -14,7 +14,6 @@ use muster_store::{Fields, NewJob, Record};
 
 use super::{Submitter, json};
 use crate::{
-    Gateway,
     auth::Caller,
     body::{BATCH, Posted},
     json::{Faults, Object, join},
@@ -23,6 +22,7 @@ use crate::{
     query::Params,
     refusals::{out_of_bounds, refused_at},
     schema,
+    state::Gateway,
     submit::{Defaults, Place, ReadJob, read_job},
     view::{self, JobView},
 };

@@ -8,7 +8,6 @@ use muster_store::{Action, ListFilter, NewOperation, Operation, OperationStatus}
 
 use super::{Named, Submitter, dead_letters::refused, json};
 use crate::{
-    Gateway,
     auth::Caller,
     body::{Posted, SINGLE},
     bulk::{dry_run, read_filter},
@@ -18,6 +17,7 @@ use crate::{
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     view::{self, Json},
 };
 

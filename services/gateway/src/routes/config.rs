@@ -13,7 +13,6 @@ use super::{
     topics::tagged,
 };
 use crate::{
-    Gateway,
     auth::Caller,
     body::{Posted, SINGLE},
     config::read_values,
@@ -21,6 +20,7 @@ use crate::{
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     view::{self, Json},
 };
 

@@ -9,7 +9,6 @@ use muster_store::{Deleted, Fields, StoreError};
 
 use super::{Id, jobs::find, json};
 use crate::{
-    Gateway,
     access::Access,
     auth::Caller,
     body::{Posted, SINGLE},
@@ -18,6 +17,7 @@ use crate::{
     query::Params,
     removal::remove,
     schema,
+    state::Gateway,
     submit::read_reason,
     view::JobView,
 };

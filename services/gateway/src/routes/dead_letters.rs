@@ -9,13 +9,13 @@ use muster_store::{DeadMessage, DeadMessageCause, Fields, ListError, ListFilter,
 
 use super::{Named, json, lists::write_unreadable};
 use crate::{
-    Gateway,
     auth::Caller,
     json::Faults,
     limits::PAGE,
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     view::{self, JobView, Json},
 };
 

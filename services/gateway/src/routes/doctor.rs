@@ -5,13 +5,13 @@ use http::StatusCode;
 
 use super::json;
 use crate::{
-    Gateway,
     auth::Caller,
     doctor::{self, Finding},
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     view::{self, Json},
 };
 

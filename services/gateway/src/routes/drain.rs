@@ -13,7 +13,7 @@ use muster_domain::{ProblemCode, WorkerId};
 use muster_wire::{Body, v1::Control};
 
 use super::{Named, fleet::visible, json};
-use crate::{Gateway, auth::Caller, json::Faults, problem::Problem, query::Params, schema, view};
+use crate::{auth::Caller, json::Faults, problem::Problem, query::Params, schema, state::Gateway, view};
 
 /// How long the drain request of an HTTP worker is kept for its calls: as long as the longest lease.
 const HOLDS: Duration = Duration::from_secs(900);

@@ -11,13 +11,13 @@ use http::{HeaderMap, HeaderValue};
 use muster_domain::{JobId, RunId, Topic};
 
 use crate::{
-    Gateway,
     auth::Caller,
     events::{Filter, Kind, Point, Watcher},
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
 };
 
 /// Watch events as they happen, by server-sent events. Each has an id from which any gateway can continue.
@@ -45,7 +45,7 @@ pub(super) async fn watch(
 ) -> Result<Response, Problem> {
     let (filter, since) = read(caller, &headers, params)?;
     gateway.take_read(&filter.caller).await?;
-    let watcher = Watcher::join(gateway, filter, headers, since).await?;
+    let watcher = Watcher::join(gateway.sources(), filter, headers, since).await?;
     let events = stream::unfold(watcher, async |mut watcher| {
         let event = watcher.next().await?;
         Some((Ok::<_, Infallible>(event), watcher))

@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use super::{Id, jobs::find, json};
 use crate::{
-    Gateway,
     auth::Caller,
     explain::{PlacesSeen, Seen, Serving, SlotsSeen, explain as explained, may_be_offered_as_it_is},
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
 };
 
 /// How soon after it was stored a submit is on the bus.

@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use super::json;
 use crate::{
-    Gateway,
     auth::Caller,
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     view::{self, Json},
 };
 

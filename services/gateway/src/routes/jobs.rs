@@ -14,7 +14,6 @@ use muster_store::{Fields, Record};
 
 use super::{Id, Submitter, json};
 use crate::{
-    Gateway,
     access::{Access, Scope},
     auth::Caller,
     body::{Posted, SINGLE},
@@ -23,6 +22,7 @@ use crate::{
     query::Params,
     refusals::out_of_bounds,
     schema,
+    state::Gateway,
     submit::{Place, ReadJob, read_job},
     view::{JobView, history as story},
 };

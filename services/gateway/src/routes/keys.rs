@@ -10,7 +10,6 @@ use muster_store::ApiKey;
 
 use super::{Named, Submitter, json};
 use crate::{
-    Gateway,
     access::Scope,
     auth::{Caller, mint, mint_for},
     body::{Posted, SINGLE},
@@ -19,6 +18,7 @@ use crate::{
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     view::{self, Json},
 };
 

@@ -9,7 +9,7 @@ use super::{
     jobs::{included, read_include},
     json,
 };
-use crate::{Gateway, auth::Caller, json::Faults, limits::PAGE, problem::Problem, query::Params, schema, view};
+use crate::{auth::Caller, json::Faults, limits::PAGE, problem::Problem, query::Params, schema, state::Gateway, view};
 
 const USUAL_PAGE: u64 = 50;
 

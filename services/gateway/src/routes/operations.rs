@@ -5,7 +5,7 @@ use http::StatusCode;
 use muster_chassis::health::Readiness;
 
 use super::json;
-use crate::{Gateway, auth::Caller, json::Faults, problem::Problem, query::Params, schema, view};
+use crate::{auth::Caller, json::Faults, problem::Problem, query::Params, schema, state::Gateway, view};
 
 /// Show the presented key, its tenant and its scopes.
 #[utoipa::path(

@@ -9,7 +9,7 @@ use http::{StatusCode, header};
 use muster_domain::ProblemCode;
 
 use super::{Named, json};
-use crate::{Gateway, problem::Problem};
+use crate::{problem::Problem, state::Gateway};
 
 /// The first page, with links.
 #[utoipa::path(get, path = "/", tag = "root", responses((status = 200, description = "A page", content_type = "text/html")))]

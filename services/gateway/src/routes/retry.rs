@@ -12,7 +12,6 @@ use super::{
     json,
 };
 use crate::{
-    Gateway,
     body::{Posted, SINGLE},
     json::Faults,
     problem::Problem,
@@ -20,6 +19,7 @@ use crate::{
     refusals::retry_refused,
     retries::{commit, prepare},
     schema,
+    state::Gateway,
     submit::read_overrides,
     view::JobView,
 };

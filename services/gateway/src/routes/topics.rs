@@ -18,13 +18,13 @@ use super::{
     json,
 };
 use crate::{
-    Gateway,
     auth::Caller,
     body::{Posted, SINGLE},
     json::Faults,
     problem::Problem,
     query::Params,
     schema,
+    state::Gateway,
     submit::read_reason,
     topics::{names, read_settings},
     view::{self, Json},

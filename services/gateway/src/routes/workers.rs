@@ -9,13 +9,14 @@ use http::StatusCode;
 
 use super::json;
 use crate::{
-    Gateway,
     auth::Caller,
     body::{BATCH, Posted, SINGLE},
     json::Faults,
     problem::Problem,
     query::Params,
-    schema, view,
+    schema,
+    state::Gateway,
+    view,
     workers::{Leased, Stands},
 };
 
