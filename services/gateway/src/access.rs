@@ -146,6 +146,8 @@ operations! {
     PutTopic: Access::Scope(Scope::Admin),
     PauseTopic: Access::Scope(Scope::Control),
     ResumeTopic: Access::Scope(Scope::Control),
+    ValidateWorkflow: Access::Scope(Scope::Read),
+    GetWorkflowSchema: Access::Scope(Scope::Read),
     ListWorkers: Access::Scope(Scope::Read),
     DrainWorker: Access::Scope(Scope::Control),
     ListReplicas: Access::Fleet,

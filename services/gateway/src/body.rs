@@ -1,4 +1,5 @@
-//! Reads request bodies: declared as JSON, within their size limit, and within the memory budget of this process.
+//! Reads request bodies: declared as JSON (definitions of workflows also as YAML), within their size limit, and within
+//! the memory budget of this process.
 //!
 //! Promises: a body over its limit is refused at once, by its declared length or as soon as it grows past the limit
 //! (the listener deals with the rest of the bytes, `muster_chassis::listen`); a client that stalls does not hold its
@@ -12,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, header};
 use http_body_util::BodyExt;
 use muster_domain::ProblemCode;
+use muster_engine::definition::{Format, MOST_BYTES};
 
 use crate::{budget::Held, problem::Problem, state::Gateway};
 
@@ -19,6 +21,8 @@ use crate::{budget::Held, problem::Problem, state::Gateway};
 pub(crate) const SINGLE: usize = 1024 * 1024;
 /// The limit for a batch, or for a worker's results.
 pub(crate) const BATCH: usize = 16 * 1024 * 1024;
+/// The limit for a definition of a workflow.
+pub(crate) const DEFINITION: usize = MOST_BYTES;
 /// How long a whole body may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 
@@ -33,19 +37,40 @@ impl<const LIMIT: usize> FromRequest<Gateway> for Posted<LIMIT> {
     type Rejection = Problem;
 
     async fn from_request(request: Request<Body>, gateway: &Gateway) -> Result<Posted<LIMIT>, Problem> {
-        let (parts, body) = request.into_parts();
-        let declared = declared_length(&parts.headers);
-        check_type(&parts.headers, declared)?;
-        check_encoding(&parts.headers)?;
-        if declared.is_some_and(|n| n > LIMIT) {
-            return Err(too_large(LIMIT));
-        }
-        // Without a declared length, the request reserves the whole limit.
-        let held = gateway.budget.hold(declared.unwrap_or(LIMIT).min(LIMIT))?;
-        match tokio::time::timeout(ARRIVES_WITHIN, collect(body, LIMIT)).await {
-            Ok(bytes) => Ok(Posted { bytes: bytes?, _held: held }),
-            Err(_) => Err(Problem::new(ProblemCode::InvalidRequest, "the body did not arrive in time")),
-        }
+        check_type(request.headers(), declared_length(request.headers()))?;
+        receive(request, gateway).await
+    }
+}
+
+/// A definition of a workflow, in the format that its type declares.
+#[derive(Debug)]
+pub(crate) struct PostedDefinition {
+    pub(crate) format: Format,
+    pub(crate) posted: Posted<DEFINITION>,
+}
+
+impl FromRequest<Gateway> for PostedDefinition {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, gateway: &Gateway) -> Result<PostedDefinition, Problem> {
+        let format = definition_format(request.headers())?;
+        Ok(PostedDefinition { format, posted: receive(request, gateway).await? })
+    }
+}
+
+/// Receives a body whose declared type was accepted.
+async fn receive<const LIMIT: usize>(request: Request<Body>, gateway: &Gateway) -> Result<Posted<LIMIT>, Problem> {
+    let (parts, body) = request.into_parts();
+    let declared = declared_length(&parts.headers);
+    check_encoding(&parts.headers)?;
+    if declared.is_some_and(|n| n > LIMIT) {
+        return Err(too_large(LIMIT));
+    }
+    // Without a declared length, the request reserves the whole limit.
+    let held = gateway.budget.hold(declared.unwrap_or(LIMIT).min(LIMIT))?;
+    match tokio::time::timeout(ARRIVES_WITHIN, collect(body, LIMIT)).await {
+        Ok(bytes) => Ok(Posted { bytes: bytes?, _held: held }),
+        Err(_) => Err(Problem::new(ProblemCode::InvalidRequest, "the body did not arrive in time")),
     }
 }
 
@@ -59,13 +84,33 @@ fn declared_length(headers: &HeaderMap) -> Option<usize> {
 
 /// Accepts JSON. An undeclared type is taken as JSON, and an empty body needs no type.
 fn check_type(headers: &HeaderMap, length: Option<usize>) -> Result<(), Problem> {
-    let Some(given) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    let kind = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let json = kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"));
-    if json || length == Some(0) {
+    if length == Some(0) || declared_type(headers).is_none_or(|kind| is_json(&kind)) {
         return Ok(());
     }
     Err(Problem::new(ProblemCode::UnsupportedMediaType, "send the body as `Content-Type: application/json`"))
+}
+
+/// Accepts JSON and YAML. Of an undeclared type, the text itself says which it is.
+fn definition_format(headers: &HeaderMap) -> Result<Format, Problem> {
+    let Some(kind) = declared_type(headers) else { return Ok(Format::Guess) };
+    if is_json(&kind) {
+        return Ok(Format::Json);
+    }
+    if matches!(kind.as_str(), "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml") {
+        return Ok(Format::Yaml);
+    }
+    let why = "send the definition as `Content-Type: application/yaml` or `application/json`";
+    Err(Problem::new(ProblemCode::UnsupportedMediaType, why))
+}
+
+fn is_json(kind: &str) -> bool {
+    kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+}
+
+/// The declared type without its parameters, in lower case.
+fn declared_type(headers: &HeaderMap) -> Option<String> {
+    let given = headers.get(header::CONTENT_TYPE)?.to_str().unwrap_or_default();
+    Some(given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
 /// Accepts only bodies without a content encoding: the gateway decompresses nothing.
@@ -137,6 +182,20 @@ mod tests {
         assert!(!judged("text/plain", Some(5)));
         assert!(!judged("application/x-www-form-urlencoded", None));
         assert!(check_type(&HeaderMap::new(), Some(5)).is_ok());
+    }
+
+    #[test]
+    fn definitions_are_json_or_yaml_and_an_undeclared_type_is_guessed() {
+        let judged = |kind: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+            definition_format(&headers).ok()
+        };
+        assert_eq!(judged("application/json; charset=utf-8"), Some(Format::Json));
+        assert_eq!(judged("Application/YAML"), Some(Format::Yaml));
+        assert_eq!(judged("text/yaml"), Some(Format::Yaml));
+        assert_eq!(judged("text/plain"), None);
+        assert_eq!(definition_format(&HeaderMap::new()).ok(), Some(Format::Guess));
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(crate) const HTTP: &[(Method, &str, Operation)] = &[
     (Method::PUT, "/api/v1/topics/{topic}", Operation::PutTopic),
     (Method::POST, "/api/v1/topics/{topic}/pause", Operation::PauseTopic),
     (Method::POST, "/api/v1/topics/{topic}/resume", Operation::ResumeTopic),
+    (Method::POST, "/api/v1/workflows/validate", Operation::ValidateWorkflow),
+    (Method::GET, "/api/v1/schemas/workflow", Operation::GetWorkflowSchema),
     (Method::GET, "/api/v1/workers", Operation::ListWorkers),
     (Method::POST, "/api/v1/workers/{id}/drain", Operation::DrainWorker),
     (Method::GET, "/api/v1/replicas", Operation::ListReplicas),

@@ -17,6 +17,7 @@ mod bulk;
 mod canonical;
 mod config;
 mod dead_messages;
+mod definitions;
 mod doctor;
 mod endpoints;
 mod events;
@@ -56,6 +57,7 @@ use crate::{
     auth::Keys,
     budget::Budget,
     config::Config,
+    definitions::Definitions,
     events::Live,
     listings::Listings,
     state::{Gateway, Parts},
@@ -117,6 +119,7 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
         waits: Waits::default(),
         live: Arc::new(Live::new(values.get(settings::EVENT_STREAMS))),
         listings: Listings::default(),
+        definitions: Definitions::default(),
         workers: Workers::start(&flow, &taps, &writes, stop.clone()),
         budget: Budget::default(),
         health: chassis.health.clone(),

@@ -25,6 +25,7 @@ mod pages;
 pub(crate) mod retry;
 mod topics;
 mod workers;
+mod workflows;
 
 use axum::{Router, extract::FromRequestParts, middleware};
 use bytes::Bytes;
@@ -57,6 +58,8 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(topics::get, topics::put))
         .routes(routes!(topics::pause))
         .routes(routes!(topics::resume))
+        .routes(routes!(workflows::validate))
+        .routes(routes!(workflows::format))
         .routes(routes!(fleet::workers))
         .routes(routes!(drain::drain))
         .routes(routes!(fleet::replicas))

@@ -17,6 +17,7 @@ mod keys;
 pub(crate) mod refusals;
 mod topics;
 mod workers;
+mod workflows;
 
 use std::collections::BTreeMap;
 
@@ -41,6 +42,7 @@ pub(crate) use topics::{Topic, TopicList, TopicSettings};
 pub(crate) use workers::{
     CompleteRequest, ExtendRequest, FailRequest, LeaseAnswer, LeaseRequest, ReleaseRequest, StandingList,
 };
+pub(crate) use workflows::{ValidWorkflow, WorkflowDefinition};
 
 /// The document's frame; the routes add themselves.
 #[derive(OpenApi)]

@@ -123,7 +123,7 @@ fn a_job_that_somebody_is_asked_about_names_who_asks() {
     let record = record(Phase::Pending { run_at: Time::NONE });
     let seen = Seen { deciding: Some("s2"), ..seen(&record) };
     let explanation = explain(&seen);
-    says(&explanation, "scheduler s2 is asking, and asks again until there is an answer");
+    says(&explanation, "scheduler s2 is asking, and asks again until it gets one");
     assert_eq!(shown(&explanation)["asked_by"], "s2");
 }
 
