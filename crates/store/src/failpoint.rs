@@ -45,18 +45,18 @@ mod armed {
     }
 
     /// The configuration of this process.
-    struct Told {
+    struct Configuration {
         actions: HashMap<String, Action>,
         orders: Option<PathBuf>,
     }
 
-    fn told() -> &'static Told {
-        static TOLD: OnceLock<Told> = OnceLock::new();
-        TOLD.get_or_init(|| {
+    fn configuration() -> &'static Configuration {
+        static CONFIGURATION: OnceLock<Configuration> = OnceLock::new();
+        CONFIGURATION.get_or_init(|| {
             #[expect(clippy::disallowed_methods, reason = "only in builds for tests")]
             let text = std::env::var("MUSTER_FAILPOINTS").unwrap_or_default();
             let orders = text.split(';').find_map(|part| part.trim().strip_prefix('@')).map(PathBuf::from);
-            Told { actions: text.split(';').filter_map(parse).collect(), orders }
+            Configuration { actions: text.split(';').filter_map(parse).collect(), orders }
         })
     }
 
@@ -94,7 +94,7 @@ mod armed {
 
     /// What the test asked for at this place.
     fn asked(name: &str) -> Option<What> {
-        let Told { actions, orders } = told();
+        let Configuration { actions, orders } = configuration();
         let first = |action: &&Action| action.once.as_deref().is_none_or(is_first);
         let always = actions.get(name).filter(first).map(|action| action.what);
         always.or_else(|| ordered(orders.as_deref()?, name))

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use muster_bus::{Bus, Events as Told, Follower, Mark, Told as Heard, subjects};
+use muster_bus::{Bus, Events as Told, Followed as Heard, Follower, Mark, subjects};
 use muster_domain::Time;
 use muster_wire::{Body, v1::ProgressNotice};
 use tokio::sync::{Semaphore, broadcast, watch};

@@ -45,12 +45,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Redis.
+    /// The connection to Redis.
     pub(crate) fn store(&self) -> &Store {
         &self.flow.store
     }
 
-    /// NATS.
+    /// The connection to NATS.
     pub(crate) fn bus(&self) -> &Bus {
         &self.flow.bus
     }
