@@ -3,8 +3,8 @@
 //! Compiled only with the feature `failpoints`; otherwise [`hit`] is an empty function.
 //! `MUSTER_FAILPOINTS` holds `name=action` separated by `;`. Actions: `kill` (at once, as by `kill -9`), `panic`,
 //! `delay:<ms>`. With a file after one more colon (`kill:<file>`, `delay:2000:<file>`), only the process that creates
-//! that file does it: once, also across restarts. An entry `@<folder>` names a folder of orders, which a test may add at
-//! any time: a file with the name of a failpoint holds an action, and the process that removes the file does it.
+//! that file does it: once, also across restarts. An entry `@<folder>` names a folder of orders, which a test may add
+//! at any time: a file with the name of a failpoint holds an action, and the process that removes the file does it.
 
 /// Marks a place between two writes.
 #[macro_export]

@@ -15,8 +15,8 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates the folder. A folder that the user chose must be new or empty: otherwise the jobs of an earlier drill would
-    /// be judged again.
+    /// Creates the folder. A folder that the user chose must be new or empty: otherwise the jobs of an earlier drill
+    /// would be judged again.
     pub(super) fn take(asked: Option<&Path>, drill: &str) -> anyhow::Result<Scratch> {
         let path = match asked {
             Some(dir) => dir.to_owned(),
