@@ -15,7 +15,7 @@ use std::{
 use axum::response::sse::Event;
 use bytes::Bytes;
 use http::HeaderMap;
-use muster_bus::{BusError, Events as Message, Mark};
+use muster_bus::{BusError, Events as Told, Mark};
 use muster_domain::{ProblemCode, Time};
 use muster_wire::v1::{JobEvent, ProgressNotice};
 use tokio::{
@@ -52,7 +52,7 @@ pub(crate) struct Watcher {
     at: Point,
     /// The current message of the tap, and the index of its next event. The tap may drop the message before the
     /// watcher is done with it.
-    current: Option<(Weak<Message>, usize)>,
+    current: Option<(Weak<Told>, usize)>,
     /// Events read from the stream, to be sent next.
     page: Page,
     /// Whether the watcher must read from the stream before it listens to the tap.
@@ -127,7 +127,7 @@ impl Watcher {
                             return Some(self.gap(mark));
                         }
                     }
-                    Ok(News::Events(mark, message)) => self.current = at.first_new(mark).map(|first| (message, first)),
+                    Ok(News::Events(mark, told)) => self.current = at.first_new(mark).map(|first| (told, first)),
                     // The tap was closed for a while, or the stream lost messages. Reading the stream shows which.
                     Ok(News::From(mark)) => self.behind = mark.seq != at.seq,
                     Err(RecvError::Lagged(_)) => self.behind = true,
@@ -163,20 +163,20 @@ impl Watcher {
 
     /// The next event of the tap's current message.
     fn of_current(&mut self) -> Option<Event> {
-        let (message, next) = self.current.as_mut()?;
-        let Some(message) = message.upgrade() else {
+        let (told, next) = self.current.as_mut()?;
+        let Some(told) = told.upgrade() else {
             (self.current, self.behind) = (None, true);
             return None;
         };
-        while let Some(event) = message.items.get(*next) {
-            let id = Point::within(message.mark, *next);
+        while let Some(event) = told.items.get(*next) {
+            let id = Point::within(told.mark, *next);
             *next += 1;
             if let Some(shown) = show(&self.filter, id, event) {
                 self.at = id;
                 return Some(shown);
             }
         }
-        (self.at, self.current) = (Point::after(message.mark), None);
+        (self.at, self.current) = (Point::after(told.mark), None);
         None
     }
 
@@ -236,12 +236,12 @@ async fn try_read(gateway: &Gateway, filter: &Filter, at: Point) -> Result<Read,
     // While the tap does not know this stream, there is nothing to read.
     let known = live.epoch == at.epoch;
     let last = if known { live.seq.max(at.seq).min(from.saturating_add(PAGE - 1)) } else { from.saturating_sub(1) };
-    let (span, messages) = gateway.flow.bus.events_between(from, last).await?;
+    let (span, told) = gateway.flow.bus.events_between(from, last).await?;
     if span.epoch != at.epoch || at.seq > span.last || from < span.first {
         let seq = if live.epoch == span.epoch { live.seq.min(span.last) } else { span.last };
         return Ok(Read::Gap(Mark { epoch: span.epoch, seq }));
     }
-    let (mut page, whole) = chosen(messages, filter, at);
+    let (mut page, whole) = chosen(told, filter, at);
     // The last messages may hold no event for this watcher. The position moves past them all the same.
     if whole && last >= from {
         page.push_back((Point::after(Mark { epoch: span.epoch, seq: last }), None));
@@ -250,9 +250,9 @@ async fn try_read(gateway: &Gateway, filter: &Filter, at: Point) -> Result<Read,
 }
 
 /// The new events of these messages that the watcher sees, up to its limit; and whether these are all.
-fn chosen(messages: Vec<Message>, filter: &Filter, at: Point) -> (Page, bool) {
+fn chosen(told: Vec<Told>, filter: &Filter, at: Point) -> (Page, bool) {
     let mut page = Page::new();
-    for Message { mark, items } in messages {
+    for Told { mark, items } in told {
         let Some(first) = at.first_new(mark) else { continue };
         for (place, event) in items.into_iter().enumerate().skip(first) {
             if filter.event(&event).is_none() {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     /// Messages 1, 2 and so on, with `events` events each. One event in four belongs to `us`.
-    fn messages(n: u64, events: u32) -> Vec<Message> {
+    fn messages(n: u64, events: u32) -> Vec<Told> {
         let event = |version: u32| JobEvent {
             job_id: JobId::mint(0).as_bytes().to_vec().into(),
             tenant: if version.is_multiple_of(4) { "us" } else { "them" }.into(),
@@ -305,12 +305,12 @@ mod tests {
             version,
             ..Default::default()
         };
-        let message = |seq| Message { mark: Mark { epoch: Time(1), seq }, items: (0..events).map(event).collect() };
+        let message = |seq| Told { mark: Mark { epoch: Time(1), seq }, items: (0..events).map(event).collect() };
         (1..=n).map(message).collect()
     }
 
     #[test]
-    fn of_what_is_read_a_watcher_holds_only_what_it_gets_and_not_much_of_it() {
+    fn of_what_is_read_a_watcher_holds_only_what_it_is_told_and_not_much_of_it() {
         let (filter, mut at) = (of("us"), Point::after(Mark { epoch: Time(1), seq: 0 }));
         let (mut seen, mut reads) = (Vec::new(), 0);
         loop {
