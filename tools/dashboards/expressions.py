@@ -13,12 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/prometheus/rules"
 BOARDS = ROOT / "deploy/grafana/dashboards"
 KEDA = ROOT / "deploy/keda"
-# What stands for the variables of Grafana where Prometheus itself is asked.
+# The values of Grafana variables in queries that are sent to Prometheus directly.
 VARIABLES = {"topic": ".*", "pod": ".*", "__rate_interval": "1m", "__range": "1h"}
 
 
 class Source(NamedTuple):
-    """One expression: where it stands, what it is called, the text."""
+    """One expression: its location, its name and its text."""
 
     place: str
     name: str

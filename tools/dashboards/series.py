@@ -1,6 +1,6 @@
 """Which series there are: Muster's own, from the catalogue in crates/telemetry; those of others.
 
-Promises: a name or label that no process tells is found before anybody waits for it in vain.
+It finds a name or label that no process reports, before a dashboard or an alert waits for it in vain.
 """
 
 import re
@@ -18,7 +18,7 @@ TARGET = frozenset({"job", "instance"})
 
 class Series(NamedTuple):
     """One name, its labels, why it may be missing in a stack where all is well ("" if it may not), and
-    who tells it: Every, Gateway, Scheduler, Snapshot as in the catalogue, "" for others' series."""
+    the replicas that report it: Every, Gateway, Scheduler, Snapshot as in the catalogue, "" for series of other programs."""
 
     name: str
     labels: FrozenSet[str]

@@ -1,7 +1,7 @@
 """The production gate: checks that a running Muster stack keeps its promises.
 
-A gate is one file in `gates/`. It exports `GATE`, made from the names below, and is found by its
-file name `gNN_name.py`. docs/operate/gate.md says what each gate proves and how to run them.
+A gate is one file in `gates/`. It exports `GATE`, made from the names below, and the catalogue finds
+it by its file name `gNN_name.py`. docs/operate/gate.md says what each gate proves and how to run them.
 """
 
 from .context import Context

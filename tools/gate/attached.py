@@ -1,8 +1,9 @@
-"""The command line on a compose stack: `stack from-compose`, then every drill that can attach and a bench by that state file.
+"""Tests the command line on a compose stack: `stack from-compose`, then, with its state file, every drill that can attach
+to a compose stack, and a bench.
 
-`make compose-test` runs it as `python3 -m gate.attached`. It starts an HA stack of its own as `--up` does, and removes it.
-A drill must pass, and the state file must show afterwards which processes it replaced, with the pids that the engine knows.
-Exit code 0 if every command succeeded and said what it should, else 1.
+`make compose-test` runs it as `python3 -m gate.attached`. It starts its own HA stack as `--up` does, and removes it. Each
+drill must pass. Afterwards the state file must show the processes that the drill replaced, with the pids of the engine.
+The exit code is 0 if every command succeeded with the expected output, else 1.
 """
 
 import json
@@ -20,7 +21,7 @@ from .stacks.base import find_program
 
 JOBS = 2000
 SERVICES = ("gateway-1", "gateway-2", "scheduler-1", "scheduler-2")
-# Each drill, and the services whose process it replaces: "one gateway" is whichever it chooses.
+# Each drill with the services whose process it replaces. "one gateway": the drill chooses which one.
 DRILLS: Dict[str, List[str]] = {
     "worker": [],
     "gateway": ["one gateway"],
@@ -30,7 +31,7 @@ DRILLS: Dict[str, List[str]] = {
 
 
 def muster(*words: str, timeout: float) -> Any:
-    """What `muster … -o json` prints; Red with its words when it fails."""
+    """Runs `muster … -o json` and returns its output; Red with the error output if it fails."""
     command = [find_program("muster"), *words, "-o", "json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
@@ -42,9 +43,9 @@ def muster(*words: str, timeout: float) -> Any:
 
 
 def use(project: str, state: Path) -> None:
-    """Every command that takes the state file of a compose stack."""
-    told = muster("stack", "from-compose", "--project", project, "--all", "--state-file", str(state), timeout=60)
-    names = sorted(process["name"] for process in told["processes"])
+    """Runs every command that accepts the state file of a compose stack."""
+    found = muster("stack", "from-compose", "--project", project, "--all", "--state-file", str(state), timeout=60)
+    names = sorted(process["name"] for process in found["processes"])
     missing = sorted(set(SERVICES) - set(names))
     if missing:
         raise Red(f"the state file lacks {', '.join(missing)}: it has {names}")
@@ -58,11 +59,11 @@ def use(project: str, state: Path) -> None:
 
 
 def drill(project: str, state: Path, name: str, wanted: List[str]) -> None:
-    """One drill; red unless it passes and the state file shows the processes that it replaced, and no others."""
+    """Runs one drill; red unless it passes and the state file shows exactly the processes that it replaced."""
     before = pids(state)
-    told = muster("drill", name, "--state-file", str(state), timeout=400)
-    if told["verdict"] != "pass" or not told["recovery"]:
-        raise Red(f"drill {name} did not pass: {json.dumps(told)[:800]}")
+    found = muster("drill", name, "--state-file", str(state), timeout=400)
+    if found["verdict"] != "pass" or not found["recovery"]:
+        raise Red(f"drill {name} did not pass: {json.dumps(found)[:800]}")
     fault = replaced(before, pids(state), wanted)
     if fault:
         raise Red(f"drill {name}: {fault}")
@@ -70,16 +71,16 @@ def drill(project: str, state: Path, name: str, wanted: List[str]) -> None:
     muster("stack", "from-compose", "--project", project, "--all", "--state-file", str(fresh), timeout=60)
     if pids(fresh) != pids(state):
         raise Red(f"drill {name}: the state file has the pids {pids(state)}, and the engine {pids(fresh)}")
-    print(f"ok    drill {name}, new pid of {', '.join(wanted) or 'no service'}: {json.dumps(told)[:400]}", flush=True)
+    print(f"ok    drill {name}, new pid of {', '.join(wanted) or 'no service'}: {json.dumps(found)[:400]}", flush=True)
 
 
 def pids(state: Path) -> Dict[str, int]:
-    """The pid of each process by name, as a state file has them."""
+    """The pid of each process by name, from a state file."""
     return {process["name"]: process["pid"] for process in json.loads(state.read_text())["processes"]}
 
 
 def replaced(before: Dict[str, int], after: Dict[str, int], wanted: List[str]) -> str:
-    """What is wrong with the pids after a drill; empty if exactly the wanted processes are new."""
+    """What is wrong with the pids after a drill; empty if exactly the wanted processes have new ones."""
     if set(before) != set(after):
         return f"the state file names {sorted(after)}, before it named {sorted(before)}"
     new = sorted(name for name in after if after[name] != before[name])
@@ -92,7 +93,7 @@ def replaced(before: Dict[str, int], after: Dict[str, int], wanted: List[str]) -
 
 @contextmanager
 def stack(folder: Path) -> Iterator[str]:
-    """An HA stack; the name of its project."""
+    """Starts an HA stack; yields the name of its project."""
     pool = Pool(folder, up=True, project=None, state_file=None, keep=False)
     try:
         yield pool(Gate(0, "attached", "", lambda _ctx: None, ())).project  # type: ignore[attr-defined]
@@ -101,7 +102,7 @@ def stack(folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Runs all of it."""
+    """Runs the whole test."""
     with tempfile.TemporaryDirectory(prefix="muster-attached-") as name:
         folder = Path(name)
         try:

@@ -1,7 +1,7 @@
-"""Whether all gateways together keep one rate limit: a burst in a tenant of its own, counted.
+"""Checks that all gateways share one rate limit: sends a burst for a new tenant and counts the accepted jobs.
 
-While the burst lasts, about two seconds, the limit of the whole cluster is set to a small one at run
-time, so that a few hundred requests reach it; the earlier settings are put back afterwards.
+During the burst, about two seconds, the limit of the whole cluster is small, so that a few hundred requests
+reach it. Afterwards the earlier settings are restored.
 """
 
 import time
@@ -17,20 +17,20 @@ LANES = 8
 
 
 def _put(ctx: Context, settings: Dict[str, Any]) -> None:
-    """Changes run-time settings and waits until every gateway obeys."""
+    """Changes run-time settings and waits until every gateway uses them."""
     answer = ctx.stack.api("PUT", "/config", settings, timeout=10)
     ctx.expect(answer.status == 200, f"PUT /config: {answer.status} {answer.text[:200]}")
     version = answer.json["version"]
 
-    def obeyed() -> bool:
-        told = [ctx.stack.api("GET", "/config/effective", gateway=n, timeout=5) for n, _ in enumerate(ctx.stack.gateways())]
-        return all(answer.json["version"] >= version for answer in told)
+    def applied() -> bool:
+        answers = [ctx.stack.api("GET", "/config/effective", gateway=n, timeout=5) for n, _ in enumerate(ctx.stack.gateways())]
+        return all(answer.json["version"] >= version for answer in answers)
 
-    ctx.poll("every gateway obeys the new rate limit", 10.0, obeyed)
+    ctx.poll("every gateway uses the new rate limit", 10.0, applied)
 
 
 def one_limit(ctx: Context) -> None:
-    """Sends three times what one limit admits at once, over all gateways; red unless one limit held."""
+    """Sends three times as many jobs as one limit admits at once, over all gateways; red unless the limit was shared."""
     before = ctx.stack.api("GET", "/config", timeout=10).json["settings"]
     tenant, topic = unique("gate"), "gate.burst"
     _put(ctx, {**before, "rate_limit_rps": str(RPS), "rate_limit_burst": str(BURST)})
@@ -62,7 +62,7 @@ def one_limit(ctx: Context) -> None:
 
 
 def _stored(ctx: Context, tenant: str, topic: str) -> int:
-    """How many jobs the tenant really has, counted in the listing."""
+    """The number of the tenant's jobs, counted in the list of jobs."""
     found, cursor = 0, ""
     while True:
         page = ctx.stack.api("GET", f"/jobs?topic={topic}&limit=500{cursor}", tenant=tenant, timeout=10).json
@@ -73,6 +73,6 @@ def _stored(ctx: Context, tenant: str, topic: str) -> int:
 
 
 def _clear(ctx: Context, tenant: str, topic: str) -> None:
-    """Cancels what was admitted, so that nothing waits for a worker that never comes."""
+    """Cancels the admitted jobs, because no worker will run them."""
     ask = {"action": "cancel", "filter": {"topic": topic}, "rate_per_s": 2000}
     ctx.stack.api("POST", "/jobs/bulk", ask, tenant=tenant, timeout=10)

@@ -1,4 +1,4 @@
-"""The gates that there are: every `gates/gNN_name.py`, by its number. A new gate is one new file."""
+"""All gates: every `gates/gNN_name.py`, by its number. A new gate is one new file."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ from .model import Gate
 
 
 class UnknownGate(Exception):
-    """Somebody asked for a gate that there is not."""
+    """A gate was requested that does not exist."""
 
 
 def load() -> Dict[int, Gate]:
@@ -25,7 +25,7 @@ def load() -> Dict[int, Gate]:
 
 
 def choose(gates: Dict[int, Gate], numbers: Iterable[str]) -> List[Gate]:
-    """The gates asked for, or all of them."""
+    """The requested gates; all if none is requested."""
     asked = [word for text in numbers for word in text.split(",") if word]
     unknown = [word for word in asked if not word.isdigit() or int(word) not in gates]
     if unknown:

@@ -1,7 +1,7 @@
-"""A TLS server with a certificate that ends tomorrow, and a blackbox_exporter that looks at it.
+"""A TLS server whose certificate expires tomorrow, and a blackbox_exporter that probes it.
 
-Both run on this host, at the address that the stack's Prometheus reaches it by. The certificate can be
-renewed while the server runs, as an operator would.
+Both run on this host, at an address that the stack's Prometheus can reach. The certificate can be renewed while
+the server runs, as an operator would do.
 """
 
 import json
@@ -36,11 +36,11 @@ class Certificate:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"{self.host}:{self.listener.getsockname()[1]}"
 
     def renew(self, days: int) -> None:
-        """A new certificate, good for so many days; the next handshake has it."""
+        """Creates a certificate that is valid for so many days; the next handshake uses it."""
         key, cert = self.folder / "key.pem", self.folder / "cert.pem"
         done = subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert),
@@ -54,7 +54,7 @@ class Certificate:
             try:
                 line, _ = self.listener.accept()
             except OSError:
-                return  # closed: the gate ends
+                return  # The listener was closed: the gate ends.
             try:
                 line.settimeout(3)
                 with self.tls.wrap_socket(line, server_side=True):
@@ -64,7 +64,7 @@ class Certificate:
 
 
 def host_address(ctx: Context) -> str:
-    """How the stack's Prometheus reaches this host."""
+    """The address at which the stack's Prometheus reaches this host."""
     if not ctx.stack.containers:
         return "127.0.0.1"
     prometheus = ctx.stack.replica("prometheus")
@@ -73,7 +73,7 @@ def host_address(ctx: Context) -> str:
 
 
 def probed(ctx: Context, certificate: Certificate, targets: Path) -> None:
-    """Starts a blackbox_exporter and hands its probe of the certificate to Prometheus."""
+    """Starts a blackbox_exporter and makes Prometheus scrape its probe of the certificate."""
     program = shutil.which("prometheus-blackbox-exporter") or shutil.which("blackbox_exporter")
     if not program:
         raise Skip("blackbox_exporter is not installed here (tools/scripts/setup.sh gate installs it)")

@@ -1,4 +1,4 @@
-"""The command line of the gate, and its exit codes: 0 green or advice, 1 blocked, 2 misused."""
+"""The command line of the gate. Exit codes: 0 green or advice only, 1 blocked, 2 wrong usage."""
 
 import argparse
 import os
@@ -18,8 +18,8 @@ from .stacks.base import ROOT
 
 DESCRIPTION = """Checks that a running Muster stack keeps its promises, gate by gate.
 
-Without --strict the verdict is advice and the exit code 0. With --strict everything that is not green,
-skipped gates included, ends with 1. A gate that there is not ends with 2."""
+Without --strict the verdict is advice and the exit code is 0. With --strict the exit code is 1 unless every
+gate is green; a skipped gate is not green. An unknown gate ends with 2."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,24 +31,24 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, metavar="F", help="write the verdict document to this file")
     made.add_argument("--self-test", nargs="*", metavar="N",
                       help="plant the faults that must turn these gates red (all chosen gates if none is named)")
-    made.add_argument("--control", metavar="TEXT", help="self-test: only faults whose name holds this text")
+    made.add_argument("--control", metavar="TEXT", help="self-test: only faults whose name contains this text")
     made.add_argument("--exact", action="store_true",
-                      help="self-test: also run the other quick gates under each fault; they must stay green unless the fault says otherwise")
+                      help="self-test: also run the other quick gates under each fault; they must stay green unless the fault declares otherwise")
     made.add_argument("--list", action="store_true", help="list the gates and their faults")
     made.add_argument("--up", action="store_true", help="start a compose stack for the gates and remove it afterwards")
     made.add_argument("--keep", action="store_true", help="with --up: leave the stack running")
     made.add_argument("--project", metavar="P", help="use this running compose project")
     made.add_argument("--state-file", type=Path, metavar="F", help="use the stack of `muster dev` with this state file")
     made.add_argument("--without-engine", choices=("fail", "skip"), default="fail",
-                      help="--up where no container engine answers: `skip` leaves those gates out, and says so loudly")
-    made.add_argument("--seed", type=int, help="repeat the choices of an earlier run")
+                      help="--up where no container engine answers: `skip` skips those gates with a clear message")
+    made.add_argument("--seed", type=int, help="repeat the random choices of an earlier run")
     made.add_argument("--logs", type=Path, default=Path(os.environ.get("MUSTER_GATE_LOGS", ROOT / ".muster/gate")),
-                      metavar="DIR", help="where logs of red gates are kept (.muster/gate)")
+                      metavar="DIR", help="directory for the logs of red gates (.muster/gate)")
     return made
 
 
 def main(arguments: List[str], gates: Optional[Dict[int, Gate]] = None) -> int:
-    """Runs the gate; the exit code."""
+    """Runs the gate; returns the exit code."""
     options = parser().parse_args(arguments)
     gates = catalogue.load() if gates is None else gates
     try:
@@ -69,7 +69,7 @@ def main(arguments: List[str], gates: Optional[Dict[int, Gate]] = None) -> int:
 
 
 def _possible(options: argparse.Namespace, chosen: List[Gate]) -> List[Gate]:
-    """The chosen gates, less those that need an engine that is not there, if that was allowed."""
+    """The chosen gates. Without a container engine, and if allowed, only those that need no stack."""
     missing = engine.present() if options.up and options.without_engine == "skip" else None
     left_out = [gate for gate in chosen if missing and gate.needs != NOTHING]
     for gate in left_out:
@@ -101,8 +101,8 @@ def _run(options: argparse.Namespace, chosen: List[Gate], tested: Set[int], besi
 
 
 def give_back(paths: List[Path]) -> None:
-    """Under `sudo`: what the run has made belongs to the user who called it, not to root. A `.muster` of root would keep
-    that user's own `make run` from writing there."""
+    """Under `sudo`: gives the files of the run to the user who called it. If `.muster` belonged to root, that user's
+    `make run` could not write there."""
     owner = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
     if os.geteuid() != 0 or not all(word.isdigit() for word in owner):
         return
@@ -111,11 +111,11 @@ def give_back(paths: List[Path]) -> None:
             try:
                 os.chown(each, int(owner[0]), int(owner[1]), follow_symlinks=False)
             except OSError:
-                pass  # gone, or not ours to give
+                pass  # The file is gone, or we may not change its owner.
 
 
 def print_list(gates: List[Gate]) -> None:
-    """Every gate with what it proves and the faults that it must see."""
+    """Prints every gate with what it proves and the faults that it must detect."""
     for gate in gates:
         print(f"{gate.number:3}  {gate.name}: {gate.passes_when} (needs {gate.needs})")
         for control in gate.controls:

@@ -1,4 +1,4 @@
-"""The clustered stores as their nodes tell it: who is a primary, who leads a stream, at which address."""
+"""The clustered stores as their nodes report them: the primaries, the leaders of streams, the addresses."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from .stacks import engine
 from .stacks.base import Replica
 
 PRIMARIES = 3
-# One round of submits: enough that each shard gets some, since a key's shard is chosen by its hash.
+# One round of submits: enough for each shard to get some, because the hash of a key chooses its shard.
 ROUND = 18
 
 
@@ -24,7 +24,7 @@ def nodes(ctx: Context, service: str) -> List[Replica]:
 
 
 class View(NamedTuple):
-    """What a Redis node says of its cluster."""
+    """What a Redis node reports about its cluster."""
 
     node: Replica
     serves_all: bool
@@ -33,7 +33,7 @@ class View(NamedTuple):
 
 
 def views(ctx: Context) -> List[View]:
-    """Asks every node that runs, all at once and each only once: a container is slow to enter."""
+    """Asks every running node once, all in parallel: a command in a container is slow."""
     running = [node for node in nodes(ctx, "redis") if node.state == "running"]
     with ThreadPoolExecutor(len(running) or 1) as pool:
         return list(pool.map(lambda node: _view(ctx, node), running))
@@ -50,22 +50,22 @@ def _view(ctx: Context, node: Replica) -> View:
 
 
 def whole(ctx: Context, timeout: float) -> List[Replica]:
-    """Waits until all nodes see all slots served, and each primary has a replica that follows it; the primaries."""
+    """Waits until all nodes see all hash slots served and each primary has a replica; returns the primaries."""
 
     def seen() -> List[Replica]:
-        told = views(ctx)
-        missing = sorted({node.name for node in nodes(ctx, "redis")} - {view.node.name for view in told if view.serves_all})
+        found = views(ctx)
+        missing = sorted({node.name for node in nodes(ctx, "redis")} - {view.node.name for view in found if view.serves_all})
         ctx.expect(not missing, f"{', '.join(missing)} do not see all slots served")
-        held = [view for view in told if view.slots]
-        alone = [view.node.name for view in held if not view.followed]
-        ctx.expect(len(held) == PRIMARIES and not alone, f"{len(held)} primaries, without a replica {alone}")
-        return [view.node for view in held]
+        primaries = [view for view in found if view.slots]
+        alone = [view.node.name for view in primaries if not view.followed]
+        ctx.expect(len(primaries) == PRIMARIES and not alone, f"{len(primaries)} primaries, without a replica {alone}")
+        return [view.node for view in primaries]
 
     return ctx.poll("the Redis cluster is whole", timeout, seen, every=0.5)
 
 
 def addresses(ctx: Context, service: str) -> Dict[str, str]:
-    """Node → its address in the project's network."""
+    """The address of each node in the project's network, by node."""
     found = {}
     for each in engine.inspect([node.container for node in nodes(ctx, service) if node.container]):
         name = each["Config"]["Labels"]["com.docker.compose.service"]
@@ -74,22 +74,22 @@ def addresses(ctx: Context, service: str) -> Dict[str, str]:
 
 
 def streams(ctx: Context) -> Dict[str, str]:
-    """Stream → the node that leads it, as the first NATS node that answers tells it."""
+    """The leader of each stream, by stream, from the first NATS node that answers."""
     last = "no node runs"
     for node in nodes(ctx, "nats"):
         if node.state != "running":
             continue
         code, said = ctx.stack.inside(node, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/jsz?accounts=true&streams=true")
         if code == 0:
-            told = json.loads(said)
+            found = json.loads(said)
             return {stream["name"]: stream.get("cluster", {}).get("leader", "")
-                    for account in told.get("account_details", []) for stream in account.get("stream_detail", [])}
+                    for account in found.get("account_details", []) for stream in account.get("stream_detail", [])}
         last = said
-    raise Red(f"no NATS node tells its streams: {last[:200]}")
+    raise Red(f"no NATS node reports its streams: {last[:200]}")
 
 
 def writes_back(ctx: Context, what: str, load: Load, since: float, limit: float) -> float:
-    """Waits until a whole round of submits, over all shards and gateways, is accepted; the seconds."""
+    """Waits until a whole round of submits, over all shards and gateways, is accepted; returns the seconds."""
     while True:
         answers = load.probe(ROUND)
         took = time.monotonic() - since

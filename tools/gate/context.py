@@ -1,7 +1,7 @@
-"""What a gate sees of the world while it runs: its stack, its evidence, its workers.
+"""What a gate uses while it runs: its stack, its evidence, its workers.
 
-One context belongs to one run of one gate. It promises that every process a gate starts through it
-is gone when the run ends, whatever happened.
+One context belongs to one run of one gate. Every process that the gate starts through it is stopped when the run
+ends, also after a failure.
 """
 
 import random
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Context:
-    """Handed to `Gate.run` and to `Control.plant`."""
+    """The argument of `Gate.run` and of `Control.plant`."""
 
     def __init__(self, stack: Optional[Stack], folder: Path, seed: int, label: str) -> None:
         self._stack = stack
@@ -28,9 +28,9 @@ class Context:
         self.random = random.Random(seed)
         self.label = label
         self.evidence: Dict[str, Any] = {}
-        # A control sets it: how this run's workers misbehave (see worker.py), or `absent`.
+        # Set by a control: how this run's workers misbehave (see worker.py), or `absent`.
         self.worker_mode: Optional[str] = None
-        # Free use by a gate's own controls.
+        # For the gate's own controls.
         self.planted: Dict[str, Any] = {}
         self._running = ExitStack()
         self._began = time.monotonic()
@@ -50,7 +50,7 @@ class Context:
             raise Red(reason)
 
     def note(self, key: str, value: Any) -> None:
-        """Puts a fact into the verdict document."""
+        """Adds a fact to the verdict document."""
         self.evidence[key] = value
 
     def count(self, what: str, found: int, wanted: int) -> None:
@@ -64,9 +64,9 @@ class Context:
         print(f"  [{self.label} {time.monotonic() - self._began:5.1f} s] {text}", file=sys.stderr, flush=True)
 
     def poll(self, what: str, timeout: float, ask: Callable[[], T], every: float = 0.2) -> T:
-        """Asks until the answer is true and gives it back; red after `timeout` seconds.
+        """Calls `ask` until its answer is true and returns that; red after `timeout` seconds.
 
-        `ask` may raise Red to say what is still missing, or OSError while something is away; the last
+        `ask` may raise Red to say what is still missing, or OSError while something does not answer. The last
         such text becomes part of the reason.
         """
         ends, last = time.monotonic() + timeout, ""
@@ -84,7 +84,7 @@ class Context:
     # -- workers
 
     def worker(self, topic: str, kind: str = "http", **options: Any) -> Optional[Worker]:
-        """Starts a worker for the topic, whose own log is the evidence of what ran.
+        """Starts a worker for the topic. Its log is the evidence of what ran.
 
         `kind` is `http` (tools/gate/worker.py) or `nats` (`muster worker run --builtin count`).
         Options: `tenant`, `threads`, `work_ms`, `lease_ms`, `name`, `mode`, `builtin` (of kind `nats`). Returns
@@ -99,15 +99,15 @@ class Context:
         return worker
 
     def executions(self, topic: str) -> List[Execution]:
-        """Every execution of the topic's jobs that a worker of this run wrote down, in order."""
+        """Every execution of the topic's jobs in the logs of this run's workers, in order."""
         return read_log(self.folder, topic)
 
     # -- the end
 
     def defer(self, undo: Callable[[], Any]) -> None:
-        """Runs `undo` when this run ends, last come first."""
+        """Calls `undo` when this run ends, the last one first."""
         self._running.callback(undo)
 
     def close(self) -> None:
-        """Stops what this run started."""
+        """Stops everything that this run started."""
         self._running.close()

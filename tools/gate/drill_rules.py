@@ -1,15 +1,14 @@
 """The drill's copy of the rules: the same alerts, with shorter times and a few lower limits.
 
-A real fault would have to last for minutes before an alert fires, and gate 21 has some thirty alerts to
-see. So it loads a copy of deploy/prometheus/rules that is made like this, and only like this:
+A real fault would have to last for minutes before an alert fires, and gate 21 tests about thirty alerts. So it
+loads a copy of deploy/prometheus/rules with these changes only:
 
 1. Every `for:` becomes 2 s.
-2. Windows: ten and five minutes become 30 s, three minutes 15 s, the hour of a vanished probe a minute.
-3. The limits in LIMITS, where a drill cannot wait for the real one or fill a real disk.
+2. Windows: ten and five minutes become 30 s, three minutes 15 s, the hour of a vanished probe one minute.
+3. The limits in LIMITS are lower, where a drill cannot wait for the real limit or fill a real disk.
 
-The expressions stay as they are otherwise. A limit that is not found exactly once is an error, so the
-copy cannot drift away from the rules unnoticed. What the real times and limits do is tested by
-`promtool test rules`, on the rules themselves.
+Nothing else changes in the expressions. It is an error if a limit is not found exactly once, so the copy stays
+in step with the rules. `promtool test rules` tests the rules themselves, with their real times and limits.
 """
 
 import re
@@ -40,8 +39,8 @@ def names() -> List[str]:
 
 
 def write(folder: Path, without: Optional[str] = None, deaf: Optional[str] = None) -> None:
-    """Writes the copy into a folder. For red controls: `without` leaves one alert out, and `deaf` is loaded and never
-    fires, because its fault would have to last for a day."""
+    """Writes the copy into a folder. For red controls: the alert `without` is left out; the alert `deaf` never fires,
+    because its fault would have to last for a day."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(RULES.glob("*.yml")):
         (folder / path.name).write_text(shortened(path.read_text(), without, deaf))
@@ -71,6 +70,6 @@ def shortened(text: str, without: Optional[str] = None, deaf: Optional[str] = No
 
 
 def _blocks(text: str) -> Dict[str, str]:
-    """Alert → its lines, from `- alert:` to the next rule."""
+    """The lines of each alert, from `- alert:` to the next rule, by alert."""
     parts = re.split(r"(?=^      - (?:alert|record):)", text, flags=re.MULTILINE)
     return {match.group(1): part for part in parts for match in [re.match(r"\s+- alert: (\w+)", part)] if match}

@@ -1,9 +1,9 @@
-"""Real faults, each with the alerts that must see it.
+"""Real faults, each with the alerts that must fire for it.
 
-A drill is a context manager: the fault is there inside the block and mended after it. What a drill does
-is what could happen: replicas killed, a lock that a hanging process holds, jobs without workers, junk on
-the bus, a hand in Redis, a store that does not answer. Drills of one batch do not disturb each other and
-are planted together, because some gauges are measured once a minute only.
+A drill is a context manager: the fault exists inside the block and is repaired after it. Each fault can happen in
+production: killed replicas, a lock held by a hanging process, jobs without workers, junk on the bus, manual changes in
+Redis, a store that does not answer. Drills of one batch do not disturb each other and are planted together, because
+some gauges are measured only once a minute.
 """
 
 import datetime
@@ -22,13 +22,13 @@ from .stacks.base import Replica
 
 Fault = Callable[[Context], ContextManager[Any]]
 RECONCILER = "muster:reconciler:default"
-# A consumer of the schedulers has 4,096 messages under way at most; the rest stays pending.
+# A consumer of the schedulers has at most 4,096 unacknowledged messages; the others stay pending.
 PILE = 8_000
 
 
 class Drill(NamedTuple):
-    """A fault, and the alerts that must fire while it lasts and resolve after it. A standing fault is
-    there before its drill begins."""
+    """A fault, and the alerts that must fire during it and resolve after it. A `standing` fault already exists
+    when its drill begins."""
 
     name: str
     fault: Fault
@@ -55,7 +55,7 @@ def one_gateway_less(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def held_down(ctx: Context, replicas: List[Replica]) -> Iterator[None]:
-    """These replicas are killed and not started again until the block ends."""
+    """Kills these replicas and starts them again when the block ends."""
     try:
         for replica in replicas:
             ctx.stack.kill9(replica, hold=True)
@@ -68,10 +68,10 @@ def held_down(ctx: Context, replicas: List[Replica]) -> Iterator[None]:
 
 @contextmanager
 def lock_held_by_a_hanging_process(ctx: Context) -> Iterator[None]:
-    """A process that does nothing holds the reconciler's lock, so due jobs are not looked at."""
+    """A process that does nothing holds the reconciler's lock, so due jobs are not checked."""
     held = ctx.stack.redis("GET", RECONCILER)
     fence = int(held.rpartition(":")[2] or 1) + 1
-    # Delays that end while nobody looks.
+    # Delays that end while no reconciler runs.
     ids = submit(ctx, unique("gate.alerts"), 5, delay_ms=1000)
     try:
         ctx.stack.redis("SET", RECONCILER, f"hanging~{uuid.uuid4().hex[:8]}:{fence}", "PX", "120000")
@@ -83,7 +83,7 @@ def lock_held_by_a_hanging_process(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def jobs_without_a_worker(ctx: Context) -> Iterator[None]:
-    """Jobs wait and no worker takes their topic; one comes at the end."""
+    """Jobs wait without a worker for their topic; a worker starts at the end."""
     topic = unique("gate.alerts")
     ids = submit(ctx, topic, 5)
     try:
@@ -119,14 +119,14 @@ def jobs_that_expire(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def junk_on_the_bus(ctx: Context) -> Iterator[None]:
-    """A program publishes on a subject of Muster what is no message of Muster."""
+    """A program publishes invalid messages on a subject of Muster."""
     publish(ctx.stack.nats_url, "sys.job.submit", [b"\xff\xfe junk of the gate"] * 3)
     yield
 
 
 @contextmanager
 def damaged_record(ctx: Context) -> Iterator[None]:
-    """A hand in Redis has damaged a job's record; a client reads it."""
+    """A manual change in Redis has damaged a job's record; a client reads it."""
     job = submit_one(ctx, unique("gate.alerts"), delay_ms=600_000)
     key = f"muster:job:{job}"
     fields = ctx.stack.redis("HKEYS", key).splitlines()
@@ -143,7 +143,7 @@ def damaged_record(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def homes_removed(ctx: Context) -> Iterator[None]:
-    """A hand in Redis has removed the homes of living jobs; the scrub finds and mends it."""
+    """A manual change in Redis has removed the homes of active jobs; the scrub restores them."""
     ids = submit(ctx, unique("gate.alerts"), 4, delay_ms=600_000)
     for shard in "0123456789abcdef":
         ctx.stack.redis("DEL", f"muster:due:job:{shard}")
@@ -154,14 +154,14 @@ def homes_removed(ctx: Context) -> Iterator[None]:
 
 
 def cancel(ctx: Context, ids: List[str]) -> None:
-    """Cancels what a drill left behind, so that the next one begins on a quiet stack."""
+    """Cancels the jobs of a drill, so that the next drill begins on a quiet stack."""
     for job in ids:
         ctx.stack.api("POST", f"/jobs/{job}/cancel", {})
 
 
 @contextmanager
 def reports_under_an_old_fence(ctx: Context) -> Iterator[None]:
-    """A worker that lost its lease keeps reporting under its old fence."""
+    """A worker that has lost its lease keeps reporting under its old fence."""
     topic = unique("gate.alerts")
     submit_one(ctx, topic, retry={"max_attempts": 2, "backoff": {"initial_ms": 100, "max_ms": 100}})
     first = lease(ctx, topic, "gate-slow", 5000)
@@ -175,7 +175,7 @@ def reports_under_an_old_fence(ctx: Context) -> Iterator[None]:
 
 
 def lease(ctx: Context, topic: str, worker: str, lease_ms: int, once: bool = False) -> Dict[str, Any]:
-    """A job of the topic for this worker; with `once` an empty answer is an answer."""
+    """Leases a job of the topic for this worker; with `once` the answer may be empty."""
     ask = {"worker_id": worker, "topics": [topic], "max": 1, "wait_ms": 1000, "lease_ms": lease_ms}
 
     def asked() -> Dict[str, Any]:
@@ -187,14 +187,14 @@ def lease(ctx: Context, topic: str, worker: str, lease_ms: int, once: bool = Fal
 
 
 def report(ctx: Context, worker: str, job: Dict[str, Any]) -> None:
-    """Reports success under the fence that the job was leased with."""
+    """Reports success under the fence of the lease."""
     item = {"job_id": job["job_id"], "fence": job["fence"], "result": None}
     ctx.stack.api("POST", "/worker/complete", {"worker_id": worker, "items": [item]})
 
 
 @contextmanager
 def exporter_dead(ctx: Context) -> Iterator[None]:
-    """redis_exporter is gone, so the alerts on its series are blind."""
+    """redis_exporter is down, so the alerts on its series see nothing."""
     exporter = ctx.stack.replica("redis-exporter")
     try:
         ctx.stack.stop(exporter)
@@ -205,7 +205,7 @@ def exporter_dead(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def redis_misconfigured(ctx: Context) -> Iterator[None]:
-    """A hand has switched the log off and allowed eviction."""
+    """An operator has disabled the append-only file and allowed eviction."""
     with redis_settings(ctx, {"appendonly": "no", "maxmemory-policy": "allkeys-lru"}):
         yield
 
@@ -221,7 +221,7 @@ def redis_nearly_full(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def redis_settings(ctx: Context, settings: Dict[str, str]) -> Iterator[None]:
-    """Redis with these settings while the block lasts."""
+    """Changes these settings of Redis inside the block."""
     before = {name: ctx.stack.redis("CONFIG", "GET", name).splitlines()[1] for name in settings}
     try:
         for name, value in settings.items():
@@ -234,7 +234,7 @@ def redis_settings(ctx: Context, settings: Dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def schedulers_without_cpu(ctx: Context) -> Iterator[None]:
-    """The schedulers get a hundredth of a core, until a tick of a loop took longer than its budget."""
+    """The schedulers get a hundredth of a core, until a tick of a loop has exceeded its budget."""
     schedulers = ctx.stack.replicas("scheduler")
     for _ in range(4):
         limits = {r.container: engine.inspect([r.container])[0]["HostConfig"]["NanoCpus"] for r in schedulers}
@@ -264,7 +264,7 @@ def nats_node_down(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def key_that_expires(ctx: Context) -> Iterator[None]:
-    """An API key ends tomorrow; it is replaced at the end."""
+    """An API key expires tomorrow; it is removed at the end."""
     tomorrow = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
     asked = {"name": "gate-alerts", "scopes": ["read"], "expires_at": tomorrow.strftime("%Y-%m-%dT%H:%M:%SZ")}
     answer = ctx.stack.api("POST", "/keys", asked)
@@ -277,7 +277,7 @@ def key_that_expires(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def audit_entry_removed(ctx: Context) -> Iterator[None]:
-    """A hand in Redis has removed an entry from the middle of the audit log."""
+    """A manual change in Redis has removed an entry from the middle of the audit log."""
     for n in range(4):
         ctx.stack.api("PUT", f"/topics/gate.audit-{n}", {})
     entries = ctx.stack.redis("XRANGE", "muster:audit", "-", "+").splitlines()
@@ -285,21 +285,21 @@ def audit_entry_removed(ctx: Context) -> Iterator[None]:
     ctx.expect(len(ids) >= 3, f"the audit log has {len(ids)} entries, the drill needs 3")
     ctx.stack.redis("XDEL", "muster:audit", ids[-2])
     yield
-    # The gauge is about the newest 500 entries.
+    # The gauge covers the newest 500 entries.
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: ctx.stack.api("PUT", f"/topics/gate.audit-{n % 4}", {}), range(520)))
 
 
 @contextmanager
 def no_backup(ctx: Context) -> Iterator[None]:
-    """Nobody has made a backup; somebody does at the end."""
+    """There is no backup; one is made at the end."""
     yield
     ctx.stack.muster("backup", "create", str(ctx.folder / "backup"), "--from", ctx.stack.redis_url)
 
 
 @contextmanager
 def storage_of_nats_fills(ctx: Context) -> Iterator[None]:
-    """Somebody fills a stream; it is purged at the end."""
+    """A program fills a stream; the stream is purged at the end."""
     publish(ctx.stack.nats_url, "sys.workflow.event", [b"x" * 900_000] * 60)
     try:
         yield
@@ -309,8 +309,8 @@ def storage_of_nats_fills(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def redis_away(ctx: Context) -> Iterator[None]:
-    """Redis does not answer, clients go on asking, and messages pile up on the bus: the submit of one job,
-    again and again, more often than schedulers hold without an answer. It changes nothing in the end."""
+    """Redis does not answer, clients keep sending requests, and messages pile up on the bus: the same submit, more often
+    than the schedulers can hold unacknowledged. The repeated submits change nothing."""
     nodes = ctx.stack.replicas("redis")
     job = submit_one(ctx, unique("gate.alerts"), delay_ms=600_000)
     message = last(ctx.stack.nats_url, "MUSTER_SYS", "sys.job.submit")
@@ -334,7 +334,7 @@ def redis_away(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def certificate_that_ends(ctx: Context) -> Iterator[None]:
-    """A certificate ends tomorrow; it is renewed at the end."""
+    """A certificate expires tomorrow; it is renewed at the end."""
     certificate = Certificate(ctx)
     probed(ctx, certificate, ctx.folder / "drill" / "tls")
     yield
@@ -376,5 +376,5 @@ CLUSTER: List[List[Drill]] = [[Drill("a NATS node down", nats_node_down, ("Muste
 
 
 def batches(ctx: Context) -> List[List[Drill]]:
-    """The drills that this stack can play."""
+    """The drills that this stack can run."""
     return BATCHES + (CLUSTER if len(ctx.stack.replicas("nats")) >= 3 else [])

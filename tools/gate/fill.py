@@ -1,7 +1,7 @@
-"""Fills the storage of NATS with a stream of its own, until the server takes no more; and gives it back.
+"""Fills the storage of NATS with its own stream until the server refuses more, and frees it again.
 
-The limit of an account counts what streams hold. Muster's own stream of events alone reserves a gibibyte, so
-what fills a limit above that has to come from here: messages of half a mebibyte that nobody reads.
+The limit of an account counts the content of its streams. Muster's stream of events alone reserves a gibibyte, so
+this module fills the rest: with messages of half a mebibyte that no program reads.
 """
 
 import json
@@ -20,26 +20,26 @@ CONFIG = {"name": STREAM, "subjects": [SUBJECT], "retention": "limits", "storage
 
 
 class Filler:
-    """One connection for each piece of work: a server drops a client that is silent for some seconds. Each request waits
-    for its answer."""
+    """One connection for each call: a server drops a client that is silent for some seconds. Each request waits for its
+    answer."""
 
     def __init__(self, url: str) -> None:
         self._place: Any = urllib.parse.urlsplit(url.split(",")[0])
         self._made = False
 
     def fill(self) -> int:
-        """Publishes until the server refuses; the bytes that it took."""
+        """Publishes until the server refuses; returns the number of accepted bytes."""
         with self._connected() as line:
             if not self._made:
                 made = line.ask(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(CONFIG).encode())
                 if "error" in made:
                     raise Red(f"NATS does not make a stream to fill: {made['error']}")
                 self._made = True
-            # Halves down to a few bytes, so that no room is left for anything.
+            # Halve the size down to a few bytes, so that not even a small message fits.
             size, taken = PIECE, 0
             for _ in range(MOST):
-                told = line.ask(SUBJECT, b"x" * size)
-                if "error" not in told:
+                answer = line.ask(SUBJECT, b"x" * size)
+                if "error" not in answer:
                     taken += size
                 elif size <= 64:
                     return taken
@@ -48,15 +48,15 @@ class Filler:
         raise Red(f"NATS took {taken} bytes and is not full")
 
     def make_room(self, pieces: int) -> None:
-        """Takes so many of the oldest messages away; the next `fill` is quick."""
+        """Removes so many of the oldest messages; the next `fill` is quick."""
         with self._connected() as line:
             held = line.ask(f"$JS.API.STREAM.INFO.{STREAM}", b"")["state"]["messages"]
-            told = line.ask(f"$JS.API.STREAM.PURGE.{STREAM}", json.dumps({"keep": max(held - pieces, 1)}).encode())
-        if not told.get("success"):
-            raise Red(f"NATS does not make room in {STREAM}: {told}")
+            answer = line.ask(f"$JS.API.STREAM.PURGE.{STREAM}", json.dumps({"keep": max(held - pieces, 1)}).encode())
+        if not answer.get("success"):
+            raise Red(f"NATS does not make room in {STREAM}: {answer}")
 
     def empty(self) -> None:
-        """Makes room again."""
+        """Removes the stream."""
         if self._made:
             with self._connected() as line:
                 line.ask(f"$JS.API.STREAM.DELETE.{STREAM}", b"")
@@ -84,7 +84,7 @@ class Line:
         self._line.sendall(f"CONNECT {json.dumps(login)}\r\nSUB _INBOX.gate 1\r\nPING\r\n".encode())
 
     def ask(self, subject: str, body: bytes) -> Dict[str, Any]:
-        """A request; its answer."""
+        """Sends a request and returns its answer."""
         self._line.sendall(b"PUB %s _INBOX.gate %d\r\n%s\r\n" % (subject.encode(), len(body), body))
         while True:
             line = self._reader.readline()
@@ -95,9 +95,9 @@ class Line:
             elif line.startswith(b"-ERR"):
                 raise OSError(f"NATS refused: {line.decode(errors='replace').strip()}")
             elif line.startswith(b"MSG "):
-                told: Dict[str, Any] = json.loads(self._reader.read(int(line.split()[-1]) + 2)[:-2])
-                return told
+                answer: Dict[str, Any] = json.loads(self._reader.read(int(line.split()[-1]) + 2)[:-2])
+                return answer
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the connection."""
         self._line.close()

@@ -1,8 +1,8 @@
-"""The checker: does the history of every accepted job hold, and does it agree with the workers' own log?
+"""The checker: is the history of every accepted job valid, and does it agree with the workers' own log?
 
-For each job: it is there; it ended; its history has one end, the last step; it was started at most
-`max_attempts` times; no attempt ran twice; every execution has a recorded start; and the attempt that
-succeeded was executed, by the worker's log and not by its word.
+For each job: it exists; it has ended; its history has one end, the last step; it was started at most
+`max_attempts` times; no attempt ran twice; every execution has a recorded start; and the worker's log contains the
+attempt that succeeded.
 """
 
 from collections import Counter
@@ -17,19 +17,19 @@ from .workers import Execution
 
 ENDS = {"succeeded", "failed", "timed_out", "cancelled", "denied", "expired", "quarantined"}
 MAX_ATTEMPTS = 5
-# Jobs that are read at the same time.
+# The number of jobs that are read in parallel.
 LANES = 6
 
 
 class History(NamedTuple):
-    """What the API tells of a job."""
+    """What the API reports about a job."""
 
     job: str
     transitions: List[Dict[str, Any]]
 
     @property
     def ends(self) -> List[str]:
-        """Every end that was written."""
+        """Every recorded end."""
         return [step["state"] for step in self.transitions if step["state"] in ENDS]
 
     @property
@@ -39,17 +39,17 @@ class History(NamedTuple):
 
 
 def check(ctx: Context, what: str, load: Load, timeout: float, dead: Collection[str] = (), forgiven: int = 0) -> None:
-    """Waits for the end of every job of the load and checks its history; red with the first job that is wrong.
+    """Waits for the end of every job of the load and checks its history; red with the first wrong job.
 
-    `dead` names workers that were killed: only their jobs may have been tried again. `forgiven` jobs may
-    have run once more than is recorded: a killed Redis primary takes its last milliseconds with it.
+    `dead` names killed workers: only their jobs may have been tried again. `forgiven` jobs may have run once more than
+    is recorded: a killed Redis primary loses the writes of its last milliseconds.
     """
     ids = load.ids()
     ctx.expect(ids, f"{what}: 0 of 0 proves nothing")
     _keys(what, load)
     with ThreadPoolExecutor(LANES) as pool:
         parts = list(pool.map(lambda part: ended(ctx, part, timeout), [ids[n::LANES] for n in range(min(LANES, len(ids)))]))
-    jobs = {job: told for part in parts for job, told in part.items()}
+    jobs = {job: each for part in parts for job, each in part.items()}
     states = Counter(job["state"] for job in jobs.values())
     bad = next((job for job in jobs.values() if job["state"] != "succeeded"), None)
     if bad:
@@ -79,7 +79,7 @@ def check(ctx: Context, what: str, load: Load, timeout: float, dead: Collection[
 
 
 def _keys(what: str, load: Load) -> None:
-    """One key, one job."""
+    """Red if an idempotency key created more than one job."""
     by_key: Dict[str, set] = {}
     for each in load.accepted:
         by_key.setdefault(each.key, set()).add(each.job)
@@ -120,10 +120,10 @@ def _faults(history: History, runs: Sequence[Execution]) -> List[str]:
 
 
 def _in_vain(histories: Sequence[History], dead: Collection[str]) -> List[str]:
-    """Jobs with a second attempt although the worker of the first one lived."""
+    """Jobs with a second attempt although the worker of the first attempt was alive."""
     found = []
     for each in histories:
-        # An attempt that was given back is not tried again: it did not count.
+        # An attempt that was given back does not count as tried.
         after = [(step, following["event"]) for step, following in zip(each.transitions, each.transitions[1:])]
         tried = [step for step, following in after if step["event"] == "start" and following != "release"]
         for start in tried[:-1]:

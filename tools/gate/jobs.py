@@ -1,7 +1,7 @@
-"""Jobs that a gate submits as a careful client would, follows to their end, and counts at the worker.
+"""Submits jobs as a careful client does, follows them to their end, and counts their executions.
 
-A submit has an idempotency key and is repeated, on the other gateway too, while the answer is a 503, a
-429 or no answer: such a job exists once however often it was sent.
+A submit has an idempotency key. It is repeated, also on the other gateway, while the answer is 503, 429 or missing. The
+job exists once, however often it was sent.
 """
 
 import time
@@ -17,13 +17,13 @@ PATIENCE_S = 30.0
 
 
 def unique(prefix: str) -> str:
-    """A topic or tenant that no earlier run used."""
+    """A name for a topic or tenant that no earlier run has used."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
 def submit_one(ctx: Context, topic: str, payload: Any = None, gateway: int = 0, tenant: Optional[str] = None,
                **fields: Any) -> str:
-    """Submits one job, beginning at this gateway; its id. Red when no gateway takes it in 30 s."""
+    """Submits one job, first to this gateway, and returns its id. Red if no gateway accepts it within 30 s."""
     key, ends, turn, last = uuid.uuid4().hex, time.monotonic() + PATIENCE_S, gateway, "no gateway"
     body = {"topic": topic, "payload": payload, **fields}
     while time.monotonic() < ends:
@@ -45,19 +45,19 @@ def submit_one(ctx: Context, topic: str, payload: Any = None, gateway: int = 0, 
 
 def submit(ctx: Context, topic: str, count: int, payload: Any = None, tenant: Optional[str] = None,
            lanes: int = 4, **fields: Any) -> List[str]:
-    """Submits so many jobs, by turns over all gateways; their ids."""
+    """Submits so many jobs, in turn to all gateways, and returns their ids."""
     with ThreadPoolExecutor(lanes) as pool:
         return list(pool.map(lambda n: submit_one(ctx, topic, payload, n, tenant, **fields), range(count)))
 
 
 def ended(ctx: Context, ids: List[str], timeout: float, tenant: Optional[str] = None) -> Dict[str, Dict[str, Any]]:
-    """Waits until all of these jobs have ended and gives them back by id; red when one has not in time."""
+    """Waits until all of these jobs have ended and returns them by id; red if one has not ended in time."""
     found: Dict[str, Dict[str, Any]] = {}
     ends = time.monotonic() + timeout
     gateways = max(len(ctx.stack.gateways()), 1)
     for turn, job in enumerate(ids):
         while job not in found:
-            # Each job is asked for once at least: reading many takes time, and that is not the jobs' fault.
+            # Read each job at least once: reading many takes time, which the jobs did not cause.
             left = ends - time.monotonic()
             try:
                 path = f"/jobs/{job}?wait_ms={max(1, int(min(left, 2) * 1000))}"
@@ -84,7 +84,7 @@ def _stuck(ctx: Context, job: str, tenant: Optional[str]) -> str:
 
 
 def succeeded(ctx: Context, what: str, jobs: Dict[str, Dict[str, Any]]) -> None:
-    """Notes how the jobs ended, and is red unless each of them succeeded."""
+    """Notes the final states of the jobs; red unless each job succeeded."""
     states = Counter(job["state"] for job in jobs.values())
     bad = next((job for job in jobs.values() if job["state"] != "succeeded"), None)
     if bad:
@@ -93,7 +93,7 @@ def succeeded(ctx: Context, what: str, jobs: Dict[str, Dict[str, Any]]) -> None:
 
 
 def executed_once(ctx: Context, what: str, topic: str, ids: List[str]) -> None:
-    """Red unless the workers' own log has exactly one execution of each of these jobs."""
+    """Red unless the workers' log has exactly one execution of each of these jobs."""
     counted = Counter(each.job for each in ctx.executions(topic))
     never = [job for job in ids if not counted[job]]
     often = [job for job in ids if counted[job] > 1]

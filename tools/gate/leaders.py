@@ -1,7 +1,7 @@
-"""Who leads each loop, read from Redis, and how long a successor takes after a crash.
+"""The leader of each loop, read from Redis, and the time until another replica leads after a crash.
 
-The locks' names come from the API's list of loops; their holders come from Redis itself. A lock is
-`instance~token:fence`: the token is new after each start, so a replica that came back is a new holder.
+The names of the locks come from the API's list of loops; their holders come from Redis. A lock contains
+`instance~token:fence`. The token is new after each start, so a restarted replica is a new holder.
 """
 
 import threading
@@ -12,16 +12,16 @@ from .context import Context
 from .model import Red
 from .stacks.base import Replica
 
-# How long a lock lasts without renewal (contract), and the limit of a take-over, counted from the kill. A lock that was
-# renewed just before the kill lasts all of its time; then the successor asks within a hundredth of it, and this gate
-# sees that with its next look. The slack is for these and for a busy machine.
+# How long a lock lasts without renewal (contract), and the limit for a take-over, counted from the kill. A lock that was
+# renewed just before the kill lasts for its full time. Then another replica asks within a hundredth of that time, and
+# this gate sees it with its next poll. The slack covers these delays and a busy machine.
 TTL_S = 15.0
 SLACK_S = 1.5
 LIMIT_S = TTL_S + SLACK_S
 
 
 class Leader(NamedTuple):
-    """What a lock's key holds."""
+    """The content of a lock's key."""
 
     instance: str
     token: str
@@ -29,7 +29,7 @@ class Leader(NamedTuple):
 
 
 def locks(ctx: Context) -> Dict[str, str]:
-    """Loop → key of its lock, for every loop that one replica leads."""
+    """The key of each leader loop's lock, by loop."""
     answer = ctx.stack.api("GET", "/loops", timeout=5)
     ctx.expect(answer.status == 200, f"GET /loops: {answer.status} {answer.text[:200]}")
     found = {row["loop"]: row["lock"] for row in answer.json["items"] if row.get("lock")}
@@ -38,7 +38,7 @@ def locks(ctx: Context) -> Dict[str, str]:
 
 
 def leader(ctx: Context, lock: str) -> Optional[Leader]:
-    """Who holds it at this moment."""
+    """The current holder of a lock."""
     value = ctx.stack.redis("GET", lock)
     if not value:
         return None
@@ -48,12 +48,12 @@ def leader(ctx: Context, lock: str) -> Optional[Leader]:
 
 
 def leaders(ctx: Context, names: Dict[str, str]) -> Dict[str, Optional[Leader]]:
-    """Loop → leader."""
+    """The leader of each loop, by loop."""
     return {loop: leader(ctx, lock) for loop, lock in names.items()}
 
 
 def hand_over(ctx: Context, names: Dict[str, str], away: Replica, to: str) -> None:
-    """Stops a replica so that another one leads all that it led, then starts it again."""
+    """Stops a replica until another one leads all of its loops, then starts it again."""
     before = [loop for loop, held in leaders(ctx, names).items() if held and held.instance == away.name]
     if before:
         ctx.stack.stop(away)
@@ -65,15 +65,15 @@ def hand_over(ctx: Context, names: Dict[str, str], away: Replica, to: str) -> No
 
 
 class TakeOver(threading.Thread):
-    """Watches from the moment of a crash until each of these loops has a leader with a higher fence.
+    """Watches from a crash until each of these loops has a leader with a higher fence.
 
-    It runs beside what the gate does meanwhile, so that the seconds are those of the stack.
+    It runs in its own thread, so that the other work of the gate does not distort the times.
     """
 
     def __init__(self, ctx: Context, names: Mapping[str, str], before: Mapping[str, Leader]) -> None:
         super().__init__(daemon=True)
         self.took: Dict[str, float] = {}
-        # How long each lock lasted after the kill, by Redis.
+        # How long each lock lasted after the kill, as Redis reports it.
         self.lasted: Dict[str, float] = {}
         self.fault: Optional[str] = None
         self._ctx, self._names, self._before = ctx, names, before
@@ -85,7 +85,7 @@ class TakeOver(threading.Thread):
                 try:
                     self._look(loop)
                 except OSError:
-                    pass  # Redis is asked again
+                    pass  # The next round asks Redis again.
             time.sleep(0.1)
 
     def _missing(self) -> List[str]:
@@ -104,7 +104,7 @@ class TakeOver(threading.Thread):
         self._ctx.say(f"{loop}: {new.instance} leads {self.took[loop]:.1f} s after the crash of {old.instance}")
 
     def seconds(self) -> Dict[str, float]:
-        """By loop. Red when one took longer than LIMIT_S, or when a fence went down."""
+        """The seconds until the take-over, by loop. Red if one took longer than LIMIT_S, or if a fence decreased."""
         self.join()
         if self.fault:
             raise Red(self.fault)
@@ -113,10 +113,10 @@ class TakeOver(threading.Thread):
         return self.took
 
     def after_the_lock(self) -> Dict[str, float]:
-        """By loop: the seconds between the end of the dead leader's lock and the take-over."""
+        """The seconds between the end of the dead leader's lock and the take-over, by loop."""
         return {loop: round(took - self.lasted[loop], 2) for loop, took in self.took.items()}
 
 
 def holders(held: Mapping[str, Leader]) -> Set[str]:
-    """The replicas that lead something."""
+    """The replicas that lead at least one loop."""
     return {each.instance for each in held.values()}

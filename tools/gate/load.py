@@ -1,8 +1,8 @@
-"""A steady load with a ledger: every job that a gateway accepted, and every answer on the way to it.
+"""A steady load with a ledger: every accepted job, and every answer until it was accepted.
 
-Each job is sent with an idempotency key and repeated, on the next gateway, until one accepts it: what
-a careful client does. The ledger is what histories.py checks afterwards. A connection that could not be
-opened counts apart from one that was cut after the request was sent: the first is no request.
+Like a careful client, the load sends each job with an idempotency key, and repeats it on the next gateway until one
+accepts it. histories.py checks the ledger afterwards. A connection that could not be opened is counted separately from
+one that was cut after the request was sent: the first one carried no request.
 """
 
 import http.client
@@ -23,8 +23,8 @@ UNREACHED, CUT, NOWHERE = "not reached", "cut off", "no gateway reached"
 
 
 class Answer(NamedTuple):
-    """What became of one try. `status` is 0 when no answer came; `code` then says UNREACHED, CUT, or NOWHERE after
-    one of UNREACHED from each gateway."""
+    """The result of one try. `status` is 0 without an answer; `code` is then UNREACHED, CUT, or NOWHERE after UNREACHED
+    from every gateway."""
 
     at: float
     seconds: float
@@ -45,7 +45,7 @@ class Submitted(NamedTuple):
 
 
 class Load:
-    """Submits jobs until it is stopped. Start it by `Load(...).start()`; the context ends it at the latest."""
+    """Submits jobs until it is stopped. Start it by `Load(...).start()`; the end of the context also stops it."""
 
     def __init__(self, ctx: Context, topics: Sequence[str], rate: float = 20.0, ms: int = 50, lanes: int = 4,
                  limit: Optional[int] = None, addresses: Optional[Callable[[], List[str]]] = None,
@@ -71,7 +71,7 @@ class Load:
         return self
 
     def stop(self, patience: float = 60.0) -> None:
-        """No new jobs; waits until each that was begun is accepted. Red when one is not in time."""
+        """Submits no new jobs and waits until each job under way is accepted. Red if one is not accepted in time."""
         self._gives_up = time.monotonic() + patience
         self._stopping.set()
         self._join(patience)
@@ -80,18 +80,18 @@ class Load:
                       f"the last answers: {self.summary(self.answers[-20:])}")
 
     def reach(self, count: int, timeout: float) -> None:
-        """Waits until so many jobs were accepted."""
+        """Waits until so many jobs are accepted."""
         self.ctx.poll(f"{count} accepted jobs ({len(self.accepted)} so far)", timeout, lambda: len(self.accepted) >= count, 0.05)
 
     def finish(self, timeout: float) -> None:
-        """With a `limit`: waits until all of its jobs were accepted."""
+        """With a `limit`: waits until so many jobs are accepted."""
         self._join(timeout)
         if len(self.accepted) < (self.limit or 0):
             raise Red(f"{len(self.accepted)} of {self.limit} jobs were accepted within {timeout:.0f} s; "
                       f"the last answers: {self.summary(self.answers[-20:])}")
 
     def probe(self, count: int) -> List[Answer]:
-        """Sends so many more jobs at once, over all gateways, each only once; those accepted join the ledger."""
+        """Sends so many more jobs at once, over all gateways, each only once; accepted jobs join the ledger."""
         urls = self._addresses()
 
         def once(turn: int) -> Answer:
@@ -110,12 +110,12 @@ class Load:
         return list(dict.fromkeys(each.job for each in self.accepted))
 
     def since(self, at: float, until: float = float("inf")) -> List[Answer]:
-        """The answers of a span of time."""
+        """The answers within a span of time."""
         return [answer for answer in list(self.answers) if at <= answer.at < until]
 
     @staticmethod
     def summary(answers: Sequence[Answer]) -> Dict[str, int]:
-        """How often each answer came."""
+        """The number of each kind of answer."""
         found = Counter(f"{a.status} {a.code}".strip() + (" deferred" if a.deferred else "") if a.status else a.code for a in answers)
         return dict(sorted(found.items()))
 
@@ -132,14 +132,14 @@ class Load:
             lane.join(max(0.0, ends - time.monotonic()))
 
     def _turn(self) -> Optional[int]:
-        """The number of the next job when its time has come; None at the end."""
+        """Waits for the time of the next job and returns its number; None at the end."""
         while not self._stopping.is_set():
             with self._lock:
                 if self.limit is not None and self._begun >= self.limit:
                     return None
                 now = time.monotonic()
                 if now >= self._next:
-                    # After an outage the load goes on at its rate; it does not catch up.
+                    # After an outage the load continues at its rate and does not catch up.
                     self._next = max(self._next + 1 / self.rate, now - 1 / self.rate)
                     self._begun += 1
                     return self._begun - 1
@@ -169,7 +169,7 @@ class Load:
                 self.unresolved.append(key)
                 return
             tries, missed = tries + 1, missed + 1 if answer.code == UNREACHED else 0
-            # An address that refuses the connection is passed over at once, as a load balancer does.
+            # Like a load balancer, skip an address that refuses the connection at once.
             if missed and missed % max(len(urls), 1) == 0:
                 with self._lock:
                     self.answers.append(answer._replace(code=NOWHERE))
@@ -183,7 +183,7 @@ class Load:
         began = time.monotonic()
         place = urllib.parse.urlsplit(url)
 
-        def told(status: int, code: str, headers: Any = None) -> Answer:
+        def result(status: int, code: str, headers: Any = None) -> Answer:
             headers = headers or {}
             return Answer(began, time.monotonic() - began, status, code, headers.get("Retry-After"),
                           headers.get("Muster-Bus") == "deferred", url)
@@ -193,14 +193,14 @@ class Load:
             try:
                 line.connect()
             except OSError:
-                return told(0, UNREACHED), None
+                return result(0, UNREACHED), None
             headers = {"Authorization": f"Bearer {self.ctx.stack.api_key}", "Content-Type": "application/json", "Idempotency-Key": key}
             line.request("POST", "/api/v1/jobs", body, headers)
             answer = line.getresponse()
             found = json.loads(answer.read() or b"{}")
         except (OSError, ValueError, http.client.HTTPException, socket.timeout) as fault:
-            return told(0, f"{CUT} by {type(fault).__name__}"), None
+            return result(0, f"{CUT} by {type(fault).__name__}"), None
         finally:
             line.close()
         code = found.get("code", "") if answer.status >= 300 else ""
-        return told(answer.status, code, answer.headers), found["id"] if answer.status in (200, 202) else None
+        return result(answer.status, code, answer.headers), found["id"] if answer.status in (200, 202) else None

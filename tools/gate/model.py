@@ -1,7 +1,7 @@
 """What a gate is, what a red control is, and how a gate can end.
 
-A gate proves one promise on a live stack. Its red controls are faults that must turn it red; a gate
-without one does not count, because nothing shows that it can fail.
+A gate proves one promise on a live stack. Its red controls are faults that must turn it red. A gate without a red
+control does not count, because nothing shows that it can fail.
 """
 
 import re
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 GREEN, RED, SKIPPED = "green", "red", "skipped"
 
-# What a gate needs. Less is better: a gate that needs no stack runs everywhere.
+# What a gate needs. A gate that needs no stack runs everywhere.
 NOTHING = "nothing"  # reads files only
 STACK = "stack"  # a compose stack or the processes of `muster dev`
 CONTAINERS = "containers"  # a compose stack
 
 
 class Red(Exception):
-    """The gate found something wrong; the text names it."""
+    """The gate has found a fault; the text names it."""
 
 
 class Skip(Exception):
@@ -31,14 +31,13 @@ class Skip(Exception):
 class Control:
     """A fault that must turn its gate red.
 
-    `plant(ctx)` is a context manager: the fault is there inside the block and gone after it.
-    `expect` is a regular expression that the gate's red reason must match, so that a gate that is
-    red for another reason does not pass for one that saw the fault.
+    `plant(ctx)` is a context manager: the fault exists inside the block only.
+    `expect` is a regular expression that the gate's red reason must match. A gate that is red for another reason has
+    not detected the fault.
     `needs` says on which stacks the fault can be planted.
-    `also` names other gates that the fault may turn red by its nature: where no worker runs, no gate that
-    counts executions can be green.
-    `inside` says that the fault exists only in the gate's own run (in its input, in a step of it, in a command
-    of its own) and not in the stack. Another gate cannot meet it, so none runs beside it.
+    `also` names other gates that the fault may turn red too: without a worker, no gate that counts executions is green.
+    `inside`: the fault exists only in the gate's own run (in its input, its steps or its commands) and not in the
+    stack. It cannot affect other gates, so none runs beside it.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Gate:
-    """One promise: its number and name, what it needs, the check, and the faults that it must see."""
+    """One promise: its number and name, what it needs, the check, and the faults that it must detect."""
 
     number: int
     name: str
@@ -71,13 +70,13 @@ class Gate:
     profiles: Tuple[str, ...] = ()
     # A run that takes longer is red.
     limit_s: float = 300.0
-    # It may run while a fault of another gate is planted (--exact): it leaves the stack as it found it.
+    # May run while a fault of another gate is planted (--exact), because it does not change the stack.
     beside: bool = False
 
 
 @dataclass
 class Result:
-    """How one run of a gate ended, with its evidence."""
+    """The result of one run of a gate, with its evidence."""
 
     number: int
     name: str
@@ -87,27 +86,27 @@ class Result:
     evidence: Dict[str, Any] = field(default_factory=dict)
     controls: "List[ControlResult]" = field(default_factory=list)
     logs: Optional[str] = None
-    # The gate's own code failed. Red, but no sign that it saw anything.
+    # The gate's own code failed. It is red, but has not detected a fault.
     broken: bool = False
 
 
 @dataclass
 class ControlResult:
-    """How a gate answered to a planted fault. `seen` is what the self-test asks for."""
+    """The result of a gate under a planted fault. The self-test requires `seen`."""
 
     name: str
     expect: str
     verdict: str
     reason: str
     seconds: float
-    # How other gates ended under the same fault (--exact), by number: `green`, or `red: why`.
+    # The results of other gates under the same fault (--exact), by number: `green`, or `red: why`.
     others: Dict[int, str] = field(default_factory=dict)
-    # Those of them that the fault should have left alone.
+    # The gates among them that the fault should not have turned red.
     strays: List[int] = field(default_factory=list)
-    # The fault was only inside the gate's own run: no other gate could meet it.
+    # The fault existed only in the gate's own run and could not affect other gates.
     inside: bool = False
 
     @property
     def seen(self) -> bool:
-        """The gate turned red, and for the reason that names the fault."""
+        """Whether the gate turned red with a reason that names the fault."""
         return self.verdict == RED and re.search(self.expect, self.reason, re.IGNORECASE | re.DOTALL) is not None

@@ -1,4 +1,4 @@
-"""Just enough of NATS' protocol to ask a server's version and to answer requests, for red controls.
+"""The part of NATS' protocol that reads a server's version and answers requests, for red controls.
 
 Plain text over TCP: INFO, CONNECT, SUB, MSG, PUB, PING. See docs.nats.io, "Client Protocol".
 """
@@ -11,18 +11,18 @@ from typing import Any
 
 
 def version(url: str) -> str:
-    """What the server says of itself before anybody logs in; `?` when it does not answer."""
+    """The version that the server reports before the login; `?` if it does not answer."""
     place = urllib.parse.urlsplit(url.split(",")[0])
     try:
         with socket.create_connection((place.hostname or "127.0.0.1", place.port or 4222), 3) as line:
-            told = line.makefile("rb").readline().decode()
-        return json.loads(told.split(" ", 1)[1])["version"]
+            info = line.makefile("rb").readline().decode()
+        return json.loads(info.split(" ", 1)[1])["version"]
     except (OSError, ValueError, KeyError, IndexError):
         return "?"
 
 
 class Responder:
-    """Answers every request on a subject with the same words until it is closed."""
+    """Answers every request on a subject with the same text until it is closed."""
 
     def __init__(self, url: str, subject: str, answer: Any) -> None:
         place = urllib.parse.urlsplit(url.split(",")[0])
@@ -35,7 +35,7 @@ class Responder:
         if place.password:
             login.update(user=urllib.parse.unquote(place.username or ""), **{"pass": urllib.parse.unquote(place.password)})
         self._send(f"CONNECT {json.dumps(login)}\r\nSUB {subject} 1\r\nPING\r\n".encode())
-        # The PONG says that the subscription stands.
+        # The PONG confirms the subscription.
         for line in self._reader:
             if line.startswith(b"-ERR"):
                 raise OSError(f"NATS refused: {line.decode(errors='replace').strip()}")
@@ -61,7 +61,7 @@ class Responder:
             pass  # closed
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the connection."""
         try:
             self._line.shutdown(socket.SHUT_RDWR)
         except OSError:

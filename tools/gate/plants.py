@@ -1,6 +1,6 @@
 """Ready-made faults for red controls. Each function returns what `Control(plant=…)` takes.
 
-A fault is there inside the `with` block and undone after it, also when the gate raises.
+A fault exists inside the `with` block and is undone after it, also if the gate raises.
 """
 
 from contextlib import contextmanager
@@ -29,10 +29,10 @@ def override(
     env: Optional[Dict[str, Optional[str]]] = None,
     ready: bool = False,
 ) -> Plant:
-    """These services are made again from the compose files plus this: `{"gateway-2": {"user": "root"}}`.
+    """Creates these services again from the compose files plus this: `{"gateway-2": {"user": "root"}}`.
 
-    `extra` are services that the compose files do not have; they are removed afterwards. With `ready` the
-    plant waits until the changed stack is ready; leave it out where the fault keeps it from that.
+    `extra` are services that are not in the compose files; they are removed afterwards. With `ready` the plant waits
+    until the changed stack is ready; leave it out if the fault prevents that.
     """
 
     @contextmanager
@@ -54,7 +54,7 @@ def override(
 
 
 def stopped(names: Sequence[str]) -> Plant:
-    """These replicas are stopped."""
+    """Stops these replicas."""
 
     @contextmanager
     def plant(ctx: Context) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""Which stack a gate runs on: one that runs already, or one that is started for the gates.
+"""The stack of a gate: a running one, or one that is started for the gates.
 
-Promises: a stack that was started here is removed by `close`, unless it is to be kept. At most one such
-stack is up at a time; gates that ask for the same overlays share it.
+`close` removes a stack that was started here, unless it should be kept. At most one such stack runs at a time; gates
+with the same overlays share it.
 """
 
 import os
@@ -19,7 +19,7 @@ from .stacks.images import build
 
 
 class Pool:
-    """Callable: gives each gate its stack."""
+    """Callable: returns the stack of a gate."""
 
     def __init__(self, scratch: Path, up: bool, project: Optional[str], state_file: Optional[Path], keep: bool) -> None:
         self.scratch, self.up, self.project, self.state_file, self.keep = scratch, up, project, state_file, keep
@@ -36,7 +36,7 @@ class Pool:
         return self._given
 
     def close(self) -> None:
-        """Removes what was started here."""
+        """Removes the stack that was started here."""
         if self._own is None:
             return
         if self.keep:
@@ -53,7 +53,7 @@ class Pool:
             return DevStack(self.state_file)
         if self.project:
             return ComposeStack.running(self.project, self.scratch)
-        # Nobody said: what this folder's compose files started, else what `muster dev` started here.
+        # Without a flag: the stack of this folder's compose files, else that of `muster dev`.
         usual = usual_project(ROOT)
         if engine.present() is None and engine.containers(usual):
             return ComposeStack.running(usual, self.scratch)
@@ -80,14 +80,14 @@ class Pool:
 
 
 def usual_project(folder: Path) -> str:
-    """The name that compose gives a project of this folder: COMPOSE_PROJECT_NAME of the environment or of `.env`, where
-    `make secrets` writes it, else the folder's name in the letters that compose allows."""
+    """The name that compose gives a project of this folder: COMPOSE_PROJECT_NAME from the environment or from `.env`, where
+    `make secrets` writes it, else the folder's name without the characters that compose forbids."""
     named = os.environ.get("COMPOSE_PROJECT_NAME") or env_file(folder / ".env").get("COMPOSE_PROJECT_NAME")
     return named or re.sub(r"[^a-z0-9_-]", "", folder.name.lower()).lstrip("_-")
 
 
 def env_file(path: Path) -> Dict[str, str]:
-    """Names and values of a file such as `.env`; nothing if it is not there or not ours to read."""
+    """The names and values in a file such as `.env`; empty if it cannot be read."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -97,12 +97,12 @@ def env_file(path: Path) -> Dict[str, str]:
 
 
 def _patiently(stack: ComposeStack) -> None:
-    """`up`, again while a store is not healthy yet: on a busy machine its health check comes too late for
-    compose, which then gives up. How a stack starts is the business of gate 1, not of this."""
+    """Calls `up`, up to three times while a store is unhealthy: on a busy machine its health check is too late for compose,
+    which then fails. Gate 1 tests how a stack starts; this does not."""
     for left in (2, 1, 0):
         try:
             return stack.up()
         except Red as refused:
             if not left or "unhealthy" not in str(refused):
                 raise
-            print(f"== once more: {str(refused)[-120:]}", file=sys.stderr, flush=True)
+            print(f"== trying again: {str(refused)[-120:]}", file=sys.stderr, flush=True)

@@ -1,7 +1,6 @@
 """A Prometheus for a gate: the compose stack's own, or one on this host for the processes of `muster dev`.
 
-Promises: `url` answers queries about every replica of the stack; one that was started here ends with
-the gate.
+`url` answers queries about every replica of the stack. A Prometheus that was started here ends with the gate.
 """
 
 import json
@@ -18,13 +17,13 @@ from .stacks.base import OUR_SERVICES, Sample, request
 
 
 class Prometheus:
-    """Questions to one Prometheus."""
+    """Sends queries to one Prometheus."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, path: str, **query: str) -> Any:
-        """An answer of its API; Red with its words when it refuses."""
+        """An answer of its API; Red with its text if it refuses."""
         answer = request("GET", f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=15)
         if answer.status != 200 or not isinstance(answer.json, dict):
             raise Red(f"Prometheus does not answer {path} {query}: {answer.status} {answer.text[:200]}")
@@ -36,12 +35,12 @@ class Prometheus:
         return [Sample(item["metric"], float(item["value"][1])) for item in result]
 
     def total(self, query: str) -> Optional[float]:
-        """The one value of a query that gives one; None while it gives none."""
+        """The value of a query with one result; None while there is no result."""
         found = self.ask(query)
         return found[0].value if found else None
 
     def alerts(self) -> Dict[str, List[Dict[str, str]]]:
-        """Names of the alerts that fire now, each with the labels of its instances."""
+        """The alerts that fire now, each with the labels of its instances."""
         found: Dict[str, List[Dict[str, str]]] = {}
         for alert in self.get("alerts")["data"]["alerts"]:
             if alert["state"] == "firing":
@@ -63,7 +62,7 @@ def of_stack(ctx: Context) -> Prometheus:
 
 
 def scrape(ctx: Context) -> Dict[str, Any]:
-    """How the replicas of a stack of processes are scraped, with the labels that compose gives them."""
+    """The scrape configuration for a stack of processes, with the same labels as on compose."""
     targets = [
         {"labels": {"job": f"muster-{service}"},
          "targets": [replica.admin.split("://")[1] for replica in ctx.stack.replicas(service) if replica.admin]}
@@ -103,5 +102,5 @@ def on_host(ctx: Context, config: Dict[str, Any]) -> Prometheus:
 
 
 def ready(url: str) -> bool:
-    """It answers."""
+    """Whether it answers."""
     return request("GET", f"{url}/-/ready", timeout=3).status == 200

@@ -1,4 +1,4 @@
-"""Publishes on NATS, reads and purges a stream, with as little of its protocol as that needs."""
+"""Publishes on NATS, reads and purges a stream. Has only the parts of the protocol that this needs."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, List, Tuple
 
 
 def publish(url: str, subject: str, bodies: List[bytes]) -> None:
-    """Publishes each body; returns when the server has taken them all."""
+    """Publishes each body; returns when the server has accepted all of them."""
     line, reader = _connect(url)
     with line:
         for body in bodies:
@@ -33,7 +33,7 @@ def last(url: str, stream: str, subject: str) -> bytes:
 
 
 def request(url: str, subject: str, body: bytes) -> Any:
-    """A request; its answer as JSON."""
+    """Sends a request and returns its answer as JSON."""
     line, reader = _connect(url)
     with line:
         line.sendall(b"SUB _GATE.answer 1\r\nPUB %s _GATE.answer %d\r\n%s\r\n" % (subject.encode(), len(body), body))
@@ -54,7 +54,7 @@ def _connect(url: str) -> Tuple[socket.socket, BinaryIO]:
 
 
 def _until(line: socket.socket, reader: BinaryIO, word: bytes) -> bytes:
-    """Reads until a line begins with the word; answers pings meanwhile."""
+    """Reads until a line begins with the word, and answers pings."""
     while True:
         text = reader.readline()
         if text.startswith(word):

@@ -1,4 +1,4 @@
-"""What a run of the gate tells: lines for people, one JSON document for programs, an exit code."""
+"""The report of a run: lines for people, one JSON document for programs, an exit code."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ WORDS = {GREEN: "GREEN", RED: "RED", SKIPPED: "SKIPPED"}
 
 @dataclass
 class Report:
-    """Everything that one run found."""
+    """Everything that one run has found."""
 
     strict: bool
     seed: int
@@ -25,12 +25,12 @@ class Report:
 
     @property
     def green(self) -> bool:
-        """Every gate ran and passed, and there was at least one."""
+        """Whether every gate ran and passed, and there was at least one."""
         return bool(self.results) and not self.interrupted and all(each.verdict == GREEN for each in self.results)
 
     @property
     def blind(self) -> List[str]:
-        """Controls that did not turn their gate red for the right reason: the gate itself is broken."""
+        """Controls that did not turn their gate red for the right reason: such a gate is broken."""
         return [
             f"gate {result.number}, {control.name}: {control.verdict} {control.reason}".rstrip()
             for result in self.results
@@ -40,7 +40,7 @@ class Report:
 
     @property
     def strays(self) -> List[str]:
-        """Faults that turned another gate red too, although they do not say so: not exactly that gate."""
+        """Faults that turned another gate red, although they do not declare it."""
         return [
             f"gate {result.number}, {control.name}: gate {number} is {control.others[number]}"
             for result in self.results
@@ -50,7 +50,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One word for the whole run."""
+        """The verdict of the whole run, in one word."""
         if self.blind:
             return "BLIND"
         if self.strays:
@@ -61,8 +61,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1 when something is not green and `--strict` was asked for. A gate that does not see its fault
-        is a fault of the gate, not advice about a stack: always 1."""
+        """1 if something is not green with `--strict`. Always 1 if a gate does not detect its fault: then the gate is broken,
+        and the report is no advice about a stack."""
         if self.interrupted or self.blind or self.strays:
             return 1
         return 1 if self.strict and not self.green else 0
@@ -86,13 +86,13 @@ class Report:
         }
 
     def write(self, path: Path) -> None:
-        """Writes the document, whole or not at all."""
+        """Writes the whole document or nothing."""
         fresh = path.with_name(path.name + ".new")
         fresh.write_text(json.dumps(self.document(), indent=2, default=str) + "\n")
         fresh.replace(path)
 
     def print(self) -> None:
-        """The verdict for people."""
+        """Prints the verdict for people."""
         print()
         for result in self.results:
             print_line(result)
@@ -117,7 +117,7 @@ class Report:
 
 
 def print_line(result: Result) -> None:
-    """One gate in one line."""
+    """Prints one gate in one line."""
     reason = f": {result.reason}" if result.reason else ""
     print(f"{WORDS[result.verdict]:8} gate {result.number} {result.name} ({result.seconds:.1f} s){reason}")
 

@@ -1,4 +1,4 @@
-"""Whether a part of the stack that crashed is back: another process, and it serves."""
+"""Checks that a crashed part of the stack is back: there is a new process, and it serves."""
 
 import socket
 import time
@@ -11,7 +11,7 @@ from .stacks.base import OUR_SERVICES, Replica
 
 
 def crash(ctx: Context, replica: Replica) -> float:
-    """`kill -9` of its process on this host; the moment."""
+    """Kills its process with `kill -9` on this host; returns the time."""
     ctx.expect(replica.state == "running" and replica.pid > 0, f"{replica.name} is {replica.state} before it is killed")
     at = time.monotonic()
     ctx.stack.kill9(replica)
@@ -19,7 +19,7 @@ def crash(ctx: Context, replica: Replica) -> float:
 
 
 def back(ctx: Context, before: Replica, since: float, limit: float) -> float:
-    """Waits until it serves again as another process; the seconds since its crash."""
+    """Waits until a new process serves; returns the seconds since the crash."""
     last = "no new process"
     while True:
         took = time.monotonic() - since
@@ -39,7 +39,7 @@ def back(ctx: Context, before: Replica, since: float, limit: float) -> float:
 
 
 def serves(ctx: Context, replica: Replica) -> bool:
-    """By its own protocol."""
+    """Whether the replica answers in its own protocol."""
     if replica.service in OUR_SERVICES:
         return not ctx.stack.unready([replica])
     if replica.service == "redis":
@@ -50,7 +50,7 @@ def serves(ctx: Context, replica: Replica) -> bool:
 
 
 def nats_answers(url: str) -> bool:
-    """A NATS server greets with INFO."""
+    """Whether a NATS server sends its INFO line."""
     place: Any = urllib.parse.urlsplit(url)
     with socket.create_connection((place.hostname, place.port), 2) as line:
         line.settimeout(2)

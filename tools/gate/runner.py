@@ -1,8 +1,7 @@
-"""Runs gates, with or without a planted fault, and turns what happens into results.
+"""Runs gates, with or without a planted fault, and collects their results.
 
-Promises: a run ends (each has a time limit), whatever a gate raises becomes a verdict, a gate that
-shows no evidence is red, logs are kept for what is red, and every stack that was started is gone
-afterwards, also when a signal ends the run.
+Each run has a time limit. An exception of a gate becomes a verdict. A gate without evidence is red. Logs are kept for
+red gates. Every stack that was started is removed afterwards, also if a signal ends the run.
 """
 
 import datetime
@@ -23,16 +22,16 @@ Pool = Callable[[Gate], Stack]
 
 
 class Interrupted(BaseException):
-    """A signal asked the gate to end. Not an Exception: no gate may swallow it."""
+    """A signal asked the gate to end. Not an Exception, so that no gate catches it."""
 
 
 class Timeout(Exception):
-    """A gate's own time limit ran out."""
+    """A gate exceeded its time limit."""
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM, SIGINT and SIGHUP end the run through its clean-up. A second one does not cut that short."""
+    """SIGTERM, SIGINT and SIGHUP end the run and its clean-up runs. A second signal does not interrupt the clean-up."""
 
     def interrupt(number: int, _frame: Any) -> None:
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -50,7 +49,7 @@ def signals_interrupt() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises Timeout in the block when the time is over."""
+    """Raises Timeout in the block after so many seconds."""
 
     def late(_number: int, _frame: Any) -> None:
         raise Timeout()
@@ -75,7 +74,7 @@ class Runner:
         self._sound: Dict[int, bool] = {}
 
     def run(self, gates: List[Gate], self_test: Set[int]) -> Report:
-        """Runs each gate; those in `self_test` once more with each of their faults."""
+        """Runs each gate, and those in `self_test` once more with each of their faults."""
         began = time.monotonic()
         try:
             with signals_interrupt():
@@ -124,9 +123,9 @@ class Runner:
 
     def attempt(self, gate: Gate, stack: Optional[Stack], label: str, control: Optional[Control] = None,
                 others: "Optional[Dict[int, Result]]" = None, worker_mode: Optional[str] = None) -> Result:
-        """One run of one gate, with a fault planted or without.
+        """Runs one gate once, with or without a planted fault.
 
-        With `others` the gates that it names run under the same fault too, and their results are put there.
+        With `others`, these gates also run under the same fault, and their results are put there.
         """
         folder = self.folder / label
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +155,7 @@ class Runner:
                     result.reason = f"something did not answer: {away}"
                 if result.verdict == RED and not control and stack:
                     stack.keep_logs(folder / "logs")
-                # Workers end before the fault is undone, or they would go on working on a healthy stack.
+                # Stop the workers before the fault is undone; otherwise they would work on a healthy stack.
                 ctx.close()
                 for other in [each for each in self.exact if others is not None and each.number in others]:
                     others[other.number] = self.attempt(other, stack, f"{label}-g{other.number:02}", worker_mode=ctx.worker_mode)
@@ -164,7 +163,7 @@ class Runner:
             result.verdict, result.reason = SKIPPED, str(broken)
         except (Red, OSError) as fault:
             _turn_red(result, f"{result.reason}; the fault could not be undone: {fault}".lstrip("; "))
-        except Exception as fault:  # noqa: BLE001 - a gate that breaks is red, never silent
+        except Exception as fault:  # noqa: BLE001 - a broken gate is red
             result.broken = True
             result.verdict, result.reason = RED, f"the gate itself broke: {type(fault).__name__}: {fault}"
             (folder / "traceback.txt").write_text(traceback.format_exc())
@@ -199,7 +198,7 @@ class Runner:
         return found
 
     def _beside(self, gate: Gate, stack: Optional[Stack]) -> List[Gate]:
-        """The gates that run under the faults of this one: on the same stack, and green without a fault."""
+        """The gates that also run under the faults of this one: on the same stack, and green without a fault."""
         found = []
         for other in self.exact:
             same = (other.overlays, other.profiles) == (gate.overlays, gate.profiles)
@@ -217,7 +216,7 @@ class Runner:
 
 
 class Broken(Exception):
-    """A fault could not be planted, so nothing is known about the gate."""
+    """A fault could not be planted, so the gate was not tested."""
 
 
 def _turn_red(result: Result, reason: str) -> None:
@@ -229,5 +228,5 @@ def _say(text: str) -> None:
 
 
 def now() -> str:
-    """This moment, for the report."""
+    """The current time, for the report."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""What a stack uses, measured from outside, again and again: memory, descriptors, keys, consumers."""
+"""Repeated measurements of a stack from outside: memory, descriptors, keys, consumers."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Tuple
 from .context import Context
 from .stacks.base import OUR_SERVICES
 
-# What a series may grow by before it counts as growth, whatever its size.
+# How much a series may grow, at any size, before it counts as growth.
 FLOORS = {"RSS": 12 << 20, "descriptors": 12, "keys": 40, "consumers": 3, "audit log": 200}
 GROWTH = 0.10
 
@@ -41,7 +41,7 @@ def sample(ctx: Context) -> Sample:
 
 
 def keys(ctx: Context) -> Dict[str, int]:
-    """How many keys of each kind Redis has; a kind is the key's first two words."""
+    """The number of keys in Redis by kind; a kind is the first two parts of the key."""
     found: Counter = Counter()
     cursor = "0"
     while True:
@@ -61,13 +61,13 @@ def _rss(pid: int) -> float:
 def _jetstream(ctx: Context) -> Tuple[float, float]:
     node = next(each for each in ctx.stack.replicas("nats") if each.state == "running")
     code, said = ctx.stack.inside(node, "wget", "-q", "-O", "-", "http://127.0.0.1:8222/jsz")
-    ctx.expect(code == 0, f"NATS does not tell what it holds: {said[:200]}")
-    told = json.loads(said)
-    return float(told["consumers"]), float(told["messages"])
+    ctx.expect(code == 0, f"NATS does not report its content: {said[:200]}")
+    found = json.loads(said)
+    return float(found["consumers"]), float(found["messages"])
 
 
 class Growth(NamedTuple):
-    """How a series moved from the third tenth to the end."""
+    """The growth of a series, from after the warm-up to the end."""
 
     series: str
     early: float
@@ -76,9 +76,9 @@ class Growth(NamedTuple):
 
 
 def compare(samples: List[Sample], bounded: Dict[str, float]) -> List[Growth]:
-    """Each series: its middle after the warm-up beside its middle at the end.
+    """Compares the median of each series after the warm-up with the median at the end.
 
-    `bounded` series may grow, up to what is given. Series that nothing is promised about are left out.
+    `bounded` series may grow up to the given value. Series without a promise are skipped.
     """
     first, last = samples[0].at, samples[-1].at
     part = [(each.at - first) / max(last - first, 1) for each in samples]

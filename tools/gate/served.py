@@ -1,4 +1,4 @@
-"""The stack's own worker containers, put to work for a gate: they serve its topic and write its log."""
+"""Uses the stack's own worker containers for a gate: they serve its topic and write its log."""
 
 from typing import Any, Dict
 
@@ -6,13 +6,13 @@ from .context import Context
 
 
 def serve_from_containers(ctx: Context, topic: str, lease_ms: int = 10_000) -> Dict[str, Any]:
-    """Makes the worker containers again so that they serve this topic; the override that did it.
+    """Creates the worker containers again so that they serve this topic; returns the compose override.
 
-    Their executions are in `ctx.executions(topic)`. When the run ends they are what the compose files say.
+    `ctx.executions(topic)` has their executions. The end of the run restores them as in the compose files.
     """
     names = [each.name for each in ctx.stack.replicas("worker")]
     ctx.expect(names, "the stack has no worker containers")
-    # The containers' user is not ours.
+    # The containers run as another user.
     ctx.folder.chmod(0o777)
     changed = {}
     for name in names:

@@ -1,8 +1,8 @@
-"""Whether Prometheus scrapes every replica, and knows each by a name of its own.
+"""Checks that Prometheus scrapes every replica, each under its own name.
 
-Instant queries do not show it: Prometheus answers with the last sample for five minutes after a target
-is gone or a replica has another name. So the replicas are asked first, then the list of targets, and a
-series counts only when it comes from a scrape of this run.
+Instant queries do not show this: for five minutes after a target is gone or a replica has another name, Prometheus
+answers with the last sample. So this asks the replicas first, then the list of targets. A series counts only if it
+comes from a scrape of this run.
 """
 
 import re
@@ -16,8 +16,8 @@ from .stacks.base import OUR_SERVICES, Replica
 
 
 def every_replica_by_name(ctx: Context, prometheus: Prometheus, patience_s: float) -> Dict[str, Set[str]]:
-    """Red unless each replica has its own `pod`, is a target that answers, and has that `pod` in
-    Prometheus. Service → names."""
+    """Red unless each replica has its own `pod`, is a target that answers, and has that `pod` in Prometheus. Returns the
+    names by service."""
     began = time.time()
     replicas = [each for service in OUR_SERVICES for each in ctx.stack.replicas(service)]
     pods = ctx.poll("every replica answers a scrape", patience_s, lambda: {each: pod_of(ctx, each) for each in replicas})
@@ -38,7 +38,7 @@ def every_replica_by_name(ctx: Context, prometheus: Prometheus, patience_s: floa
 
 
 def pod_of(ctx: Context, replica: Replica) -> str:
-    """The one value of the label `pod` in the metrics of a replica."""
+    """The value of the label `pod` in the metrics of a replica."""
     text = ctx.stack.scrape(replica)
     found = set(re.findall(r'[{,]pod="([^"]*)"', text))
     ctx.expect(len(found) == 1, f"{replica.target} should have one pod in its metrics and has {sorted(found)}")
@@ -48,7 +48,7 @@ def pod_of(ctx: Context, replica: Replica) -> str:
 
 
 def one_pod_each(ctx: Context, pods: Dict[Replica, str]) -> None:
-    """Red when two replicas say the same `pod`; their series would be mixed up."""
+    """Red if two replicas have the same `pod`: their series would be mixed up."""
     by_pod: Dict[str, List[str]] = {}
     for replica, pod in pods.items():
         by_pod.setdefault(pod, []).append(str(replica.target))
@@ -57,7 +57,7 @@ def one_pod_each(ctx: Context, pods: Dict[Replica, str]) -> None:
 
 
 def targets_answer(ctx: Context, replicas: List[Replica], active: List[Dict[str, Any]], since: float) -> None:
-    """Red unless each replica is a target under the job of its service, and was scraped since then."""
+    """Red unless each replica is a target under the job of its service and was scraped since then."""
     known = {(each["labels"].get("job"), each["labels"].get("instance")): each for each in active}
     for replica in replicas:
         target = known.get((f"muster-{replica.service}", replica.target))
@@ -69,5 +69,5 @@ def targets_answer(ctx: Context, replicas: List[Replica], active: List[Dict[str,
 
 
 def moment(text: str) -> float:
-    """Seconds since 1970 of a time as Prometheus writes it, without what is behind the point."""
+    """The whole seconds since 1970 of a time in the notation of Prometheus."""
     return datetime.fromisoformat(re.sub(r"\.\d+", "", text).replace("Z", "+00:00")).timestamp()

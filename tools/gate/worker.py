@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A worker of the gate: standard library and HTTP only, with an execution log that is the evidence.
+"""A worker of the gate. It uses only the standard library and HTTP. Its execution log is the evidence.
 
-Before it works on a job it appends one line `job attempt fence worker` to its log, in one write, so
-that a kill neither loses nor doubles a line. It goes to another gateway when one does not answer. It
-ends when its standard input closes, so it never outlives the gate that started it.
+Before it works on a job it appends one line `job attempt fence worker` to its log, in one write, so that a kill neither
+loses nor repeats a line. If a gateway does not answer, it uses another one. It ends when its standard input closes, so
+it never outlives the gate that started it.
 
 Modes, for red controls:
   twice       runs each job two times
@@ -28,7 +28,7 @@ leaving = threading.Event()
 
 
 class Gateways:
-    """Calls that may be repeated as they are, on whichever gateway answers."""
+    """Sends calls that may be repeated, to any gateway that answers."""
 
     def __init__(self, urls: str, key: str, tenant: str, first: int) -> None:
         self.urls = urls.split(",")
@@ -36,7 +36,7 @@ class Gateways:
         self.turn = first
 
     def call(self, verb: str, body: Dict[str, Any]) -> Dict[str, Any]:
-        """Posts until a gateway takes it. An empty answer means: the worker is to leave."""
+        """Posts until a gateway accepts the request. An empty answer means that the worker must leave."""
         data = json.dumps(body).encode()
         for attempt in count():
             url = self.urls[(self.turn + attempt) % len(self.urls)] + "/api/v1/worker/" + verb
@@ -55,14 +55,14 @@ class Gateways:
 
 
 class Log:
-    """The file of executions."""
+    """The execution log."""
 
     def __init__(self, path: str, worker: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.worker = worker
 
     def execution(self, job: Dict[str, Any]) -> None:
-        """One line, before the work."""
+        """Appends one line, before the work."""
         os.write(self.file, f"{job['job_id']} {job['attempt']} {job['fence']} {self.worker}\n".encode())
 
 
@@ -70,9 +70,9 @@ def settle(gateways: Gateways, worker: str, job: Dict[str, Any]) -> None:
     """Reports success."""
     item = {"job_id": job["job_id"], "fence": job["fence"], "result": {"by": worker}}
     answer = gateways.call("complete", {"worker_id": worker, "items": [item]})
-    for told in answer.get("items", []):
-        if told["status"] != "ok":
-            print(f"{job['job_id']}: complete: {told}", flush=True)
+    for item in answer.get("items", []):
+        if item["status"] != "ok":
+            print(f"{job['job_id']}: complete: {item}", flush=True)
 
 
 def keep(gateways: Gateways, worker: str, job: Dict[str, Any], lease_ms: int, done: threading.Event) -> None:
@@ -83,7 +83,7 @@ def keep(gateways: Gateways, worker: str, job: Dict[str, Any], lease_ms: int, do
 
 
 def work(options: argparse.Namespace, log: Log, job: Dict[str, Any]) -> None:
-    """The work itself: a line in the log, then time."""
+    """The work itself: a line in the log, then a wait."""
     payload = job.get("payload")
     asked = payload.get("work_ms") if isinstance(payload, dict) else None
     log.execution(job)
@@ -91,7 +91,7 @@ def work(options: argparse.Namespace, log: Log, job: Dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace, gateways: Gateways, log: Log, job: Dict[str, Any]) -> None:
-    """One job, in the mode asked for."""
+    """Runs one job in the chosen mode."""
     done = threading.Event()
     threading.Thread(target=keep, args=(gateways, options.id, job, options.lease_ms, done), daemon=True).start()
     if options.mode == "acks-first":
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace, gateways: Gateways, log: Log, job: Dict[str
 
 
 def take(options: argparse.Namespace, log: Log, first: int) -> None:
-    """One lane: a job at a time until the worker leaves."""
+    """Runs one job after another until the worker leaves."""
     gateways = Gateways(options.url, options.key, options.tenant, first)
     while not leaving.is_set():
         ask = {"request_id": uuid.uuid4().hex, "worker_id": options.id, "topics": [options.topic], "max": 1}
@@ -118,7 +118,7 @@ def take(options: argparse.Namespace, log: Log, first: int) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; the key comes by the environment, out of sight of `ps`."""
+    """The command line. The key comes from the environment, so that `ps` does not show it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True, help="gateways, comma-separated")
     parser.add_argument("--topic", required=True)

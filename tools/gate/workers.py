@@ -1,7 +1,7 @@
-"""The workers that a gate starts, and the log in which they write what they ran.
+"""The workers that a gate starts, and their execution log.
 
-The log is the evidence of gates about execution: one line for each execution, written by the worker
-before it works. All workers of a topic share one file.
+Gates use the log as evidence of executions: a worker writes one line for each execution, before it works. All workers
+of a topic share one file.
 """
 
 import os
@@ -25,7 +25,7 @@ class Execution(NamedTuple):
 
 
 def log_file(folder: Path, topic: str) -> Path:
-    """Where executions of the topic are written."""
+    """The execution log of the topic."""
     return folder / f"executions-{topic}.log"
 
 
@@ -66,7 +66,7 @@ class Worker:
         extra: Optional[List[str]] = None,
         builtin: str = "count",
     ) -> "Worker":
-        """Starts it; whether the stack knows it already is for the caller to see."""
+        """Starts the worker; the caller checks whether the stack knows it already."""
         name = name or f"gate-{kind}-{uuid.uuid4().hex[:6]}"
         environment: Dict[str, Any] = dict(os.environ, MUSTER_API_KEY=stack.api_key)
         log = str(log_file(folder, topic))
@@ -87,12 +87,12 @@ class Worker:
         return Worker(name, topic, kind, process)
 
     def kill9(self) -> None:
-        """A crash."""
+        """Kills it with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Asks it to leave, then ends it."""
+        """Asks it to leave, then kills it if it stays."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

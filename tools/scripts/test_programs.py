@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 def built(arguments: list[str]) -> list[Program]:
-    """Builds the test programs and tells which they are."""
+    """Builds the test programs and returns their names and paths."""
     command = ["cargo", "test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]
     done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -75,7 +75,7 @@ def built(arguments: list[str]) -> list[Program]:
 
 def run(program: Program) -> Outcome:
     began = time.monotonic()
-    # The harness tells how long each test took only as an unstable feature.
+    # The harness reports the duration of each test only as an unstable feature.
     environment = os.environ | {"CARGO_MANIFEST_DIR": str(program.directory), "RUSTC_BOOTSTRAP": "1"}
     if program.name in ALONE:
         environment["RUST_TEST_THREADS"] = "1"

@@ -95,11 +95,11 @@ fn wanted(stream: Stream, name: &str) -> Option<Value> {
 }
 
 fn add(found: &mut Vec<Drift>, what: &str, wanted: &Value, got: &Value) {
-    let told = |(field, want, got): (&str, &Value, &Value)| Drift {
+    let drift = |(field, want, got): (&str, &Value, &Value)| Drift {
         what: what.to_owned(),
         field: field.to_owned(),
         want: want.to_string(),
         got: got.to_string(),
     };
-    found.extend(differences(wanted, got).map(told));
+    found.extend(differences(wanted, got).map(drift));
 }

@@ -65,11 +65,11 @@ pub struct Events {
 #[derive(Deserialize)]
 struct Info {
     created: String,
-    state: Held,
+    state: Range,
 }
 
 #[derive(Deserialize)]
-struct Held {
+struct Range {
     first_seq: u64,
     last_seq: u64,
 }

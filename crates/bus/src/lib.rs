@@ -35,7 +35,7 @@ pub use events::{Events, Mark, Span};
 pub use group::{GroupPublisher, GroupSettings};
 pub use inspect::{ConsumerState, ResultsMark, StreamEnd};
 pub use publish::PUBLISH_LIMIT;
-pub use pull::{Consumer, Delivery, Follower, Receipt, Reread, RereadFrom, Told};
+pub use pull::{Consumer, Delivery, Followed, Follower, Receipt, Reread, RereadFrom};
 pub use pull_size::{MOST_OFFERS, PullSize};
 pub use schedulers::Question;
 pub use streams::{ConsumerSpec, PROGRESS, Stream};

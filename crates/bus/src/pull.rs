@@ -29,7 +29,7 @@ use tokio::{
 
 use delivery::Read;
 pub use delivery::{Delivery, Receipt};
-pub use follow::{Follower, Told};
+pub use follow::{Followed, Follower};
 use inbox::{Arrived, Ask, Inbox};
 use proof::Proof;
 pub use reread::{Reread, RereadFrom};

@@ -19,12 +19,12 @@ const NO_FILE: &str = "no such file or directory";
 
 #[derive(Deserialize)]
 struct Info {
-    state: Held,
+    state: Content,
 }
 
 /// What a stream reports as its content.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
-struct Held {
+struct Content {
     messages: u64,
     first_seq: u64,
 }
@@ -32,10 +32,10 @@ struct Held {
 impl Bus {
     /// Gives the stream files again if it reports a first message and cannot read it.
     pub(crate) async fn repair_unreadable(&self, stream: Stream) -> Result<(), BusError> {
-        let first = self.held(stream).await?;
+        let first = self.content(stream).await?;
         // A message that was acked in the meantime is no longer the first.
         let dead = first.messages > 0 && self.lacks(stream, first.first_seq).await?;
-        let same = async || Ok::<_, BusError>(self.held(stream).await?.first_seq == first.first_seq);
+        let same = async || Ok::<_, BusError>(self.content(stream).await?.first_seq == first.first_seq);
         if dead && same().await? && self.lacks(stream, first.first_seq).await? && same().await? {
             self.give_files(stream, "its messages cannot be read").await?;
         }
@@ -52,7 +52,7 @@ impl Bus {
         }
     }
 
-    async fn held(&self, stream: Stream) -> Result<Held, BusError> {
+    async fn content(&self, stream: Stream) -> Result<Content, BusError> {
         let info: Info = self.api(&format!("STREAM.INFO.{}", stream.name()), &Value::Null).await?;
         Ok(info.state)
     }

@@ -225,17 +225,14 @@ mod tests {
     #[test]
     fn a_retry_is_told_the_same_by_whoever_tells_it() {
         let (id, now) = (JobId::mint(3), head(9, Event::Wake, Time(9)));
-        let told = of_transition(id, &spec(), State::Retrying, &now).unwrap();
-        assert_eq!(told.id, format!("job:{id}:9"));
-        assert_eq!(
-            (told.actor.as_str(), told.actor_type, told.action.as_str()),
-            (SYSTEM, ActorType::System, "job_retry")
-        );
-        assert_eq!((told.old_status.as_deref(), told.new_status.as_deref()), (Some("retrying"), Some("pending")));
-        assert_eq!((told.attempt, told.max_attempts), (Some(2), Some(5)));
-        assert_eq!(owed(id, &spec(), &now, &story()), Some(told.clone()));
+        let act = of_transition(id, &spec(), State::Retrying, &now).unwrap();
+        assert_eq!(act.id, format!("job:{id}:9"));
+        assert_eq!((act.actor.as_str(), act.actor_type, act.action.as_str()), (SYSTEM, ActorType::System, "job_retry"));
+        assert_eq!((act.old_status.as_deref(), act.new_status.as_deref()), (Some("retrying"), Some("pending")));
+        assert_eq!((act.attempt, act.max_attempts), (Some(2), Some(5)));
+        assert_eq!(owed(id, &spec(), &now, &story()), Some(act.clone()));
         let all = retries(id, &spec(), &now, &story());
-        assert_eq!(all[0], told);
+        assert_eq!(all[0], act);
         assert_eq!((all.len(), all[1].id.as_str(), all[1].attempt), (2, format!("job:{id}:5").as_str(), Some(1)));
     }
 

@@ -266,8 +266,8 @@ mod tests {
         let job = JobId::mint(3);
         assert_eq!(job.to_string().parse::<RunId>().unwrap().to_string(), job.to_string());
         let faults = ["x".parse::<JobId>().unwrap_err(), "x".parse::<OperationId>().unwrap_err()];
-        let told = faults.map(|fault| fault.to_string().split(" is ").next().unwrap().to_owned());
-        assert_eq!(told, ["a job id", "an operation id"]);
+        let kinds = faults.map(|fault| fault.to_string().split(" is ").next().unwrap().to_owned());
+        assert_eq!(kinds, ["a job id", "an operation id"]);
     }
 
     #[test]

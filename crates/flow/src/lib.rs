@@ -40,9 +40,9 @@ pub const BUS_PATIENCE: Duration = Duration::from_millis(250);
 /// Both stores. Cheap to clone.
 #[derive(Clone)]
 pub struct Flow {
-    /// Redis.
+    /// The connection to Redis.
     pub store: Store,
-    /// NATS.
+    /// The connection to NATS.
     pub bus: Bus,
     /// The settings that can change at run time, as this replica knows them.
     pub settings: Arc<Settings>,

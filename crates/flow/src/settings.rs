@@ -92,7 +92,7 @@ impl Settings {
     /// Whether workers of all tenants may take the jobs of this topic, whatever tenant owns them. The setting is stored
     /// in the default tenant's topic and applies to every tenant's topic of that name.
     pub fn is_shared(&self, topic: &str) -> bool {
-        self.topic(DEFAULT_TENANT, topic).is_some_and(|told| told.settings.shared)
+        self.topic(DEFAULT_TENANT, topic).is_some_and(|record| record.settings.shared)
     }
 
     /// The topics of a tenant that have settings, in the order of their names.
@@ -107,9 +107,10 @@ impl Settings {
     /// Every topic that has a retention setting.
     pub fn retentions(&self) -> BTreeMap<(Tenant, Topic), TopicRetention> {
         let topics = self.topics.load();
-        let all = topics.iter().flat_map(|(tenant, own)| own.iter().map(move |(topic, told)| (tenant, topic, told)));
-        let named = all.filter_map(|(tenant, topic, told)| {
-            Some(((Tenant::parse(tenant).ok()?, Topic::parse(topic).ok()?), told.settings.retention?))
+        let all =
+            topics.iter().flat_map(|(tenant, own)| own.iter().map(move |(topic, record)| (tenant, topic, record)));
+        let named = all.filter_map(|(tenant, topic, record)| {
+            Some(((Tenant::parse(tenant).ok()?, Topic::parse(topic).ok()?), record.settings.retention?))
         });
         named.collect()
     }

@@ -194,14 +194,14 @@ impl Inner {
             if wanted.wait_for(|wanted| wanted[n]).await.is_err() {
                 return;
             }
-            let told = async {
+            let count_changes = async {
                 while lease.changed().await.is_ok() {
                     self.changes.send_modify(|n| *n += 1);
                 }
             };
             tokio::select! {
                 () = keeper.run() => {}
-                () = told => {}
+                () = count_changes => {}
                 _ = wanted.wait_for(|wanted| !wanted[n]) => {}
             }
             let freed = keeper.release().await == Ok(true);

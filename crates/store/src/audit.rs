@@ -60,15 +60,15 @@ fn link(previous: &str, number: &str, body: &str) -> String {
 }
 
 /// An act in the form in which the log holds it.
-struct Told<'a> {
+struct NewEntry<'a> {
     act: &'a Act,
     body: String,
 }
 
-impl<'a> Told<'a> {
-    fn new(act: &'a Act) -> Result<Told<'a>, StoreError> {
+impl<'a> NewEntry<'a> {
+    fn new(act: &'a Act) -> Result<NewEntry<'a>, StoreError> {
         let body = serde_json::to_string(act).map_err(|e| StoreError::Decode(e.to_string()))?;
-        Ok(Told { act, body })
+        Ok(NewEntry { act, body })
     }
 
     fn millis(&self) -> u64 {
@@ -81,31 +81,31 @@ impl Store {
     /// harmless: an existing entry stays unchanged. After an error some of the acts may be in the log.
     pub async fn audit(&self, acts: &[Act]) -> Result<u64, StoreError> {
         let mut seen = HashSet::new();
-        let told = acts.iter().filter(|act| seen.insert(act.id.as_str())).map(Told::new);
-        let told = told.collect::<Result<Vec<_>, _>>()?;
+        let entries = acts.iter().filter(|act| seen.insert(act.id.as_str())).map(NewEntry::new);
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
         let mut tail = self.audit_tail.lock().await;
         let mut added = 0;
-        for batch in told.chunks(BATCH) {
+        for batch in entries.chunks(BATCH) {
             added += self.append(batch.iter().collect(), "", &mut tail).await?;
         }
         Ok(added)
     }
 
     /// Adds one batch without the known acts; entries before `keep_from` are removed in the same step.
-    async fn append(&self, mut batch: Vec<&Told<'_>>, keep_from: &str, tail: &mut Tail) -> Result<u64, StoreError> {
+    async fn append(&self, mut batch: Vec<&NewEntry<'_>>, keep_from: &str, tail: &mut Tail) -> Result<u64, StoreError> {
         for _ in 0..TRIES {
             if batch.is_empty() {
                 return Ok(0);
             }
             let mut entries = Vec::with_capacity(batch.len() * 5);
             let mut end = tail.clone();
-            for told in &batch {
+            for entry in &batch {
                 let number = (end.number + 1).to_string();
-                end = Tail { number: end.number + 1, hash: link(&end.hash, &number, &told.body) };
-                entries.push(told.act.id.clone().into_bytes());
-                entries.push(told.millis().to_string().into_bytes());
+                end = Tail { number: end.number + 1, hash: link(&end.hash, &number, &entry.body) };
+                entries.push(entry.act.id.clone().into_bytes());
+                entries.push(entry.millis().to_string().into_bytes());
                 entries.push(number.into_bytes());
-                entries.push(told.body.clone().into_bytes());
+                entries.push(entry.body.clone().into_bytes());
                 entries.push(end.hash.clone().into_bytes());
             }
             let (key, hash) = (keys::audit(), tail.hash.clone().into_bytes());
@@ -116,7 +116,7 @@ impl Store {
                 return Ok(batch.len() as u64);
             }
             let known: HashSet<&[u8]> = reply.known.iter().map(Vec::as_slice).collect();
-            batch.retain(|told| !known.contains(told.act.id.as_bytes()));
+            batch.retain(|entry| !known.contains(entry.act.id.as_bytes()));
         }
         Err(StoreError::unavailable("too many processes write to the audit log at once"))
     }

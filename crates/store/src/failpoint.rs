@@ -3,8 +3,8 @@
 //! Compiled only with the feature `failpoints`; otherwise [`hit`] is an empty function.
 //! `MUSTER_FAILPOINTS` holds `name=action` separated by `;`. Actions: `kill` (at once, as by `kill -9`), `panic`,
 //! `delay:<ms>`. With a file after one more colon (`kill:<file>`, `delay:2000:<file>`), only the process that creates
-//! that file does it: once, also across restarts. An entry `@<folder>` names a folder of orders, which a test may add at
-//! any time: a file with the name of a failpoint holds an action, and the process that removes the file does it.
+//! that file does it: once, also across restarts. An entry `@<folder>` names a folder of orders, which a test may add
+//! at any time: a file with the name of a failpoint holds an action, and the process that removes the file does it.
 
 /// Marks a place between two writes.
 #[macro_export]
@@ -45,18 +45,18 @@ mod armed {
     }
 
     /// The configuration of this process.
-    struct Told {
+    struct Configuration {
         actions: HashMap<String, Action>,
         orders: Option<PathBuf>,
     }
 
-    fn told() -> &'static Told {
-        static TOLD: OnceLock<Told> = OnceLock::new();
-        TOLD.get_or_init(|| {
+    fn configuration() -> &'static Configuration {
+        static CONFIGURATION: OnceLock<Configuration> = OnceLock::new();
+        CONFIGURATION.get_or_init(|| {
             #[expect(clippy::disallowed_methods, reason = "only in builds for tests")]
             let text = std::env::var("MUSTER_FAILPOINTS").unwrap_or_default();
             let orders = text.split(';').find_map(|part| part.trim().strip_prefix('@')).map(PathBuf::from);
-            Told { actions: text.split(';').filter_map(parse).collect(), orders }
+            Configuration { actions: text.split(';').filter_map(parse).collect(), orders }
         })
     }
 
@@ -94,7 +94,7 @@ mod armed {
 
     /// What the test asked for at this place.
     fn asked(name: &str) -> Option<What> {
-        let Told { actions, orders } = told();
+        let Configuration { actions, orders } = configuration();
         let first = |action: &&Action| action.once.as_deref().is_none_or(is_first);
         let always = actions.get(name).filter(first).map(|action| action.what);
         always.or_else(|| ordered(orders.as_deref()?, name))

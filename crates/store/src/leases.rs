@@ -285,7 +285,7 @@ impl LeaseKeeper {
     /// should call [`LeaseKeeper::release`], otherwise other replicas wait for the TTL.
     pub async fn hold<T>(&self, work: impl Future<Output = T>) -> Held<T> {
         let Ok(mut lease) = self.take().await else { return Held::Elsewhere };
-        let _told = self.lock.job.map(|job| self.store.deciding.note(job));
+        let _deciding = self.lock.job.map(|job| self.store.deciding.note(job));
         tokio::pin!(work);
         loop {
             self.lease.send_replace(Some(lease.clone()));
@@ -420,14 +420,14 @@ mod tests {
         keeper.lease.send_replace(Some(lease.clone()));
         drop(Watch(&keeper));
         assert!(keeper.lease().is_some(), "one that is only stopped may still be released in peace");
-        let mut told = keeper.subscribe();
+        let mut news = keeper.subscribe();
         let panics = std::panic::AssertUnwindSafe(|| {
             let _watch = Watch(&keeper);
             panic!("on purpose");
         });
         std::panic::catch_unwind(panics).unwrap_err();
         assert!(keeper.lease().is_none() && !lease.is_held());
-        assert!(told.has_changed().unwrap(), "who leads by it hears of it");
-        told.mark_unchanged();
+        assert!(news.has_changed().unwrap(), "who leads by it hears of it");
+        news.mark_unchanged();
     }
 }

@@ -114,11 +114,14 @@ impl Store {
     /// Every leader's lock, and the locks on jobs that replicas announce and still hold; of the
     /// latter, the one that is held longest comes first.
     pub async fn locks(&self) -> Result<Vec<LockSeen>, StoreError> {
-        let told: BTreeSet<JobId> =
+        let announced: BTreeSet<JobId> =
             self.replicas().await?.iter().flat_map(|it| &it.deciding).filter_map(|id| id.parse().ok()).collect();
         let on_jobs = self
             .look_at(
-                told.into_iter().map(|job| Asked { key: keys::deciding(job), job: Some(job), shard: None }).collect(),
+                announced
+                    .into_iter()
+                    .map(|job| Asked { key: keys::deciding(job), job: Some(job), shard: None })
+                    .collect(),
             )
             .await?;
         let mut on_jobs: Vec<_> = on_jobs.into_iter().filter(|seen| seen.holder.is_some()).collect();

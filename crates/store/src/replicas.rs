@@ -64,16 +64,16 @@ impl Store {
     /// A failed announcement is tried again at the next check.
     pub async fn announce(&self, mut about: Replica, now: impl Fn(&mut Replica), stop: impl Future<Output = ()>) {
         let keep = async {
-            let (mut told, mut next) = ((Vec::new(), Vec::new(), String::new()), Instant::now());
+            let (mut announced, mut next) = ((Vec::new(), Vec::new(), String::new()), Instant::now());
             loop {
                 now(&mut about);
                 let deciding = self.deciding.jobs();
                 let news = (states(&about.loops), deciding.clone(), about.admin.clone());
-                if Instant::now() >= next || news != told {
+                if Instant::now() >= next || news != announced {
                     about.deciding = deciding.iter().map(JobId::to_string).collect();
                     about.seen_at = self.now();
                     match self.put_replica(&about).await {
-                        Ok(()) => (told, next) = (news, Instant::now() + ANNOUNCE),
+                        Ok(()) => (announced, next) = (news, Instant::now() + ANNOUNCE),
                         Err(fault) => tracing::debug!(event = "announce_failed", detail = %fault, "not announced"),
                     }
                 }

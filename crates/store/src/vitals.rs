@@ -50,14 +50,15 @@ pub struct NodeVitals {
 
 impl NodeVitals {
     fn parse(info: &str, settings: &HashMap<String, String>) -> NodeVitals {
-        let told = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-        let number = |name: &str| told(name).and_then(|text| text.parse().ok()).unwrap_or_default();
+        let field =
+            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        let number = |name: &str| field(name).and_then(|text| text.parse().ok()).unwrap_or_default();
         NodeVitals {
-            version: told("redis_version").unwrap_or_default().to_owned(),
-            follows: told("role") == Some("slave"),
-            append_only: told("aof_enabled") == Some("1"),
-            log_fails: told("aof_last_write_status").is_some_and(|status| status != "ok"),
-            eviction: told("maxmemory_policy").unwrap_or_default().to_owned(),
+            version: field("redis_version").unwrap_or_default().to_owned(),
+            follows: field("role") == Some("slave"),
+            append_only: field("aof_enabled") == Some("1"),
+            log_fails: field("aof_last_write_status").is_some_and(|status| status != "ok"),
+            eviction: field("maxmemory_policy").unwrap_or_default().to_owned(),
             max_memory: number("maxmemory"),
             replicas: number("connected_slaves"),
             fsync: settings.get("appendfsync").cloned(),
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_read_from_what_it_tells() {
+    fn a_node_is_parsed_from_its_info() {
         let info = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_human:0B\r\n\
                     maxmemory_policy:noeviction\r\naof_enabled:1\r\naof_last_write_status:ok\r\nrole:master\r\n\
                     connected_slaves:2\r\n";

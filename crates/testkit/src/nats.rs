@@ -84,7 +84,7 @@ impl NatsServer {
         self.inner.process().as_mut().is_some_and(|process| !process.exited())
     }
 
-    /// `kill -9`.
+    /// Kills the server with SIGKILL.
     pub fn kill9(&self) {
         drop(self.inner.process().take());
     }
@@ -128,7 +128,7 @@ impl NatsServer {
         }
     }
 
-    /// SIGCONT.
+    /// Continues the paused server (SIGCONT).
     pub fn resume(&self) {
         if let Some(process) = self.inner.process().as_ref() {
             process.resume();

@@ -110,7 +110,7 @@ impl RedisServer {
         self.inner.process().as_mut().is_some_and(|process| !process.exited())
     }
 
-    /// `kill -9`.
+    /// Kills the server with SIGKILL.
     pub fn kill9(&self) {
         drop(self.inner.process().take());
     }
@@ -140,7 +140,7 @@ impl RedisServer {
         }
     }
 
-    /// SIGCONT.
+    /// Continues the paused server (SIGCONT).
     pub fn resume(&self) {
         if let Some(process) = self.inner.process().as_ref() {
             process.resume();

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use muster_bus::{Bus, Events as Told, Follower, Mark, Told as Heard, subjects};
+use muster_bus::{Bus, Events as Message, Followed as Heard, Follower, Mark, subjects};
 use muster_domain::Time;
 use muster_wire::{Body, v1::ProgressNotice};
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -52,7 +52,7 @@ enum News {
     /// The messages that follow come after this mark.
     From(Mark),
     /// The next message. The pointer is dead once the tap has replaced the message by later ones.
-    Events(Mark, Weak<Told>),
+    Events(Mark, Weak<Message>),
 }
 
 /// The tap and its watchers.
@@ -106,11 +106,11 @@ impl Live {
     }
 
     async fn follow(&self, follower: &mut Follower) -> Infallible {
-        let mut kept = Kept::default();
+        let mut kept = Recent::default();
         loop {
             let (mark, news) = match follower.next().await {
                 Heard::From(mark) => (mark, News::From(mark)),
-                Heard::Events(told) => (told.mark, News::Events(told.mark, kept.keep(told))),
+                Heard::Events(message) => (message.mark, News::Events(message.mark, kept.keep(message))),
             };
             // Update the position before sending the news: a watcher that subscribes and then reads the position must
             // not miss a message that was sent before it subscribed.
@@ -133,19 +133,19 @@ impl Live {
 
 /// The latest messages. Watchers hold only weak pointers to them, however slowly they read.
 #[derive(Default)]
-struct Kept {
-    messages: VecDeque<Arc<Told>>,
+struct Recent {
+    messages: VecDeque<Arc<Message>>,
     /// The number of events in all these messages.
     events: usize,
 }
 
-impl Kept {
+impl Recent {
     /// Adds a message and drops the oldest ones. The latest message always stays.
-    fn keep(&mut self, told: Told) -> Weak<Told> {
-        let told = Arc::new(told);
-        let latest = Arc::downgrade(&told);
-        self.events += told.items.len();
-        self.messages.push_back(told);
+    fn keep(&mut self, message: Message) -> Weak<Message> {
+        let message = Arc::new(message);
+        let latest = Arc::downgrade(&message);
+        self.events += message.items.len();
+        self.messages.push_back(message);
         while self.messages.len() > AHEAD || (self.events > KEPT && self.messages.len() > 1) {
             self.events -= self.messages.pop_front().map_or(0, |oldest| oldest.items.len());
         }
@@ -159,21 +159,21 @@ mod tests {
 
     use super::*;
 
-    fn told(seq: u64, events: usize) -> Told {
-        Told { mark: Mark { epoch: Time(1), seq }, items: vec![JobEvent::default(); events] }
+    fn message(seq: u64, events: usize) -> Message {
+        Message { mark: Mark { epoch: Time(1), seq }, items: vec![JobEvent::default(); events] }
     }
 
     #[test]
     fn the_tap_holds_so_many_events_and_no_more() {
-        let mut kept = Kept::default();
-        let all: Vec<_> = (0..1_000).map(|seq| kept.keep(told(seq, 2_000))).collect();
-        let held = all.iter().filter_map(Weak::upgrade).map(|told| told.items.len()).sum::<usize>();
+        let mut kept = Recent::default();
+        let all: Vec<_> = (0..1_000).map(|seq| kept.keep(message(seq, 2_000))).collect();
+        let held = all.iter().filter_map(Weak::upgrade).map(|message| message.items.len()).sum::<usize>();
         assert_eq!((held, kept.events), (KEPT, KEPT));
-        assert!(all[975..].iter().all(|told| told.upgrade().is_some()), "the latest");
+        assert!(all[975..].iter().all(|message| message.upgrade().is_some()), "the latest");
 
-        let small: Vec<_> = (0..1_000).map(|seq| kept.keep(told(seq, 1))).collect();
+        let small: Vec<_> = (0..1_000).map(|seq| kept.keep(message(seq, 1))).collect();
         assert_eq!(small.iter().filter_map(Weak::upgrade).count(), AHEAD);
-        let huge = kept.keep(told(0, KEPT + 1));
+        let huge = kept.keep(message(0, KEPT + 1));
         assert!(huge.upgrade().is_some(), "the latest, whatever it holds");
         assert_eq!(kept.messages.len(), 1);
     }

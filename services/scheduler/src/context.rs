@@ -45,18 +45,18 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Redis.
+    /// The connection to Redis.
     pub(crate) fn store(&self) -> &Store {
         &self.flow.store
     }
 
-    /// NATS.
+    /// The connection to NATS.
     pub(crate) fn bus(&self) -> &Bus {
         &self.flow.bus
     }
 
-    /// Whether a decider has a say in the jobs of this route. Their transitions are always written, so that a redelivery
-    /// does not ask twice.
+    /// Whether a decider has a say in the jobs of this route. Their transitions are always written, so that a
+    /// redelivery does not ask twice.
     pub(crate) fn is_decided_outside(&self, route: &RouteState) -> bool {
         let concern = |questions: &Questions| questions.concern(route.tenant.as_str(), route.topic.as_str());
         self.questions.as_ref().is_some_and(concern)

@@ -76,13 +76,13 @@ pub(crate) struct LocalClaims(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    held: VecDeque<Held>,
+    held: VecDeque<LocalClaim>,
     /// When the last look found no unclaimed entry.
     looked: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct LocalClaim {
     entry: QueueEntry,
     copy: Copied,
     until: Instant,
@@ -92,7 +92,7 @@ impl LocalClaims {
     /// Keeps an entry whose claim ends at `claimed_until`.
     pub(crate) fn keep(&self, entry: QueueEntry, copy: Copied, claimed_until: Instant) {
         let until = claimed_until.checked_sub(MARGIN).unwrap_or(claimed_until);
-        self.inner().held.push_back(Held { entry, copy, until });
+        self.inner().held.push_back(LocalClaim { entry, copy, until });
     }
 
     /// Hands out the oldest entries, at most `most`.

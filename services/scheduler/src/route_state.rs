@@ -36,7 +36,7 @@ const NOTE_RETRY: Duration = Duration::from_secs(1);
 /// Most rounds that release one route at once: one publishes while one claims.
 const ROUNDS: usize = 2;
 
-/// The state of one line of a tenant's topic in this replica.
+/// The state of one route (a tenant's line) in this replica.
 #[derive(Debug)]
 pub(crate) struct RouteState {
     pub(crate) tenant: Tenant,

@@ -31,7 +31,7 @@ const RECONCILED: &[&str] = &[
     "recreate",
 ];
 
-/// Shows them.
+/// Creates these series with the value 0.
 pub(crate) fn show() {
     for &event in STALE {
         count(Counter::StaleWrites, &[("event", event)], 0);

@@ -23,9 +23,9 @@ pub(crate) fn page() -> String {
     let counters = Counter::ALL.iter().map(|it| row(it.name(), it.labels(), it.teller(), it.help()));
     section(&mut out, "Counters", "They only increase; a restarted replica begins at 0.", counters);
     let gauges = Gauge::ALL.iter().map(|it| row(it.name(), it.labels(), it.teller(), it.help()));
-    let about = "They increase and decrease. The leader of the loop `snapshot` reports some of them for all replicas. On the \
-                 other replicas these are 0 or absent, so that `sum` and `max` over replicas are right. Two of them, \
-                 `muster_redis_aof_enabled` and `muster_backup_last_success_timestamp_seconds`, are NaN there, because \
+    let about = "They increase and decrease. The leader of the loop `snapshot` reports some of them for all replicas. \
+                 On the other replicas these are 0 or absent, so that `sum` and `max` over replicas are right. Two of \
+                 them, `muster_redis_aof_enabled` and `muster_backup_last_success_timestamp_seconds`, are NaN there, because \
                  their 0 is an alarm: use `max`.";
     section(&mut out, "Gauges", about, gauges);
     let histograms = Histogram::ALL.iter().map(|it| row(it.name(), it.labels(), it.teller(), it.help()));

@@ -46,7 +46,7 @@ class LintTest(unittest.TestCase):
     def test_a_panel_beside_the_page(self) -> None:
         self.assertIn("wider than the page", broken(lambda b: b["panels"][2]["gridPos"].update(w=20)))
 
-    def test_a_metric_that_no_process_tells(self) -> None:
+    def test_a_metric_that_no_process_reports(self) -> None:
         change = lambda b: b["panels"][1]["targets"][0].update(expr="sum(muster_jbos_total)")  # noqa: E731
         self.assertIn("unknown metric muster_jbos_total", broken(change))
 

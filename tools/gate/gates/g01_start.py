@@ -1,8 +1,8 @@
-"""Gate 1, start: the parts of a stack may start in any order, and starting what runs changes nothing.
+"""Gate 1, start: the parts of a stack may start in any order, and starting a running stack changes nothing.
 
-After a power cut no compose orders anything: the engine starts all containers as it likes. Here every
-part is stopped, ours start first in a random order, the stores follow 20 s later in a random order, and
-all must be ready within 30 s of that and run jobs.
+After a power cut no compose file gives an order: the engine starts all containers in any order. This gate stops every
+part, starts our services first in a random order, and the stores 20 s later in a random order. All must be ready
+within 30 s of that and run jobs.
 """
 
 import time
@@ -77,7 +77,7 @@ def stores_come_late(ctx: Context) -> None:
 
 def planted_up(overrides: Optional[List[Any]] = None, env: Optional[Dict[str, Optional[str]]] = None,
                ) -> Callable[[Context], ContextManager[None]]:
-    """The gate's own `up` has this fault; afterwards a plain `up` mends it."""
+    """The gate's own `up` has this fault; afterwards a plain `up` repairs it."""
 
     @contextmanager
     def plant(ctx: Context) -> Iterator[None]:
@@ -99,7 +99,7 @@ GATE = Gate(
     passes_when="any order, stores 20 s late: all ready 30 s after them; a second `up` changes nothing",
     run=run,
     controls=[
-        # A scheduler without Redis is not ready, announces no settings, has no part in any job.
+        # A scheduler without Redis is not ready, announces no settings and handles no job.
         Control("wrong Redis password", planted_up([WRONG]), r"scheduler-1: .*(password|WRONGPASS|auth)", CONTAINERS, also=(2, 19, 20)),
         # Compose refuses before it touches the stack.
         Control("missing secret", planted_up(env={"REDIS_PASSWORD": None}), r"REDIS_PASSWORD.* is not set", CONTAINERS, inside=True),

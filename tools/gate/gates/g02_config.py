@@ -13,9 +13,9 @@ from ..model import CONTAINERS
 from ..plants import override
 from ..stacks.base import OUR_SERVICES
 
-# What names or places a replica, and so differs between replicas.
+# Settings that name or locate a replica, and so differ between replicas.
 OWN = {"instance_id", "http_addr", "grpc_addr", "admin_addr", "admin_url", "public_url"}
-# What two services may set differently for good reason.
+# Settings that two services may have good reason to set differently.
 BY_SERVICE = {"redis_connect_timeout_ms", "redis_response_timeout_ms", "redis_call_timeout_ms", "log", "runtime_threads"}
 
 
@@ -46,8 +46,8 @@ def doctor(ctx: Context) -> None:
 
 
 def _fault(finding: Dict[str, str]) -> bool:
-    """An error; or copies of a stream that are missing, which doctor only warns of. A single nats-server
-    takes a stream with three copies and keeps one."""
+    """Whether this is an error, or a missing copy of a stream, about which doctor only warns. A single nats-server accepts
+    a stream with three copies and keeps one."""
     missing = finding["check"] == "copies" and "copies are in step" in finding["found"]
     return finding["level"] == "error" or (missing and finding["level"] == "warn")
 

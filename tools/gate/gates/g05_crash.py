@@ -1,8 +1,8 @@
-"""Gate 5, crash: any process may die at any moment, and every accepted job still has its one end.
+"""Gate 5, crash: any process may die at any moment, and every accepted job still ends exactly once.
 
 One of each class - gateway, scheduler, worker, Redis, NATS - is killed by its host pid in the middle of
-200 jobs. Each must be back, as a new process that serves, within 10 s; and the history of every job must
-hold against the workers' own log. Half of the jobs run on HTTP workers beside the stack, half on the
+200 jobs. Each must be back as a new serving process within 10 s, and the history of every job must agree with
+the workers' own log. Half of the jobs run on HTTP workers beside the stack, half on the
 stack's own worker containers. Only a job whose worker was killed may be tried again.
 """
 
@@ -59,8 +59,8 @@ def run(ctx: Context) -> None:
 
 
 def _back(ctx: Context, victim: Replica, since: float) -> float:
-    """The seconds until it serves again. One that does not come back is started when the gate ends, so that a gate
-    that runs beside the fault meets the fault and not its victim."""
+    """Returns the seconds until it serves again. If it does not come back, it is started when the gate ends, so that a gate
+    that runs under the fault meets the fault and not the dead process."""
     try:
         return back(ctx, victim, since, RESTART_S)
     except Red:

@@ -1,8 +1,8 @@
-"""Gate 7, hardening: containers without rights, no door open but the API's, no secret to be read.
+"""Gate 7, hardening: containers have no privileges, only the port of the API is open, and no secret is shown.
 
-What a container may do is read from the kernel (its process's status and mounts), not from the compose
-file. Doors are tried from this host's own outside address. Secrets are searched for, by their values, in
-logs, metrics, printed settings and images. The API must refuse as docs and contract promise.
+The gate reads a container's privileges from the kernel (its process's status and mounts), not from the compose file. It
+tries ports at this host's outside address. It searches logs, metrics, printed settings and images for the values of the
+secrets. The API must refuse requests as docs and contract promise.
 """
 
 import socket
@@ -22,7 +22,7 @@ from ..stacks.resp import Redis
 
 # The only port that may be reached from outside, and only when MUSTER_BIND opens it.
 PUBLIC = {("gateway", "8081/tcp")}
-# What answers without a key.
+# The paths that need no key.
 OPEN = ("/livez", "/readyz", "/", "/openapi.json", "/docs", "/api/v1/status")
 CLOSED = ("/api/v1/jobs", "/api/v1/workers", "/api/v1/replicas", "/api/v1/config/effective", "/api/v1/keys", "/api/v1/audit")
 
@@ -74,7 +74,7 @@ def _rights(replica: Replica, inspected: Dict[str, Any]) -> Iterator[str]:
 
 
 def _outside() -> List[str]:
-    """This host's addresses that others can reach."""
+    """The addresses of this host that other hosts can reach."""
     words = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
     return [word for word in words if not word.startswith(("127.", "::1", "fe80"))]
 
@@ -212,14 +212,14 @@ def _refused(ctx: Context, n: int, what: str, answer: Response, status: int, cod
 
 @contextmanager
 def admin_is_public(ctx: Context) -> Iterator[None]:
-    """The admin port once more, on all addresses of this host."""
+    """Publishes the admin port on all addresses of this host."""
     with override({"gateway-2": {"ports": [f"0.0.0.0:{free_ports(1)[0]}:9092"]}}, ready=True)(ctx):
         yield
 
 
 @contextmanager
 def key_is_echoed(ctx: Context) -> Iterator[None]:
-    """A start script prints what it starts with. The container is none of the services, so no other gate minds."""
+    """A start script prints its environment. The container is not one of the services, so no other gate turns red."""
     script = 'echo "starting with the key $$MUSTER_API_KEY"; exec /redis_exporter'
     changed = {"entrypoint": ["sh", "-c", script], "environment": {"MUSTER_API_KEY": ctx.stack.api_key}}
     with override({"redis-exporter": changed}, ready=True)(ctx):

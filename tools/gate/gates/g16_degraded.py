@@ -1,4 +1,4 @@
-"""Gate 16, degraded: a store that hangs or a scheduler that is cut off delays jobs and does no more harm.
+"""Gate 16, degraded: a hanging store or a disconnected scheduler only delays jobs.
 
 Redis is paused for 20 s, NATS for 20 s, the leading scheduler is cut off from its network for 40 s, and the
 containers of Redis and NATS are stopped and started, each under load and with jobs in the hands of workers
@@ -22,7 +22,7 @@ from ..restarts import back, crash
 
 PAUSE_S, CUT_S, DOWN_S = 20.0, 40.0, 3.0
 LEASE_MS = 10_000
-# Longer than a lease and than the pause: these are in the workers' hands during the whole outage.
+# Longer than a lease and than the pause: workers hold these jobs during the whole outage.
 LONG_MS = 26_000
 LONG_JOBS = 6
 RATE, WORK_MS = 15.0, 100
@@ -48,7 +48,7 @@ def run(ctx: Context) -> None:
 
 
 def outage(ctx: Context, what: str, begin: Callable[[], Callable[[], Any]], seconds: float) -> List[Answer]:
-    """One outage under load, and the check of every job afterwards; the answers while it lasted."""
+    """Runs one outage under load and checks every job afterwards; returns the answers during the outage."""
     topics = [unique("gate.degraded.http"), unique("gate.degraded.nats")]
     ctx.worker(topics[0], threads=12, lease_ms=LEASE_MS)
     ctx.worker(topics[1], "nats", threads=24, lease_ms=LEASE_MS, builtin="drill")
@@ -81,7 +81,7 @@ def outage(ctx: Context, what: str, begin: Callable[[], Callable[[], Any]], seco
 
 
 def refusals_are_clear(ctx: Context, what: str, answers: List[Answer]) -> None:
-    """2xx, or 503 with Retry-After, soon."""
+    """Red unless the answer is 2xx, or 503 with Retry-After, and soon."""
     ctx.expect(answers, f"{what}: no request was answered meanwhile")
     ctx.note(f"{what}: answers meanwhile", Load.summary(answers))
     slow = max(answers, key=lambda answer: answer.seconds)
@@ -106,7 +106,7 @@ def _frozen(ctx: Context, replica: Replica) -> Callable[[], Any]:
 
 
 def _down(ctx: Context, replica: Replica) -> Callable[[], Any]:
-    """An orderly stop; it is down until the outage ends."""
+    """Stops it in order until the outage ends."""
     ctx.stack.stop(replica)
     ctx.defer(lambda: ctx.stack.start(replica))
     return lambda: ctx.stack.start(replica)
@@ -131,7 +131,7 @@ def _cut_off(ctx: Context) -> Callable[[], Any]:
 
 
 def _forgetful() -> Any:
-    """Redis keeps no log, and dies instead of hanging."""
+    """Redis has no append-only file, and is killed instead of paused."""
     command = ["sh", "/etc/muster/start.sh", "--appendonly", "no"]
     planted = override({"redis": {"command": command}}, ready=True)
 
@@ -150,7 +150,7 @@ GATE = Gate(
     controls=[
         Control("Redis without AOF, killed", _forgetful(),
                 r"does not know job \S+, which was accepted|^Redis killed, (long jobs|load): \d+ of \d+ histories do not hold", CONTAINERS,
-                # Doctor finds that Redis keeps no log.
+                # Doctor reports that Redis has no append-only file.
                 also=(2,)),
     ],
     needs=CONTAINERS,

@@ -1,4 +1,4 @@
-"""Gate 19, high availability: two of each service behave as one, and the loss of one costs nothing.
+"""Gate 19, high availability: two replicas of each service behave as one, and the loss of one loses nothing.
 
 Shown by the workers' own logs, by Redis and by both gateways: every job runs once; one rate limit holds
 over both gateways; both show the same; a scheduler that stops or crashes under load loses no job and
@@ -42,7 +42,7 @@ def run(ctx: Context) -> None:
     names_of_locks = locks(ctx)
     first, second = (ctx.stack.replica(name) for name in ("scheduler-1", "scheduler-2"))
     ids["http"] += loses_scheduler(ctx, topics["http"], second, "stop")
-    # Now the other one leads. Back again, so that the crash below takes every leader away.
+    # Now the other one leads. Move the leaders back, so that the crash below hits every leader.
     hand_over(ctx, names_of_locks, ctx.stack.replica(first.name), second.name)
     ctx.stack.wait_ready(20)
     ids["http"] += loses_scheduler(ctx, topics["http"], ctx.stack.replica(second.name), "kill -9", names_of_locks)
@@ -114,7 +114,7 @@ def both_show_the_same_workers(ctx: Context, topics: Dict[str, str], names: List
 
 
 def loses_scheduler(ctx: Context, topic: str, victim: Replica, how: str, watched: Optional[Dict[str, str]] = None) -> List[str]:
-    """A scheduler goes away under load. The other ends all jobs while it is gone; back, it runs none again."""
+    """A scheduler goes away under load. The other one ends all jobs meanwhile; when it is back, no job runs again."""
     ctx.say(f"{how} of {victim.name} under load")
     watched = watched or {}
     before = submit(ctx, topic, JOBS // 2, {"work_ms": WORK_MS})
@@ -154,8 +154,8 @@ def loses_scheduler(ctx: Context, topic: str, victim: Replica, how: str, watched
 
 
 def all_up_again(ctx: Context, gone: List[Replica]) -> None:
-    """Starts what this gate has ended and nobody has started again: where the gate turns red, or no restart policy acts.
-    The gates that run after it meet the stack as it was."""
+    """Starts the processes that this gate has stopped and that are still down, because the gate turned red or no restart
+    policy acts. So the next gates find the stack unchanged."""
     down = [replica for replica in gone if ctx.stack.replica(replica.name).state != "running"]
     for replica in down:
         ctx.stack.start(replica)
@@ -174,7 +174,7 @@ def watch_quiet(ctx: Context, topic: str, seconds: float) -> None:
 
 @contextmanager
 def denies_everything(ctx: Context) -> Iterator[None]:
-    """The schedulers ask a decider about every job, and it says no."""
+    """The schedulers ask a decider about every job, and it denies each one."""
     decider = Responder(ctx.stack.nats_url, "sys.job.decide", {"decision": "deny", "reason": "planted by the gate"})
     asks = {"environment": {"MUSTER_DECIDE_TOPICS": "*"}}
     try:
@@ -191,7 +191,7 @@ REDIS_OTHER = {
     "redis-other": {
         "image": "${REDIS_IMAGE:-redis:7.2-alpine}",
         "command": ["redis-server", "--save", "", "--appendonly", "no", "--protected-mode", "no", "--dir", "/tmp"],
-        # As hardened as the others, so that gate 7 has nothing to find.
+        # Hardened like the others, so that gate 7 stays green.
         "user": "999:1000", "read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"],
         "mem_limit": "64m", "restart": "unless-stopped", "tmpfs": ["/tmp", "/data"],
     }

@@ -1,7 +1,7 @@
-"""Gate 20, metrics: every replica tells every series of the contract under its own name, and they add up.
+"""Gate 20, metrics: every replica reports every series of the contract under its own name, and the sums are right.
 
-Shown by a real Prometheus beside counts that the gate makes itself: answers of the API, and the
-workers' own log. Afterwards every query of rules and dashboards is asked once.
+The gate compares a real Prometheus with its own counts: answers of the API, and the workers' own log. Afterwards it
+runs every query of rules and dashboards once.
 """
 
 import time
@@ -23,8 +23,8 @@ WAITING, JOBS, CANCELLED = 15, 60, 6
 RUNNING_MS = 4000
 # A scrape every 5 s, a snapshot every 5 s, and some patience for a busy machine.
 PATIENCE_S = 30.0
-# Series that a replica tells only when it had a part in the matter. The load gives every scheduler a
-# part; which gateway writes an end depends on who asked it to cancel, and the gate asks each.
+# Series that a replica reports only after it has done the work. The load gives work to every scheduler. The gateway that
+# cancels a job writes its end, and this gate cancels at each gateway.
 SERVICES = {"Every": ("gateway", "scheduler"), "Gateway": ("gateway",), "Scheduler": ("scheduler",)}
 
 
@@ -90,7 +90,7 @@ def watch_events(ctx: Context) -> None:
 
 
 def equals(ctx: Context, prometheus: Prometheus, query: str, wanted: int) -> None:
-    """Red unless Prometheus comes to exactly this number, in time."""
+    """Red unless Prometheus reaches exactly this number in time."""
 
     def same() -> bool:
         found = prometheus.total(query)
@@ -103,7 +103,7 @@ def equals(ctx: Context, prometheus: Prometheus, query: str, wanted: int) -> Non
 
 
 def every_series_from_every_replica(ctx: Context, prometheus: Prometheus, names: Dict[str, Set[str]]) -> None:
-    """Every series of the catalogue that a healthy stack has, from every replica that should tell it."""
+    """Every series of the catalogue that a healthy stack has, from every replica that should report it."""
     known = [each for each in series.known({}).values() if each.teller and not each.rare]
 
     def missing() -> List[str]:
@@ -112,15 +112,15 @@ def every_series_from_every_replica(ctx: Context, prometheus: Prometheus, names:
         for sample in prometheus.ask(query):
             found.setdefault(sample.labels["__name__"], set()).add(sample.labels.get("pod", "no pod"))
         # By their names in the contract, not by those in the source.
-        out = [f"no replica tells {name}, which the contract promises" for name in contract.names() if name not in found]
+        out = [f"no replica reports {name}, which the contract promises" for name in contract.names() if name not in found]
         for each in known:
-            told = found.get(each.name, set())
+            reported = found.get(each.name, set())
             if each.teller == "Snapshot":
-                out += [] if told else [f"no replica tells {each.name}"]
+                out += [] if reported else [f"no replica reports {each.name}"]
                 continue
             wanted = set().union(*(names[service] for service in SERVICES[each.teller]))
-            lacking = sorted(wanted - told)
-            out += [f"{', '.join(lacking)} does not tell {each.name}"] if lacking else []
+            lacking = sorted(wanted - reported)
+            out += [f"{', '.join(lacking)} does not report {each.name}"] if lacking else []
         strangers = sorted({pod for pods in found.values() for pod in pods} - set().union(*names.values()))
         return out + [f"series from an unknown pod {pod}" for pod in strangers]
 
@@ -130,7 +130,7 @@ def every_series_from_every_replica(ctx: Context, prometheus: Prometheus, names:
         return True
 
     ctx.poll("every series from every replica", PATIENCE_S, complete, every=1.0)
-    ctx.note("series that every replica tells that should", len(known))
+    ctx.note("series that every replica reports that should", len(known))
     ctx.note("series that the contract promises by name", len(contract.names()))
 
 

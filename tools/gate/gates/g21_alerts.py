@@ -45,7 +45,7 @@ def run(ctx: Context) -> None:
 
 
 def play_all(ctx: Context, prometheus: Prometheus, played: List[List[Drill]]) -> None:
-    """Plays these batches; red unless every alert of theirs fired for its fault and resolved after it."""
+    """Runs these batches; red unless each of their alerts fired for its fault and resolved after it."""
     fired: Dict[str, float] = {}
     resolved: Dict[str, float] = {}
     for batch in played:
@@ -58,7 +58,7 @@ def play_all(ctx: Context, prometheus: Prometheus, played: List[List[Drill]]) ->
 
 
 def play(ctx: Context, prometheus: Prometheus, batch: List[Drill], fired: Dict[str, float], resolved: Dict[str, float]) -> None:
-    """Plants the faults of a batch, waits for their alerts, mends, waits until they are gone."""
+    """Plants the faults of a batch, waits for their alerts, removes the faults, and waits until the alerts resolve."""
     expected = {alert for drill in batch for alert in drill.alerts}
     standing = {alert for drill in batch if drill.standing for alert in drill.alerts}
     quiet(ctx, prometheus, expected - standing, f"before the drill {batch[0].name!r}")
@@ -108,7 +108,7 @@ class Watch(threading.Thread):
                 self.ctx.say(f"{alert} fires after {self.seen[alert]:.0f} s: {self.said[alert].get('summary')}")
 
     def close(self) -> None:
-        """Watches no longer."""
+        """Stops watching."""
         self._ended.set()
 
 
@@ -135,7 +135,7 @@ def quiet(ctx: Context, prometheus: Prometheus, alerts: Set[str], when: str,
 
 
 def well_said(ctx: Context, alert: str, said: Dict[str, str]) -> None:
-    """The annotations of a real alert have no template that failed, and a runbook."""
+    """Red unless the annotations of a real alert have no failed template, and a runbook."""
     for name in ("summary", "description", "runbook_url"):
         ctx.expect(said.get(name) and "<error" not in said[name] and "<no value>" not in said[name],
                    f"{alert}: its {name} reads {said.get(name)!r}")

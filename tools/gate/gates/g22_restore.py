@@ -1,7 +1,7 @@
 """Gate 22, restore: the disks of both stores are lost, and a backup brings every job back.
 
-Jobs that had ended keep their end and do not run again; jobs that waited run once, counted by the worker.
-NATS comes back empty and stays so: what it held is told again from Redis. The gate deletes the data of its
+Jobs that had ended keep their end and do not run again; waiting jobs run once, counted by the worker.
+NATS comes back empty and is not restored: its messages are published again from Redis. The gate deletes the data of its
 stack, so it runs on stacks that were started for gates only.
 """
 
@@ -125,7 +125,7 @@ def _lose_disks(ctx: Context) -> None:
 
 
 def _records_are_back(ctx: Context, wanted: int) -> None:
-    """Asked in Redis itself, before any service could write."""
+    """Reads Redis itself, before any service can write."""
     found, cursor = set(), "0"
     while True:
         cursor, *keys = ctx.stack.redis("SCAN", cursor, "MATCH", "muster:job:*", "COUNT", "1000").split("\n")
@@ -138,7 +138,7 @@ def _records_are_back(ctx: Context, wanted: int) -> None:
 
 @contextmanager
 def _dump_beside_the_log(ctx: Context) -> Iterator[None]:
-    """The restore that suggests itself: the snapshot is laid into the folder of a server that keeps a log."""
+    """A wrong restore that looks obvious: the snapshot is put into the folder of a server with an append-only file."""
 
     def lay_beside(ctx: Context, folder: Path) -> None:
         redis = next(replica for replica in _store_replicas(ctx) if replica.service == "redis")

@@ -62,7 +62,7 @@ def run(ctx: Context) -> None:
 
 
 def _steps(ctx: Context) -> List[List[str]]:
-    """What is replaced together; by the book each step is one replica."""
+    """The replicas of each step; in the documented procedure each step is one replica."""
     there = {each["Config"]["Labels"]["com.docker.compose.service"] for each in ctx.stack.inspected()}
     names = [name for name in ORDER if name in there]
     ctx.expect({"gateway-2", "scheduler-2"} <= there, f"two of each are needed: {sorted(there)}")
@@ -72,7 +72,7 @@ def _steps(ctx: Context) -> List[List[str]]:
 
 
 def old_images(ctx: Context, new: str) -> str:
-    """The tag of the old version; made from the new one where no earlier release is named."""
+    """The tag of the old version; a copy of the new one if no earlier release is named."""
     old = os.environ.get("MUSTER_UPGRADE_FROM")
     if old:
         ctx.note("old version", f"images with the tag {old}")
@@ -102,13 +102,13 @@ def no_request_failed(ctx: Context, what: str, load: Load) -> None:
 
 
 def _all_run(ctx: Context, version: str) -> None:
-    """By the engine: each container of ours is of this version."""
+    """Red unless the engine reports this version for each of our containers."""
     ours = [each["Config"]["Image"] for each in ctx.stack.inspected() if each["Config"]["Image"].startswith("muster/")]
     ctx.count(f"containers of {version}", sum(image.endswith(f":{version}") for image in ours), len(ours))
 
 
 def _direct(ctx: Context) -> Callable[[], List[str]]:
-    """Where the gateways that run listen, inside the project's network."""
+    """The addresses of the running gateways, inside the project's network."""
     lock, known = threading.Lock(), {"at": 0.0, "urls": []}
 
     def ask() -> List[str]:

@@ -1,4 +1,4 @@
-"""Gate 24, stores fail: clustered stores lose a node, or all their addresses, and writes are soon back.
+"""Gate 24, stores fail: clustered stores lose a node, or all of their addresses, and writes soon work again.
 
 On six Redis and three NATS nodes, under load: a Redis primary is killed and stays down, the NATS node that
 leads the stream of submits is killed and stays down, and then all six Redis nodes, and after them all three NATS
@@ -46,7 +46,7 @@ def run(ctx: Context) -> None:
         load.reach(len(load.accepted) + 40, 60)
         load.stop()
         ctx.note(f"{what}: answers to submits", load.summary(load.answers))
-        # A killed primary takes its last milliseconds with it: at most what one second brings may run again.
+        # A killed primary loses the writes of its last milliseconds: at most the jobs of one second may run again.
         check(ctx, what, load, END_S, forgiven=int(RATE))
         ctx.stack.wait_ready(60)
     ctx.count("faults after which writes were back in time", len(took), len(faults))
@@ -75,7 +75,7 @@ def loses_stream_leader(ctx: Context, load: Load) -> float:
 
 
 def _away(ctx: Context, what: str, victim: Replica, load: Load) -> float:
-    """Killed, and down until writes are back without it."""
+    """Kills it and keeps it down until writes work again without it."""
     ctx.stack.kill9(victim, hold=True)
     since = time.monotonic()
     try:

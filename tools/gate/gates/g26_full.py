@@ -1,4 +1,4 @@
-"""Gate 26, full: a store without room refuses what is new in clear words, and loses nothing that it has.
+"""Gate 26, full: a full store refuses new jobs with a clear error, and loses no job that it has.
 
 Redis is brought to its memory limit by submits alone, under `noeviction`. New jobs must be refused with 503,
 Retry-After and a code that the documents name for it, jobs in the workers' hands must keep their attempt and end, and when there is room again all
@@ -33,7 +33,7 @@ END_S = 120.0
 NATS_ROOM = "1200MB"
 # Of half a mebibyte each: room for the jobs that are to run when it is full.
 ROOM_PIECES = 40
-# How docs/errors says that a store takes nothing, and that schedulers are too far behind.
+# The codes in docs/errors for a full store, and for schedulers that are too far behind.
 CODES = ("store_unavailable", "overloaded")
 
 
@@ -84,14 +84,14 @@ def _used(ctx: Context) -> int:
 
 
 def _fill(ctx: Context, topic: str, wanted: int) -> Tuple[List[str], str]:
-    """Submits large jobs that nobody takes until one is refused; those accepted, and the refusal."""
+    """Submits large jobs without a worker until one is refused; returns the accepted ones and the refusal."""
     accepted: List[str] = []
     for turn in range(FILL_LIMIT):
         body = {"topic": topic, "payload": uuid.uuid4().hex * (FILLER // 32)}
         answer = ctx.stack.api("POST", "/jobs", body, gateway=turn % len(ctx.stack.gateways()), timeout=10)
         if answer.status == 202:
             accepted.append(answer.json["id"])
-            # A store that makes room by forgetting shows it long before the limit of this loop.
+            # A store that evicts data is found long before the limit of this loop.
             if not wanted and len(accepted) * FILLER > 4 * ROOM:
                 return accepted, "nothing was refused"
             continue
@@ -99,9 +99,9 @@ def _fill(ctx: Context, topic: str, wanted: int) -> Tuple[List[str], str]:
         ctx.note("the first refusal", {"status": answer.status, "code": code, "detail": (answer.json or {}).get("detail"),
                                        "retry_after": answer.headers.get("retry-after")})
         ctx.expect(answer.status == 503 and answer.headers.get("retry-after"),
-                   f"a full store is told as {answer.status} {code}, not as 503 with Retry-After: {answer.text[:300]}")
+                   f"a full store is reported as {answer.status} {code}, not as 503 with Retry-After: {answer.text[:300]}")
         ctx.expect(code == CODES[0] and "full" in str(answer.json.get("detail")),
-                   f"a full store is told as {code}, not as {CODES[0]} with a detail that says so: {answer.text[:300]}")
+                   f"a full store is reported as {code}, not as {CODES[0]} with a detail that says so: {answer.text[:300]}")
         return accepted, f"{answer.status} {code}"
     raise Red(f"{FILL_LIMIT} jobs of {FILLER} bytes were accepted and nothing was refused: the store did not get full")
 
@@ -161,7 +161,7 @@ def nats_full(ctx: Context) -> None:
 
 
 def _busy(ctx: Context, what: str) -> Tuple[List[str], Load, List[Worker]]:
-    """Topics, jobs of these in the hands of workers, and the workers."""
+    """Starts workers that hold jobs; returns the topics, the jobs and the workers."""
     topics = [unique("gate.full.http"), unique("gate.full.nats")]
     workers = [ctx.worker(topics[0], threads=12), ctx.worker(topics[1], "nats", threads=16, builtin="drill")]
     held = Load(ctx, topics, 20.0, HELD_MS, limit=HELD).start()

@@ -1,6 +1,6 @@
-"""What every stack can do, whatever it is made of: answer requests, be asked in Redis, lose replicas.
+"""What every kind of stack can do: answer requests, run Redis commands, lose replicas.
 
-A stack knows its replicas by looking each time, never from memory: a gate kills and restarts them.
+A stack looks up its replicas each time and never caches them, because gates kill and restart them.
 """
 
 import json
@@ -67,7 +67,7 @@ def request(
         status, found, text = refused.code, refused.headers, refused.read().decode(errors="replace")
     except urllib.error.URLError as away:
         raise OSError(f"{method} {url}: {away.reason}") from away
-    except (OSError, ValueError) as broken:  # cut off in the middle
+    except (OSError, ValueError) as broken:  # The connection was cut in the middle.
         raise OSError(f"{method} {url}: {broken}") from broken
     try:
         parsed = json.loads(text)
@@ -136,23 +136,23 @@ class Stack:
         raise NotImplementedError
 
     def start(self, replica: Replica) -> None:
-        """Up again after `stop` or `kill9`."""
+        """Starts it again after `stop` or `kill9`."""
         raise NotImplementedError
 
     def pause(self, replica: Replica) -> None:
-        """Freezes it."""
+        """Pauses it."""
         raise NotImplementedError
 
     def unpause(self, replica: Replica) -> None:
-        """Goes on where it was frozen."""
+        """Continues it after a pause."""
         raise NotImplementedError
 
     def logs(self, replica: Replica) -> str:
-        """What it has written."""
+        """Its log."""
         raise NotImplementedError
 
     def down(self, volumes: bool = True) -> None:
-        """Ends the stack, if it is ours to end."""
+        """Stops the stack, if it was started here."""
 
     # -- the same for all
 

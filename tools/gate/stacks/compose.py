@@ -1,7 +1,7 @@
 """A stack of containers: one compose project, ours (`own`) or one that runs already (`running`).
 
-What it knows of a replica it reads from the engine each time. What it changes it changes by the engine
-too, except `up`: that is compose's, with override files for what a control breaks.
+It reads the state of replicas from the engine each time, and changes them through the engine. Only `up` uses compose,
+with override files for the faults of controls.
 """
 
 import json
@@ -49,7 +49,7 @@ class ComposeStack(Stack):
 
     @staticmethod
     def own(overlays: Sequence[str], profiles: Sequence[str], scratch: Path, version: str) -> "ComposeStack":
-        """A project of our own: a name, secrets and host ports that nobody else has. Not started yet."""
+        """Our own project, with a unique name, secrets and host ports. It is not started yet."""
         files = [ROOT / "docker-compose.yml", *(ROOT / f"docker-compose.{name}.yaml" for name in overlays)]
         missing = [path.name for path in files if not path.is_file()]
         if missing:
@@ -83,7 +83,7 @@ class ComposeStack(Stack):
 
     def compose(self, *args: str, env: Optional[Dict[str, Optional[str]]] = None, timeout: float = 240.0,
                 overrides: Sequence[Override] = ()) -> str:
-        """Runs compose on this project; Red with its words when it fails. A value None in `env` is unset."""
+        """Runs compose on this project; Red with its error text if it fails. A value None in `env` is unset."""
         values: Dict[str, Optional[str]] = {**self.env, **(env or {})}
         command = [*engine.compose_command(), "-p", self.project, "--project-directory", str(self.directory)]
         if self.ours:

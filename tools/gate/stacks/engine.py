@@ -1,7 +1,7 @@
 """The container engine and its compose command, as this machine has them.
 
-Everything that a container can be asked or told goes through the `docker` client: it is there where
-compose is, and it answers in tens of milliseconds where compose takes a second.
+All commands for containers use the `docker` client: it is installed wherever compose is, and it answers in tens of
+milliseconds where compose takes a second.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Images for a stack of the gate's own: the programs that cargo built last on this host, in seconds.
 
 Debug builds do as well, so the gate can run in `make test` without an optimised build. The tag is our
-own: images that somebody built for use are never replaced.
+own, so images that were built for use are never replaced.
 """
 
 import os

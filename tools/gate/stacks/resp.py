@@ -1,6 +1,6 @@
-"""Just enough of Redis' protocol to ask a server on this host a question.
+"""The part of Redis' protocol that sends a command to a server on this host.
 
-One connection per question: a gate asks seldom, and a connection kept over a server's restart lies.
+Each command has its own connection: gates send few commands, and a connection would break when a server restarts.
 """
 
 import socket

@@ -73,11 +73,11 @@ class FirstRefusal(unittest.TestCase):
     def test_the_code_and_a_detail_that_says_full_are_wanted(self) -> None:
         full = "the store is full: it has reached its memory limit and takes nothing new"
         self.assertEqual(self.refused(503, code="store_unavailable", detail=full), "503 store_unavailable")
-        with self.assertRaisesRegex(Red, "told as internal, not as store_unavailable"):
+        with self.assertRaisesRegex(Red, "reported as internal, not as store_unavailable"):
             self.refused(503, code="internal", detail=full)
         with self.assertRaisesRegex(Red, "with a detail that says so"):
             self.refused(503, code="store_unavailable", detail="the store does not answer")
-        with self.assertRaisesRegex(Red, "told as 500 internal"):
+        with self.assertRaisesRegex(Red, "reported as 500 internal"):
             self.refused(500, code="internal", detail=full)
 
 

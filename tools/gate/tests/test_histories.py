@@ -28,10 +28,10 @@ class Histories(unittest.TestCase):
         self.assertEqual(_faults(history("submit", "start", "succeed"), [ran()]), [])
 
     def test_a_second_attempt_holds(self) -> None:
-        told = history("submit", "start:1", "rescue", "wake", "start:2", "succeed")
-        self.assertEqual(_faults(told, [ran(1, 7), ran(2, 9)]), [])
+        steps = history("submit", "start:1", "rescue", "wake", "start:2", "succeed")
+        self.assertEqual(_faults(steps, [ran(1, 7), ran(2, 9)]), [])
         # A worker may die after it took the job and before it wrote its line.
-        self.assertEqual(_faults(told, [ran(2, 9)]), [])
+        self.assertEqual(_faults(steps, [ran(2, 9)]), [])
 
     def test_what_is_wrong_is_seen(self) -> None:
         cases = {
@@ -43,9 +43,9 @@ class Histories(unittest.TestCase):
             "without a start": (history("submit", "succeed"), []),
             "was started 6 times": (history("submit", *(f"start:{n}" for n in range(1, 7)), "succeed"), [ran(n, n) for n in range(1, 7)]),
         }
-        for wanted, (told, runs) in cases.items():
+        for wanted, (steps, runs) in cases.items():
             with self.subTest(wanted):
-                self.assertTrue(any(wanted in fault for fault in _faults(told, runs)), _faults(told, runs))
+                self.assertTrue(any(wanted in fault for fault in _faults(steps, runs)), _faults(steps, runs))
 
     def test_only_the_dead_may_be_tried_again(self) -> None:
         again = history("submit", "start:1", "rescue", "wake", "start:2", "succeed")

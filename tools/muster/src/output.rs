@@ -16,13 +16,13 @@ use serde_json::Value;
 /// The format of the output, by its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// People.
+    /// Tables, for people.
     Table,
-    /// Programs.
+    /// JSON, for programs.
     Json,
 }
 
-/// The same, as it is asked for.
+/// The format that the caller chose with `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Asked {
     /// A table

@@ -56,7 +56,7 @@ impl Delivery {
     /// for a message that no consumer delivered: it cannot be acknowledged.
     pub(super) fn read(bus: &Bus, filter: Option<&Subject>, message: Message) -> Option<(Read, u64)> {
         let reply = message.reply?;
-        let Place { delivered, sequence, stored_at, pending, .. } = Place::parse(&reply)?;
+        let StreamPosition { delivered, sequence, stored_at, pending, .. } = StreamPosition::parse(&reply)?;
         let (subject, original, headers) = (message.subject, message.payload.clone(), message.headers);
         let receipt = Receipt { bus: bus.clone(), reply, subject, sequence, original, headers };
         if filter.is_some_and(|filter| filter.as_str() != receipt.subject.as_str()) {
@@ -188,7 +188,7 @@ impl Receipt {
 
 /// What the reply subject of a message says about its delivery.
 #[derive(Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct StreamPosition {
     delivered: u64,
     pub(super) sequence: u64,
     /// The number of this delivery among all deliveries of its consumer.
@@ -197,10 +197,10 @@ pub(super) struct Place {
     pending: u64,
 }
 
-impl Place {
+impl StreamPosition {
     /// Parses `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`; newer servers put
     /// domain and account before the stream.
-    pub(super) fn parse(reply: &str) -> Option<Place> {
+    pub(super) fn parse(reply: &str) -> Option<StreamPosition> {
         let parts: Vec<&str> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
         let at = match parts.len() {
             7 => 2,
@@ -209,7 +209,7 @@ impl Place {
         };
         let number = |n: usize| parts.get(at + n)?.parse().ok();
         let (delivered, sequence, nth) = (number(0)?, number(1)?, number(2)?);
-        Some(Place { delivered, sequence, nth, stored_at: number(3)?, pending: number(4)? })
+        Some(StreamPosition { delivered, sequence, nth, stored_at: number(3)?, pending: number(4)? })
     }
 }
 
@@ -220,9 +220,12 @@ mod tests {
     #[test]
     fn both_forms_of_an_ack_subject_are_read() {
         let stored_at = 1_700_000_000_000_000_000;
-        let place = Some(Place { delivered: 2, sequence: 40, nth: 39, stored_at, pending: 7 });
-        assert_eq!(Place::parse("$JS.ACK.MUSTER_SYS.dur_a__b.2.40.39.1700000000000000000.7"), place);
-        assert_eq!(Place::parse("$JS.ACK._.hash.MUSTER_SYS.dur_a__b.2.40.39.1700000000000000000.7.rnd"), place);
-        assert_eq!(Place::parse("_INBOX.x"), None);
+        let position = Some(StreamPosition { delivered: 2, sequence: 40, nth: 39, stored_at, pending: 7 });
+        assert_eq!(StreamPosition::parse("$JS.ACK.MUSTER_SYS.dur_a__b.2.40.39.1700000000000000000.7"), position);
+        assert_eq!(
+            StreamPosition::parse("$JS.ACK._.hash.MUSTER_SYS.dur_a__b.2.40.39.1700000000000000000.7.rnd"),
+            position
+        );
+        assert_eq!(StreamPosition::parse("_INBOX.x"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Following the stream of events, from now on.
 //!
-//! The follower delivers every message after the first [`Told::From`] once and in order, with its position, through
+//! The follower delivers every message after the first [`Followed::From`] once and in order, with its position, through
 //! breaks of the connection, a consumer that is gone and one that never delivers. After each of these, `From` gives the
 //! position where it continues: the same as before, unless the stream was recreated or has lost messages in the
 //! meantime. It never gives up. The consumer belongs to this follower alone, messages are not acked, and the server
@@ -35,7 +35,7 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// What a follower delivers.
 #[derive(Debug)]
-pub enum Told {
+pub enum Followed {
     /// The following messages come after this position.
     From(Mark),
     /// The next message.
@@ -76,10 +76,10 @@ impl Bus {
 impl Follower {
     /// Waits for the next item, however long it takes. Nothing is lost when the future is dropped, but an attempt to
     /// connect begins anew.
-    pub async fn next(&mut self) -> Told {
+    pub async fn next(&mut self) -> Followed {
         loop {
             match self.turn().await {
-                Ok(told) => return told,
+                Ok(followed) => return followed,
                 Err(fault) => {
                     BusAway { detail: &format!("events: {fault}") }.emit();
                     self.leave().await;
@@ -102,9 +102,9 @@ impl Follower {
         }
     }
 
-    async fn turn(&mut self) -> Result<Told, BusError> {
+    async fn turn(&mut self) -> Result<Followed, BusError> {
         let (Some(open), Some(at)) = (self.open.as_mut(), self.at.as_mut()) else {
-            return self.open().await.map(Told::From);
+            return self.open().await.map(Followed::From);
         };
         loop {
             if open.inbox.left <= AHEAD / 2 {
@@ -114,7 +114,7 @@ impl Follower {
             self.tries = 0;
             at.seq = place.sequence;
             match decode(payload) {
-                Ok((_, Body::Event(group))) => return Ok(Told::Events(Events { mark: *at, items: group.items })),
+                Ok((_, Body::Event(group))) => return Ok(Followed::Events(Events { mark: *at, items: group.items })),
                 Ok(_) => {}
                 Err(fault) => {
                     Undecodable { subject: subjects::event().as_str(), detail: &fault.to_string() }.emit();

@@ -137,8 +137,8 @@ impl Inbox {
 
 /// How many messages of an ended request will not come: the number from the server, else all of them.
 fn unserved(message: &Message) -> usize {
-    let told = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
-    let told = told.and_then(|value| value.as_str().parse().ok());
+    let pending = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
+    let pending = pending.and_then(|value| value.as_str().parse().ok());
     let whole = || message.subject.rsplit_once('-').and_then(|(_, batch)| batch.parse().ok());
-    told.or_else(whole).unwrap_or(usize::MAX)
+    pending.or_else(whole).unwrap_or(usize::MAX)
 }

@@ -1,6 +1,6 @@
 //! The stream of events: followed as it grows, and read between two positions.
 
-use muster_bus::{Bus, Follower, Mark, Told, subjects};
+use muster_bus::{Bus, Followed, Follower, Mark, subjects};
 use muster_testkit::{NatsServer, until};
 use muster_wire::{
     Body,
@@ -24,8 +24,8 @@ fn versions(items: &[JobEvent]) -> Vec<u32> {
 /// The position where the follower continues.
 async fn from(follower: &mut Follower) -> Mark {
     match tokio::time::timeout(SOON, follower.next()).await.expect("in time") {
-        Told::From(mark) => mark,
-        Told::Events(events) => panic!("{events:?}"),
+        Followed::From(mark) => mark,
+        Followed::Events(events) => panic!("{events:?}"),
     }
 }
 
@@ -33,8 +33,8 @@ async fn from(follower: &mut Follower) -> Mark {
 async fn told(follower: &mut Follower) -> (Mark, Vec<u32>) {
     loop {
         match tokio::time::timeout(SOON, follower.next()).await.expect("in time") {
-            Told::From(_) => {}
-            Told::Events(events) => return (events.mark, versions(&events.items)),
+            Followed::From(_) => {}
+            Followed::Events(events) => return (events.mark, versions(&events.items)),
         }
     }
 }

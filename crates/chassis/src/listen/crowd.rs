@@ -47,7 +47,7 @@ pub struct Client {
 }
 
 /// A connection's place in the crowd, until it is dropped.
-pub(super) struct Place(pub(super) Client);
+pub(super) struct Membership(pub(super) Client);
 
 impl Crowd {
     pub(super) fn new(most: usize) -> Arc<Crowd> {
@@ -59,7 +59,7 @@ impl Crowd {
     }
 
     /// Adds a new connection. At the limit, cuts off the oldest idle stranger.
-    pub(super) fn enter(self: &Arc<Crowd>, peer: SocketAddr) -> Place {
+    pub(super) fn enter(self: &Arc<Crowd>, peer: SocketAddr) -> Membership {
         let (known, busy, ambiguous) = Default::default();
         let of = Arc::new(Connected { peer, known, busy, ambiguous, cut: Notify::new() });
         let mut strangers = self.strangers();
@@ -69,7 +69,7 @@ impl Crowd {
         let id = strangers.next;
         strangers.next += 1;
         strangers.by_age.insert(id, of.clone());
-        Place(Client { id, crowd: self.clone(), of })
+        Membership(Client { id, crowd: self.clone(), of })
     }
 
     /// Makes room when the process has no descriptor left.
@@ -132,7 +132,7 @@ impl Client {
     }
 }
 
-impl Drop for Place {
+impl Drop for Membership {
     fn drop(&mut self) {
         self.0.crowd.strangers().by_age.remove(&self.0.id);
     }

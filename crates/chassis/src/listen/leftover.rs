@@ -31,14 +31,14 @@ const LINGER: Duration = Duration::from_secs(10);
 pub(super) struct Leftover(Arc<Mutex<Option<Incoming>>>);
 
 /// A body whose rest goes to a [`Leftover`] when it is dropped.
-pub(super) struct Kept {
+pub(super) struct Tracked {
     body: Option<Incoming>,
     rest: Leftover,
 }
 
 impl Leftover {
-    pub(super) fn keep(&self, body: Incoming) -> Kept {
-        Kept { body: Some(body), rest: self.clone() }
+    pub(super) fn keep(&self, body: Incoming) -> Tracked {
+        Tracked { body: Some(body), rest: self.clone() }
     }
 
     fn swap(&self, rest: Option<Incoming>) -> Option<Incoming> {
@@ -74,7 +74,7 @@ async fn ended(body: &mut Incoming, limit: usize) -> bool {
     true
 }
 
-impl Body for Kept {
+impl Body for Tracked {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -96,7 +96,7 @@ impl Body for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Tracked {
     fn drop(&mut self) {
         let rest = self.body.take().filter(|body| !body.is_end_stream());
         if rest.is_some() {

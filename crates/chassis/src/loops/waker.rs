@@ -16,7 +16,7 @@ pub struct Waker {
 #[derive(Default)]
 struct Inner {
     hints: Mutex<Hints>,
-    told: Notify,
+    hinted: Notify,
 }
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Waker {
             false => hints.now = true,
         }
         drop(hints);
-        self.inner.told.notify_one();
+        self.inner.hinted.notify_one();
     }
 
     /// Asks for a tick at `when`, unless one comes sooner.
@@ -48,7 +48,7 @@ impl Waker {
         }
         hints.at = Some(when);
         drop(hints);
-        self.inner.told.notify_one();
+        self.inner.hinted.notify_one();
     }
 
     /// Asks for a tick in `span`, unless one comes sooner.
@@ -71,7 +71,7 @@ impl Waker {
     /// Returns when a hint is due, or at `latest`.
     pub(super) async fn due(&self, latest: Instant) {
         loop {
-            let told = self.inner.told.notified();
+            let hinted = self.inner.hinted.notified();
             let until = {
                 let hints = self.hints();
                 if hints.now {
@@ -81,7 +81,7 @@ impl Waker {
             };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => return,
-                () = told => {}
+                () = hinted => {}
             }
         }
     }

@@ -117,11 +117,11 @@ impl Values {
     pub fn told(&self) -> Vec<serde_json::Value> {
         let one = |shown: Shown| {
             let (source, live) = (shown.origin.as_str(), shown.live);
-            let mut told = json!({ "name": shown.key, "variable": shown.env, "source": source, "live": live });
+            let mut setting = json!({ "name": shown.key, "variable": shown.env, "source": source, "live": live });
             if let Some(value) = shown.value {
-                told["value"] = value.into();
+                setting["value"] = value.into();
             }
-            told
+            setting
         };
         self.shown().into_iter().map(one).collect()
     }
@@ -129,9 +129,9 @@ impl Values {
     /// These values, with the run-time settings of the cluster. A name that is unknown or may not
     /// be changed at run time is a fault, and so is a value that cannot be read. All faults are
     /// returned; the place of a fault is the name.
-    pub fn with_run_time(&self, told: &BTreeMap<String, String>) -> Result<Values, Vec<Fault>> {
+    pub fn with_run_time(&self, run_time: &BTreeMap<String, String>) -> Result<Values, Vec<Fault>> {
         let (mut values, mut faults) = (self.clone(), Vec::new());
-        for (key, text) in told {
+        for (key, text) in run_time {
             match values.entries.get_mut(key.as_str()) {
                 None => {
                     let live = self.entries.values().map(|entry| entry.setting).filter(|setting| setting.live);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use muster_domain::Act;
 
-use super::{Told, read::AuditEntry};
+use super::{NewEntry, read::AuditEntry};
 use crate::{Store, StoreError, keys, router::Command, script::number};
 
 /// The action of an entry that records a removal.
@@ -57,8 +57,8 @@ impl Store {
             .with("through", last.number.parse::<u64>().unwrap_or(0))
             .with("hash", last.hash.as_str())
             .with("removed", n);
-        let told = Told::new(&act)?;
+        let entry = NewEntry::new(&act)?;
         let mut tail = self.audit_tail.lock().await;
-        self.append(vec![&told], &stays.cursor, &mut tail).await.map(|added| if added > 0 { n as u64 } else { 0 })
+        self.append(vec![&entry], &stays.cursor, &mut tail).await.map(|added| if added > 0 { n as u64 } else { 0 })
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn open(bus: Bus, source: Source) -> Errand {
     async move {
         let consumer = bus.consumer(ConsumerSpec::offers(&source.tenant, &source.line)).await;
         if let Err(error) = &consumer {
-            tracing::warn!(tenant = %source.tenant, line = %source.line, %error, "could not open a line of offers; trying when it is told again");
+            tracing::warn!(tenant = %source.tenant, line = %source.line, %error, "could not open a line of offers; trying when it is announced again");
         }
         Done::Opened { source, consumer: consumer.ok().map(Arc::new) }
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// A line that was not announced for this long has nothing for this worker. Heartbeats are answered every 5 s.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// The most lines that a worker pulls from, besides those of its topics.
-const MOST_TOLD: usize = 256;
+const MOST_ANNOUNCED: usize = 256;
 
 /// A tenant's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,13 +62,13 @@ impl<C> Pulls<C> {
     }
 
     /// A scheduler announced that this line has jobs for this worker. Returns true if the line has to be opened.
-    pub(super) fn told(&mut self, source: &Source, now: Instant) -> bool {
+    pub(super) fn announced(&mut self, source: &Source, now: Instant) -> bool {
         let until = Some(now + FORGET_AFTER);
         if let Some(pull) = self.all.iter_mut().find(|pull| pull.source == *source) {
             pull.until = pull.until.and(until);
             return false;
         }
-        if self.all.iter().filter(|pull| pull.until.is_some()).count() >= MOST_TOLD {
+        if self.all.iter().filter(|pull| pull.until.is_some()).count() >= MOST_ANNOUNCED {
             return false;
         }
         self.all.push(Pull::new(source.clone(), until));
@@ -145,22 +145,22 @@ mod tests {
     #[test]
     fn a_line_is_pulled_from_for_as_long_as_we_hear_of_it() {
         let source = |pool: &str| Source { tenant: Tenant::default(), line: Line::named("t", pool).unwrap() };
-        let (own, told) = (source(""), source("0123456789abcdef"));
+        let (own, pool) = (source(""), source("0123456789abcdef"));
         let (mut pulls, now) = (Pulls::new(vec![(own.clone(), 1)], false), Instant::now());
         assert_eq!(lines(&mut pulls, now), ["t"]);
         assert!(lines(&mut pulls, now).is_empty(), "under way");
-        assert!(pulls.told(&told, now) && !pulls.told(&told, now), "opened once");
+        assert!(pulls.announced(&pool, now) && !pulls.announced(&pool, now), "opened once");
         assert!(lines(&mut pulls, now).is_empty(), "not open yet");
-        pulls.opened(&told, Some(Arc::new(2)));
+        pulls.opened(&pool, Some(Arc::new(2)));
         assert_eq!(lines(&mut pulls, now), ["t~0123456789abcdef"]);
-        pulls.brought(&told, 0, 0);
-        assert!(!pulls.told(&told, now + FORGET_AFTER / 2));
+        pulls.brought(&pool, 0, 0);
+        assert!(!pulls.announced(&pool, now + FORGET_AFTER / 2));
         assert!(pulls.sweep(now + FORGET_AFTER).is_empty(), "heard of since");
         let later = now + FORGET_AFTER * 2;
         assert!(lines(&mut pulls, later).is_empty() && pulls.sweep(later).len() == 1);
-        assert!(pulls.told(&told, later), "opened anew");
-        pulls.opened(&told, None);
-        assert!(pulls.told(&told, later), "and again if that failed");
+        assert!(pulls.announced(&pool, later), "opened anew");
+        pulls.opened(&pool, None);
+        assert!(pulls.announced(&pool, later), "and again if that failed");
         pulls.brought(&own, 1, 1);
         assert_eq!(lines(&mut pulls, later), ["t"], "our own line is never forgotten");
     }

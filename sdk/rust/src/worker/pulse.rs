@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    fn told(pulse: &Pulse, leaving: bool) -> (bool, u32) {
+    fn reported(pulse: &Pulse, leaving: bool) -> (bool, u32) {
         let Body::Heartbeat(beat) = pulse.beat(leaving) else { panic!("not a heartbeat") };
         (beat.consuming, beat.busy)
     }
@@ -135,27 +135,27 @@ mod tests {
         let pulse = pulse(&vitals);
         let almost = TURN_LIMIT - Duration::from_millis(1);
         tokio::time::advance(almost).await;
-        assert_eq!(told(&pulse, false), (true, 0), "it has just begun");
+        assert_eq!(reported(&pulse, false), (true, 0), "it has just begun");
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(told(&pulse, false), (false, 0), "it never turned");
+        assert_eq!(reported(&pulse, false), (false, 0), "it never turned");
         vitals.turned(Instant::now(), 3);
-        assert_eq!(told(&pulse, false), (true, 3));
+        assert_eq!(reported(&pulse, false), (true, 3));
         tokio::time::advance(almost).await;
-        assert_eq!(told(&pulse, false), (true, 3));
+        assert_eq!(reported(&pulse, false), (true, 3));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(told(&pulse, false), (false, 3), "it hangs, and what it had taken it still has");
+        assert_eq!(reported(&pulse, false), (false, 3), "it hangs, and what it had taken it still has");
         tokio::time::advance(1000 * TURN_LIMIT).await;
         vitals.turned(Instant::now(), 0);
-        assert_eq!(told(&pulse, false), (true, 0), "it turns again");
+        assert_eq!(reported(&pulse, false), (true, 0), "it turns again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_drains_or_leaves_takes_no_work_though_the_loop_turns() {
         let vitals = Vitals::new();
         let pulse = pulse(&vitals);
-        assert_eq!(told(&pulse, true), (false, 0));
+        assert_eq!(reported(&pulse, true), (false, 0));
         vitals.drains();
         vitals.turned(Instant::now(), 1);
-        assert_eq!(told(&pulse, false), (false, 1));
+        assert_eq!(reported(&pulse, false), (false, 1));
     }
 }

@@ -153,10 +153,10 @@ impl Running {
         if job.fate == Fate::Disowned {
             return false;
         }
-        let was_told = job.fate == Fate::Leaving;
+        let was_leaving = job.fate == Fate::Leaving;
         job.fate = fate;
         job.context.stop(reason);
-        if !was_told {
+        if !was_leaving {
             let at = Instant::now() + self.grace;
             if let Some(old) = job.alarm.replace(at) {
                 self.alarms.remove(&(old, attempt));

@@ -108,7 +108,7 @@ impl Turn {
                 Some(done) = self.errands.next() => self.done(done),
                 Some(ended) = self.running.next() => self.ended(ended),
                 Some(attempt) = self.news.1.recv() => self.leases.reported(attempt),
-                Some(notice) = ctl.next() => self.told(notice.body),
+                Some(notice) = ctl.next() => self.heard(notice.body),
                 Ok(()) = orders.changed() => {
                     let order = *orders.borrow_and_update();
                     self.ordered(order);
@@ -138,7 +138,7 @@ impl Turn {
                 idle = false;
             }
             if let Some(Some(notice)) = ctl.next().now_or_never() {
-                self.told(notice.body);
+                self.heard(notice.body);
                 idle = false;
             }
             if let Ok(attempt) = self.news.1.try_recv() {
@@ -346,7 +346,7 @@ impl Turn {
     }
 
     /// Handles a notice on `ctl`.
-    fn told(&mut self, notice: Body) {
+    fn heard(&mut self, notice: Body) {
         let Body::Control(control) = notice else { return };
         for settled in control.settled {
             if let Some(job) = JobId::from_slice(&settled.job_id) {
@@ -369,7 +369,7 @@ impl Turn {
             };
             let ours = self.plan.all_tenants || tenant == self.plan.tenant;
             let source = Source { tenant, line };
-            if ours && self.plan.handlers.contains_key(&pool.topic) && self.pulls.told(&source, Instant::now()) {
+            if ours && self.plan.handlers.contains_key(&pool.topic) && self.pulls.announced(&source, Instant::now()) {
                 self.errands.push(errands::open(self.bus.clone(), source));
             }
         }

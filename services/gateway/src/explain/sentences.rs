@@ -179,8 +179,8 @@ fn queued(seen: &Seen<'_>, sentences: &mut Vec<String>) {
             place.waiting
         ),
         None => format!(
-            "It belongs in the backlog of topic {topic} and is not there: a scheduler is offering it at this moment, or \
-             its entry was lost and the next check will put it back."
+            "It belongs in the backlog of topic {topic} and is not there: a scheduler is offering it at this moment, \
+             or its entry was lost and the next check will put it back."
         ),
     });
     let rules = seen.told;

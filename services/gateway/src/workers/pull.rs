@@ -95,7 +95,7 @@ impl Want {
     }
 }
 
-/// All pullers.
+/// The pullers of this gateway, by line.
 pub(super) struct Pullers {
     bus: Bus,
     store: Store,

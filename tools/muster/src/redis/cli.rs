@@ -26,20 +26,20 @@ const ANSWER: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Cli {
     program: PathBuf,
-    place: Place,
+    endpoint: Endpoint,
 }
 
 #[derive(Clone)]
-enum Place {
+enum Endpoint {
     Network(Address),
     Socket(PathBuf),
 }
 
 impl std::fmt::Display for Cli {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.place {
-            Place::Network(address) => address.fmt(f),
-            Place::Socket(path) => path.display().fmt(f),
+        match &self.endpoint {
+            Endpoint::Network(address) => address.fmt(f),
+            Endpoint::Socket(path) => path.display().fmt(f),
         }
     }
 }
@@ -47,38 +47,38 @@ impl std::fmt::Display for Cli {
 impl Cli {
     /// A server that is reached over the network.
     pub(crate) fn at(address: Address) -> anyhow::Result<Cli> {
-        Ok(Cli { program: program()?, place: Place::Network(address) })
+        Ok(Cli { program: program()?, endpoint: Endpoint::Network(address) })
     }
 
     /// A server on this machine that listens only on a socket.
     pub(crate) fn on_socket(path: &Path) -> anyhow::Result<Cli> {
-        Ok(Cli { program: program()?, place: Place::Socket(path.to_owned()) })
+        Ok(Cli { program: program()?, endpoint: Endpoint::Socket(path.to_owned()) })
     }
 
     /// The same server, or another node of its cluster.
     pub(crate) fn sibling(&self, host: &str, port: u16) -> Cli {
-        let place = match &self.place {
-            Place::Network(address) => Place::Network(address.sibling(host, port)),
-            Place::Socket(path) => Place::Socket(path.clone()),
+        let endpoint = match &self.endpoint {
+            Endpoint::Network(address) => Endpoint::Network(address.sibling(host, port)),
+            Endpoint::Socket(path) => Endpoint::Socket(path.clone()),
         };
-        Cli { program: self.program.clone(), place }
+        Cli { program: self.program.clone(), endpoint }
     }
 
     /// The host, as it was given.
     pub(crate) fn host(&self) -> &str {
-        match &self.place {
-            Place::Network(address) => &address.host,
-            Place::Socket(_) => "",
+        match &self.endpoint {
+            Endpoint::Network(address) => &address.host,
+            Endpoint::Socket(_) => "",
         }
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        match &self.place {
-            Place::Socket(path) => {
+        match &self.endpoint {
+            Endpoint::Socket(path) => {
                 command.arg("-s").arg(path).env_remove("REDISCLI_AUTH");
             }
-            Place::Network(address) => {
+            Endpoint::Network(address) => {
                 command.args(["-h", &address.host, "-p", &address.port.to_string()]);
                 command.args(["-n", &address.database.to_string()]);
                 if address.tls {
@@ -187,7 +187,7 @@ impl Stream {
         }
         let input = self.input.as_mut().context("the stream has ended")?;
         if input.write_all(&bytes).await.is_err() {
-            anyhow::bail!("Redis at {}: {}", self.place, self.complaint());
+            anyhow::bail!("Redis at {}: {}", self.endpoint, self.complaint());
         }
         self.sent += 1;
         Ok(())
@@ -200,7 +200,7 @@ impl Stream {
         let said = std::fs::read_to_string(&self.log).unwrap_or_default();
         let replies = said.split("replies: ").nth(1).and_then(|rest| rest.trim().parse::<u64>().ok());
         if !status.success() || replies != Some(self.sent) {
-            return Err(Failure::new(format!("Redis at {}: {}", self.place, self.complaint())).into());
+            return Err(Failure::new(format!("Redis at {}: {}", self.endpoint, self.complaint())).into());
         }
         Ok(self.sent)
     }

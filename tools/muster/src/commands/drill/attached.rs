@@ -1,6 +1,6 @@
-//! A Docker Compose stack as a drill uses it: the processes of its services, and how to keep one down. The engine restarts
-//! containers that die. Signals go to the process on this host, because the engine does not restart a container after
-//! `docker kill`.
+//! A Docker Compose stack as a drill uses it: the processes of its services, and how to keep one down. The engine
+//! restarts containers that die. Signals go to the process on this host, because the engine does not restart a
+//! container after `docker kill`.
 //!
 //! `release` starts every process that was kept down.
 

@@ -89,8 +89,8 @@ async fn at_rest(api: &Api, ids: Vec<String>, scope: Scope, bar: &ProgressBar) -
     }
 }
 
-/// What is wrong with `muster_consistency_gap`, if anything is. The gauge is as old as the last scrub of all records, so
-/// this waits for the next scrub if a home was lost and put back.
+/// What is wrong with `muster_consistency_gap`, if anything is. The gauge is as old as the last scrub of all records,
+/// so this waits for the next scrub if a home was lost and put back.
 async fn gap(hands: &Hands, patience: Duration) -> Option<String> {
     let limit = Instant::now() + patience;
     loop {

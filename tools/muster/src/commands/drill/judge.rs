@@ -175,8 +175,8 @@ impl Case<'_> {
         self.ledger.executions.get(self.id).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the start of this run may be lost. A fence is the time of the start, by the clock of the node that has the
-    /// record.
+    /// Whether the start of this run may be lost. A fence is the time of the start, by the clock of the node that has
+    /// the record.
     fn start_forgotten(&self, run: &Execution) -> bool {
         self.forgotten(Missing::InRecord(Time(run.fence), Time(run.fence)))
     }

@@ -1,5 +1,5 @@
-//! The hash slots of a Redis cluster: those of job records and of the audit log, and those of a killed primary. Reads the
-//! names of the keys from Redis, because only the store builds them.
+//! The hash slots of a Redis cluster: those of job records and of the audit log, and those of a killed primary. Reads
+//! the names of the keys from Redis, because only the store builds them.
 
 use std::{ops::RangeInclusive, path::Path};
 

@@ -1,6 +1,6 @@
-//! The drills by name: one promise each, shown on a stack of its own or on a compose stack. A drill prints what it does and
-//! what it sees, measures how long recovery takes, and ends with the same checker as chaos. A new
-//! drill is one file here and one row in the list.
+//! The drills by name: one promise each, shown on a stack of its own or on a compose stack. A drill prints what it does
+//! and what it sees, measures how long recovery takes, and ends with the same checker as chaos. A new drill is one file
+//! here and one row in the list.
 
 mod clock;
 mod gateway;

@@ -8,14 +8,15 @@ use std::{
 
 use uuid::Uuid;
 
-/// The folder.
+/// The temporary folder of a drill.
 pub(super) struct Scratch {
     path: PathBuf,
     goes: Cell<bool>,
 }
 
 impl Scratch {
-    /// Makes it. One that was asked for must be new or empty: an earlier drill's jobs would be judged again.
+    /// Creates the folder. A folder that the user chose must be new or empty: otherwise the jobs of an earlier drill
+    /// would be judged again.
     pub(super) fn take(asked: Option<&Path>, drill: &str) -> anyhow::Result<Scratch> {
         let path = match asked {
             Some(dir) => dir.to_owned(),
@@ -30,7 +31,7 @@ impl Scratch {
         &self.path
     }
 
-    /// It stays.
+    /// Keeps the folder after the drill, and returns its path.
     pub(super) fn keep(&self) -> &Path {
         self.goes.set(false);
         &self.path

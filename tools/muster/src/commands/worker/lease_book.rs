@@ -44,7 +44,7 @@ impl Report {
     }
 }
 
-struct Held {
+struct HeldJob {
     fence: u64,
     stop: CancellationToken,
     giving_back: bool,
@@ -53,7 +53,7 @@ struct Held {
 /// All held jobs and open reports.
 #[derive(Default)]
 pub(super) struct LeaseBook {
-    held: HashMap<String, Held>,
+    held: HashMap<String, HeldJob>,
     reports: VecDeque<Item>,
 }
 
@@ -73,7 +73,7 @@ impl LeaseBook {
             return None;
         }
         let stop = CancellationToken::new();
-        self.held.insert(job_id.to_owned(), Held { fence, stop: stop.clone(), giving_back: false });
+        self.held.insert(job_id.to_owned(), HeldJob { fence, stop: stop.clone(), giving_back: false });
         Some(stop)
     }
 
