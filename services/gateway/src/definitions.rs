@@ -43,7 +43,8 @@ impl Definitions {
             .await
             .ok()
         };
-        let busy = || Problem::new(ProblemCode::Overloaded, "too many definitions wait to be checked; nothing was done");
+        let busy =
+            || Problem::new(ProblemCode::Overloaded, "too many definitions wait to be checked; nothing was done");
         let read = tokio::time::timeout(PATIENCE, done).await.ok().flatten().ok_or_else(busy)?;
         read.map_err(refused)
     }

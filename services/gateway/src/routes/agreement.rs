@@ -134,9 +134,7 @@ fn read(operation: Operation, body: &Bytes) -> Result<(), Problem> {
         Operation::PutConfig => read_values(&CONFIG, body).map(drop),
         Operation::CreateKey => keys::read(body, &caller()).map(drop),
         Operation::RotateKey => keys::read_overlap(body).map(drop),
-        Operation::ValidateWorkflow => {
-            read_named(body, Format::Json, None).map(drop).map_err(definitions::refused)
-        }
+        Operation::ValidateWorkflow => read_named(body, Format::Json, None).map(drop).map_err(definitions::refused),
         other => panic!("{other:?} takes a body: it needs a reader here"),
     }
 }
