@@ -204,6 +204,9 @@ impl Checker<'_> {
     }
 
     fn call(&mut self, at: usize, function: Option<&Function>, name: &str, method: bool, args: &[Node]) -> Type {
+        if let (None, Some((_, usage))) = (function, MACROS.iter().find(|(known, _)| *known == name)) {
+            return self.fault(at, format!("{name}() is written {usage}"));
+        }
         let types: Vec<_> = args.iter().map(|arg| self.node(arg)).collect();
         let Some(function) = function else {
             let message = match Function::find(name, !method) {
@@ -211,7 +214,10 @@ impl Checker<'_> {
                 Some(_) => format!("{name}() is a method: write x.{name}(…)"),
                 None => {
                     let names = FUNCTIONS.iter().map(|f| f.name);
-                    format!("the function {name}() is not known{}", near(name, names.chain(MACROS.iter().copied())))
+                    format!(
+                        "the function {name}() is not known{}",
+                        near(name, names.chain(MACROS.iter().map(|(name, _)| *name)))
+                    )
                 }
             };
             return self.fault(at, message);
@@ -228,7 +234,11 @@ impl Checker<'_> {
             return self.fault(at, format!("{name}() takes {takes} arguments, and not {given}"));
         }
         for (place, (arg, ty)) in args.iter().zip(&types).enumerate() {
-            self.argument(arg, name, function.arg(place), ty);
+            let takes = match function.arg(place) {
+                Arg::NumbersOrList if args.len() > 1 => Arg::Number,
+                takes => takes,
+            };
+            self.argument(arg, name, takes, ty);
         }
         self.literals(function, &types, args);
         match function.what {
@@ -269,7 +279,15 @@ impl Checker<'_> {
     }
 }
 
-const MACROS: &[&str] = &["has", "all", "exists", "exists_one", "map", "filter"];
+/// The macros and how each is written. A macro that is written otherwise comes from the parser as a call.
+const MACROS: &[(&str, &str)] = &[
+    ("has", "has(x.field)"),
+    ("all", "list.all(x, condition)"),
+    ("exists", "list.exists(x, condition)"),
+    ("exists_one", "list.exists_one(x, condition)"),
+    ("map", "list.map(x, value) or list.map(x, condition, value)"),
+    ("filter", "list.filter(x, condition)"),
+];
 
 /// The type of a computation, if there is one for these types.
 fn arithmetic(operator: Operator, a: &Type, b: &Type) -> Option<Type> {
@@ -295,7 +313,7 @@ fn arithmetic(operator: Operator, a: &Type, b: &Type) -> Option<Type> {
         (Duration, Duration) => Some(Duration),
         (String, String) => Some(String),
         (Bytes, Bytes) => Some(Bytes),
-        (List(a), List(b)) => Some(Type::list((**a).clone().joined((**b).clone()))),
+        (List(a), List(b)) if a.may_be(b) => Some(Type::list((**a).clone().joined((**b).clone()))),
         _ => None,
     }
 }

@@ -85,11 +85,11 @@ impl<'a> Machine<'a, '_> {
             },
             Kind::Field { of, name } => {
                 let item = self.node(of)?;
-                self.field(&item, Item::Text(Text::Read(name)), node)
+                self.field(&item, &Item::Text(Text::Read(name)), node)
             }
             Kind::Index { of, by } => {
                 let (item, by) = (self.node(of)?, self.node(by)?);
-                self.field(&item, by, node)
+                self.field(&item, &by, node)
             }
             Kind::Has { of, name } => self.has(of, name).map(Item::Bool),
             Kind::Not(of) => self.truth(of, "`!`").map(|b| Item::Bool(!b)),
@@ -157,7 +157,7 @@ impl<'a> Machine<'a, '_> {
     }
 
     /// `item.key` and `item[key]`. `node` is told in an error.
-    fn field(&mut self, item: &Item<'a>, by: Item<'a>, node: &Node) -> Result<Item<'a>> {
+    fn field(&self, item: &Item<'a>, by: &Item<'a>, node: &Node) -> Result<Item<'a>> {
         let missing = |why: String| Err(EvalError::Missing { path: node.told(), why });
         match item {
             Item::Map(map) => {

@@ -29,6 +29,7 @@ pub(crate) enum Style {
 pub(crate) enum Arg {
     Any,
     Text,
+    Number,
     Whole,
     Boolish,
     Bytesish,
@@ -99,6 +100,7 @@ impl Arg {
             || match self {
                 Arg::Any => true,
                 Arg::Text | Arg::Pattern | Arg::Zone => *ty == String,
+                Arg::Number => number,
                 Arg::Whole => matches!(ty, Int | Uint),
                 Arg::Boolish => matches!(ty, Bool | String),
                 Arg::Bytesish => matches!(ty, Bytes | String),
@@ -119,6 +121,7 @@ impl Arg {
         match self {
             Arg::Any => "any value",
             Arg::Text | Arg::Pattern | Arg::Zone => "a string",
+            Arg::Number => "a number",
             Arg::Whole => "an int",
             Arg::Boolish => "a bool or a string",
             Arg::Bytesish => "bytes or a string",

@@ -1,15 +1,16 @@
 //! From text to a tree.
 //!
-//! The syntax is read by the Pratt parser of `cel`. Its other parser, generated from an ANTLR grammar, needs minutes
-//! for 125 bytes of brackets and is never called here. Three things are done around the Pratt parser:
+//! The syntax is read by the Pratt parser of `cel`. Its other parser, generated from an ANTLR grammar, can be blown up
+//! by 125 bytes and is never called here. Three things are done around the Pratt parser:
 //!
 //! - [`guard`] looks at the tokens first and refuses what would nest too deeply for a stack, or repeat too often;
 //! - the parser gives no positions with a tree, only with an error. So a good source is parsed once more with an error
 //!   appended: both parses number the nodes alike, and the second one says where each node stands;
-//! - [`lower`] turns its tree into ours: macros and functions resolved, regular expressions compiled.
+//! - [`lower`] turns its tree into ours: macros and functions resolved, regular expressions compiled ([`pattern`]).
 
 mod guard;
 mod lower;
+mod pattern;
 
 use std::sync::Arc;
 

@@ -2,12 +2,16 @@
 
 mod reading;
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::{EvalError, Expr, Fault, Limits, Names, Reads, TemplateFault, Values, eval::Budget};
 
 /// The value of a template may be so many times as large as one result.
 const RESULTS: usize = 4;
+/// After so many faults no more are looked for.
+const MAX_FAULTS: usize = 100;
 
 /// A JSON value whose strings may hold `${{ … }}`. Keys hold no expressions. To write `${{` itself: `${{ '${{' }}`.
 #[derive(Clone, Debug)]
@@ -22,7 +26,7 @@ pub struct Template {
 struct Found {
     pointer: String,
     /// The string that holds it, and its byte offset there.
-    text: String,
+    text: Arc<str>,
     offset: usize,
     expr: Expr,
 }
@@ -78,6 +82,9 @@ impl Template {
     pub fn check(&self, names: &Names) -> Result<(), Vec<TemplateFault>> {
         let mut faults = Vec::new();
         for found in &self.found {
+            if faults.len() >= MAX_FAULTS {
+                break;
+            }
             for fault in found.expr.check(names).err().unwrap_or_default() {
                 let fault = within(&found.text, found.offset, fault);
                 faults.push(TemplateFault { pointer: found.pointer.clone(), fault });

@@ -102,17 +102,17 @@ impl<'a> Num<'a> {
     /// Computes. Two ints give an int, two uints a uint; an int and a uint give an int, or a uint if only that fits;
     /// with a double it is a double.
     pub(crate) fn compute(self, operator: Operator, other: Num) -> Result<Num<'a>> {
-        if let (Num::Double(..), _) | (_, Num::Double(..)) = (self, other) {
-            if operator != Operator::Remainder {
-                let (a, b) = (self.double()?, other.double()?);
-                let result = match operator {
-                    Operator::Add => a + b,
-                    Operator::Subtract => a - b,
-                    Operator::Multiply => a * b,
-                    _ => a / b,
-                };
-                return Ok(Num::Double(result, None));
-            }
+        if let (Num::Double(..), _) | (_, Num::Double(..)) = (self, other)
+            && operator != Operator::Remainder
+        {
+            let (a, b) = (self.double()?, other.double()?);
+            let result = match operator {
+                Operator::Add => a + b,
+                Operator::Subtract => a - b,
+                Operator::Multiply => a * b,
+                _ => a / b,
+            };
+            return Ok(Num::Double(result, None));
         }
         let (Some(a), Some(b)) = (self.whole(), other.whole()) else {
             return Err(EvalError::Value("% takes whole numbers only".to_owned()));

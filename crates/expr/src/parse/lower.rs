@@ -4,8 +4,9 @@ use cel::{
     IdedExpr,
     common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, SourceInfo, operators},
 };
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 
+use super::pattern;
 use crate::{
     Fault,
     functions::{Function, What},
@@ -16,8 +17,6 @@ use crate::{
 const MAX_FOLDS: usize = 3;
 /// How many regular expressions one expression may have.
 const MAX_PATTERNS: usize = 8;
-/// The largest compiled regular expression, in bytes.
-const MAX_PATTERN_SIZE: usize = 256 * 1024;
 
 /// Turns the tree of a source into ours.
 pub(super) fn lower(source: &str, places: &SourceInfo, tree: &IdedExpr) -> Result<Node, Fault> {
@@ -140,10 +139,10 @@ impl<'a> Lower<'a> {
 
     fn call(&mut self, at: usize, call: &'a CallExpr) -> Lowered {
         let name = call.func_name.as_str();
-        if call.target.is_none() {
-            if let Some(kind) = self.operator(name, &call.args)? {
-                return Ok(Node { at, kind });
-            }
+        if call.target.is_none()
+            && let Some(kind) = self.operator(name, &call.args)?
+        {
+            return Ok(Node { at, kind });
         }
         let (name, method) = (name.strip_prefix('.').unwrap_or(name), call.target.is_some());
         let at = if method { self.before(at, &[name]) } else { at };
@@ -153,12 +152,13 @@ impl<'a> Lower<'a> {
         }
         args.extend(self.all(&call.args)?);
         let function = Function::find(name, method);
-        if function.is_some_and(|function| function.what == What::Matches) && args.len() == 2 {
-            if let Kind::Text(pattern) = &args[1].kind {
-                let pattern = self.pattern(args[1].at, pattern)?;
-                let text = Box::new(args.swap_remove(0));
-                return Ok(Node { at, kind: Kind::Matches { text, pattern } });
-            }
+        if function.is_some_and(|function| function.what == What::Matches)
+            && args.len() == 2
+            && let Kind::Text(pattern) = &args[1].kind
+        {
+            let pattern = self.pattern(args[1].at, pattern)?;
+            let text = Box::new(args.swap_remove(0));
+            return Ok(Node { at, kind: Kind::Matches { text, pattern } });
         }
         Ok(Node { at, kind: Kind::Call { function, name: name.to_owned(), method, args } })
     }
@@ -197,24 +197,12 @@ impl<'a> Lower<'a> {
         }
     }
 
-    fn pattern(&mut self, at: usize, pattern: &str) -> Result<Regex, Fault> {
+    fn pattern(&mut self, at: usize, written: &str) -> Result<Regex, Fault> {
         self.patterns += 1;
         if self.patterns > MAX_PATTERNS {
             return Err(self.fault(at, format!("at most {MAX_PATTERNS} regular expressions are allowed")));
         }
-        let mut builder = RegexBuilder::new(pattern);
-        builder.size_limit(MAX_PATTERN_SIZE).dfa_size_limit(MAX_PATTERN_SIZE).nest_limit(32);
-        builder.build().map_err(|error| {
-            let why = match error {
-                regex::Error::CompiledTooBig(limit) => format!("it compiles to more than {limit} bytes"),
-                regex::Error::Syntax(text) => {
-                    let last = text.lines().last().unwrap_or_default();
-                    last.strip_prefix("error: ").unwrap_or(last).to_owned()
-                }
-                other => other.to_string(),
-            };
-            self.fault(at, format!("the regular expression cannot be used: {why}"))
-        })
+        pattern::compile(written).map_err(|why| self.fault(at, format!("the regular expression cannot be used: {why}")))
     }
 
     fn fault(&self, at: usize, message: impl Into<String>) -> Fault {

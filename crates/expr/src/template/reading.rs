@@ -1,8 +1,10 @@
 //! Finds the expressions of a value.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use super::{Found, Piece, Shape, within};
+use super::{Found, MAX_FAULTS, Piece, Shape, within};
 use crate::{Expr, Fault, TemplateFault, parse};
 
 const OPEN: &str = "${{";
@@ -58,8 +60,11 @@ impl Reader {
     }
 
     fn text(&mut self, text: &str) -> Shape {
-        let (mut pieces, mut at) = (Vec::new(), 0);
+        let (mut pieces, mut at, mut shared) = (Vec::new(), 0, None::<Arc<str>>);
         while let Some(open) = text[at..].find(OPEN).map(|n| at + n) {
+            if self.faults.len() >= MAX_FAULTS {
+                break;
+            }
             if open > at {
                 pieces.push(Piece::Text(text[at..open].to_owned()));
             }
@@ -82,7 +87,8 @@ impl Reader {
             match Expr::parse(inner.trim()) {
                 Ok(expr) => {
                     pieces.push(Piece::Expr(self.found.len()));
-                    self.found.push(Found { pointer: self.pointer.clone(), text: text.to_owned(), offset, expr });
+                    let text = shared.get_or_insert_with(|| text.into()).clone();
+                    self.found.push(Found { pointer: self.pointer.clone(), text, offset, expr });
                 }
                 Err(fault) => self.fault(within(text, offset, fault)),
             }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::tables::{OBJECTS, Object, Rule, Shape};
-use crate::definition::{FaultCode, MOST_ALIASES, MOST_BYTES, check, read};
+use crate::definition::{FaultCode, MOST_ALIASES, MOST_BYTES, MOST_VALUES, check, read};
 
 /// The reference page.
 pub fn page() -> String {
@@ -96,6 +96,7 @@ fn limits(out: &mut String) {
     let kib = MOST_BYTES / 1024;
     for (what, limit) in [
         ("a definition", format!("{kib} KiB, also with its aliases expanded")),
+        ("values and keys of a definition", MOST_VALUES.to_string()),
         ("steps, nested ones included", read::MOST_STEPS.to_string()),
         ("steps around a step", read::MOST_NESTING.to_string()),
         ("items of a `for_each`", read::MOST_ITEMS.to_string()),

@@ -128,12 +128,18 @@ fn many_values_and_many_faults_are_bounded() {
     let n = MOST_BYTES - 100;
     let keys: String = (0..n / 12).map(|n| format!("k{n}: 1\n")).collect();
     assert_eq!(refused("unknown fields", &keys, Format::Yaml), "missing_field");
+    assert_eq!(refused("values", &format!("a: [{}]", "1,".repeat(n / 2)), Format::Yaml), "too_large");
+    assert_eq!(refused("values", &format!("[{}1]", "1,".repeat(n / 2)), Format::Json), "too_large");
     let keys: String = (0..n / 12).map(|n| format!("\"k{n}\": 1,\n")).collect();
     refused("unknown fields", &format!("{{{keys}\"k\":1}}"), Format::Json);
-    refused("steps that are none", &format!("steps: [{}]", "1,".repeat(n / 2)), Format::Yaml);
-    refused("empty steps", &format!("steps: [{}]", "{},".repeat(n / 3)), Format::Yaml);
-    let _ = quick("a large payload", &format!("steps: [{{id: a, set: [{}]}}]", "1,".repeat(n / 2 - 20)), Format::Yaml);
-    let needs = "a,".repeat(n / 2 - 50);
+    refused("steps that are none", &format!("steps: [{}]", "1,".repeat(MOST_VALUES - 100)), Format::Yaml);
+    refused("empty steps", &format!("steps: [{}]", "{},".repeat(MOST_VALUES - 100)), Format::Yaml);
+    let _ = quick(
+        "a large payload",
+        &format!("steps: [{{id: a, set: [{}]}}]", "1,".repeat(MOST_VALUES - 100)),
+        Format::Yaml,
+    );
+    let needs = "a,".repeat(MOST_VALUES - 50);
     refused("needs", &format!("steps: [{{id: a, set: 1}}, {{id: b, needs: [{needs}], set: 1}}]"), Format::Yaml);
 }
 
