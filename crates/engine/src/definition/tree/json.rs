@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::{Broken, Entry, MOST_DEPTH, MOST_VALUES, Mark, Node, Style, Text, What, small, too_many};
+use super::{Broken, Entry, MOST_DEPTH, MOST_VALUES, Mark, Node, Style, Text, What, small, too_many, weight};
 use crate::definition::FaultCode;
 
 /// Builds the tree of a JSON text.
@@ -61,11 +61,15 @@ impl Reader<'_> {
 
     fn value(&mut self) -> Result<Node, Broken> {
         let mark = self.mark();
-        self.count(mark)?;
+        self.count(1, mark)?;
         let what = match self.peek() {
             Some(b'{') => self.nested(Reader::map)?,
             Some(b'[') => self.nested(Reader::list)?,
-            Some(b'"') => What::Text(self.string()?),
+            Some(b'"') => {
+                let text = self.string()?;
+                self.count(weight(&text.value) - 1, mark)?;
+                What::Text(text)
+            }
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(_) => self.word()?,
             None => return Err(self.broken("the text ends where a JSON value should be")),
@@ -73,8 +77,8 @@ impl Reader<'_> {
         Ok(Node { mark, what })
     }
 
-    fn count(&mut self, at: Mark) -> Result<(), Broken> {
-        self.values += 1;
+    fn count(&mut self, values: usize, at: Mark) -> Result<(), Broken> {
+        self.values += values;
         if self.values > MOST_VALUES { Err(too_many(at)) } else { Ok(()) }
     }
 
@@ -115,7 +119,7 @@ impl Reader<'_> {
             if self.peek() != Some(b'"') {
                 return Err(self.broken("a key in double quotes should be here"));
             }
-            self.count(mark)?;
+            self.count(1, mark)?;
             let key = self.string()?.value;
             if !keys.insert(key.clone()) {
                 let message = format!("the key `{key}` is given twice");

@@ -13,7 +13,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
 use super::{
     Broken, Entry, MOST_ALIASES, MOST_BYTES, MOST_DEPTH, MOST_VALUES, Mark, Node, Style, Text, What, json::is_number,
-    small, too_many,
+    small, too_many, weight,
 };
 use crate::definition::FaultCode;
 
@@ -125,7 +125,7 @@ impl Builder<'_> {
             }
             Event::Scalar(value, style, anchor, tag) => {
                 let what = self.scalar(&value, style, tag.as_deref(), span)?;
-                let size = self.grow(Size { bytes: OVERHEAD + value.len(), values: 1 }, at)?;
+                let size = self.grow(Size { bytes: OVERHEAD + value.len(), values: weight(&value) }, at)?;
                 self.add(Node { mark: at, what }, anchor, size)
             }
             Event::SequenceStart(anchor, tag) => {
