@@ -4,9 +4,9 @@
 mod names;
 mod order;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use muster_expr::{Expr, Fault, Template, Type};
+use muster_expr::{Expr, Fault, Names, Template, Type};
 use serde_json::Value;
 
 use self::{
@@ -158,7 +158,7 @@ impl Check<'_, '_> {
             Kind::Delay(DelayStep::Ms(ms)) => self.span(ms, &format!("{at}/delay/ms"), env),
             Kind::Delay(DelayStep::Until(until)) => self.moment(until, &format!("{at}/delay/until"), env),
             Kind::WaitSignal(_) | Kind::Parallel(_) | Kind::Steps(_) => {}
-            Kind::Set(template) => result = self.template(template, &format!("{at}/set"), env),
+            Kind::Set(template) => result = self.typed(template, &format!("{at}/set"), env),
             Kind::Switch(branches) => {
                 for (n, branch) in branches.iter().enumerate() {
                     if let Some(when) = &branch.when {
@@ -216,14 +216,14 @@ impl Check<'_, '_> {
     }
 
     fn span(&mut self, template: &Template, at: &str, env: &Env<'_>) {
-        let ty = self.template(template, at, env);
+        let ty = self.typed(template, at, env);
         if !matches!(ty, Type::Int | Type::Uint | Type::Any) {
             self.wrong_type(at, &format!("milliseconds must be a whole number, not {}", a(&ty)));
         }
     }
 
     fn moment(&mut self, template: &Template, at: &str, env: &Env<'_>) {
-        let ty = self.template(template, at, env);
+        let ty = self.typed(template, at, env);
         if !matches!(ty, Type::Timestamp | Type::String | Type::Any) {
             self.wrong_type(at, &format!("`until` must be a time, not {}", a(&ty)));
         }
@@ -255,35 +255,48 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Checks a template; returns the type of its value.
-    fn template(&mut self, template: &Template, at: &str, env: &Env<'_>) -> Type {
-        if template.is_constant() {
-            return type_of(template.value(), "", &|_| None);
-        }
-        if self.faults.full() {
-            return Type::Any;
+    /// Checks a template. Returns whether it has no fault.
+    fn template(&mut self, template: &Template, at: &str, env: &Env<'_>) -> bool {
+        self.named(template, at, env).is_some()
+    }
+
+    /// Checks a template; returns the names that it was checked with, unless it has a fault.
+    fn named(&mut self, template: &Template, at: &str, env: &Env<'_>) -> Option<Names> {
+        if template.is_constant() || self.faults.full() {
+            return template.is_constant().then(Names::new);
         }
         let found: Vec<(&str, &Expr)> = template.expressions().collect();
         let exprs: Vec<&Expr> = found.iter().map(|(_, expr)| *expr).collect();
         let mut names = self.names(&exprs, env);
         let text = |pointer: &str| template.value().pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let placed: Vec<_> = found.iter().map(|(p, expr)| (format!("{at}{p}"), text(p), *expr)).collect();
+        let reads_steps = |expr: &Expr| expr.reads().names().any(|name| name == "steps");
+        let placed = found.iter().filter(|(_, expr)| reads_steps(expr));
+        let placed: Vec<_> = placed.map(|(p, expr)| (format!("{at}{p}"), text(p), *expr)).collect();
         names.with_ref("steps", self.steps(&placed, env));
-        if let Err(faults) = template.check(&names) {
-            faults.iter().for_each(|fault| self.faults.add_template(at, fault));
-            return Type::Any;
+        match template.check(&names) {
+            Ok(()) => Some(names),
+            Err(faults) => {
+                faults.iter().for_each(|fault| self.faults.add_template(at, fault));
+                None
+            }
         }
-        let only = |pointer: &str| {
-            let mut here = found.iter().filter(|(p, _)| *p == pointer);
-            let expr = here.next()?.1;
-            let text = text(pointer).trim();
-            let alone = here.next().is_none() && text.starts_with("${{") && text.ends_with("}}");
-            Some(if alone { expr.check(&names).unwrap_or_default() } else { Type::String })
-        };
-        type_of(template.value(), "", &only)
     }
 
-    fn names(&self, exprs: &[&Expr], env: &Env<'_>) -> muster_expr::Names {
+    /// Checks a template; returns the type of its value.
+    fn typed(&mut self, template: &Template, at: &str, env: &Env<'_>) -> Type {
+        let Some(names) = self.named(template, at, env) else { return Type::Any };
+        let mut found: HashMap<&str, Vec<&Expr>> = HashMap::new();
+        for (pointer, expr) in template.expressions() {
+            found.entry(pointer).or_default().push(expr);
+        }
+        let string = |pointer: &str, text: &str| match found.get(pointer)?.as_slice() {
+            [expr] if text.trim().starts_with("${{") && text.trim().ends_with("}}") => expr.check(&names).ok(),
+            _ => Some(Type::String),
+        };
+        type_of(template.value(), "", &string)
+    }
+
+    fn names(&self, exprs: &[&Expr], env: &Env<'_>) -> Names {
         let paths: Vec<&[String]> = exprs.iter().flat_map(|expr| expr.reads().paths()).collect();
         env.names(&paths)
     }
@@ -350,14 +363,14 @@ fn place(text: &str, what: &str, message: String) -> Fault {
 }
 
 /// The type of a template's value. `string` says it of strings that hold expressions.
-fn type_of(value: &Value, at: &str, string: &dyn Fn(&str) -> Option<Type>) -> Type {
+fn type_of(value: &Value, at: &str, string: &dyn Fn(&str, &str) -> Option<Type>) -> Type {
     match value {
         Value::Null => Type::Null,
         Value::Bool(_) => Type::Bool,
         Value::Number(n) if n.is_i64() => Type::Int,
         Value::Number(n) if n.is_u64() => Type::Uint,
         Value::Number(_) => Type::Double,
-        Value::String(_) => string(at).unwrap_or(Type::String),
+        Value::String(text) => string(at, text).unwrap_or(Type::String),
         Value::Array(_) => Type::list(Type::Any),
         Value::Object(fields) => {
             let typed = |(name, value): (&String, &Value)| (name.clone(), type_of(value, &join(at, name), string));

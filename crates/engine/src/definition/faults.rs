@@ -130,7 +130,7 @@ impl<'a> Faults<'a> {
 
     /// The faults, in the order of their places.
     pub(super) fn into_list(mut self) -> Vec<DefinitionFault> {
-        self.list.sort_by(|a, b| (a.line, a.column).cmp(&(b.line, b.column)));
+        self.list.sort_by_key(|fault| (fault.line, fault.column));
         self.list
     }
 }

@@ -24,15 +24,12 @@ impl Fields {
         self
     }
 
-    fn unless<T: PartialEq>(self, name: &str, value: T, usual: &T) -> Fields
-    where
-        T: Into<Value>,
-    {
+    fn unless<T: PartialEq + Into<Value>>(self, name: &str, value: T, usual: &T) -> Fields {
         let given = (value != *usual).then_some(value);
         self.put(name, given)
     }
 
-    fn word<T: Default + PartialEq>(self, name: &str, value: T, word: &'static str) -> Fields {
+    fn word<T: Copy + Default + PartialEq>(self, name: &str, value: T, word: &'static str) -> Fields {
         self.put(name, (value != T::default()).then_some(word))
     }
 

@@ -13,6 +13,11 @@ use serde_json::{Map, Number, Value};
 pub const MOST_BYTES: usize = 256 * 1024;
 /// How deep the values of a definition may nest.
 pub const MOST_DEPTH: usize = 100;
+/// How many values and keys a definition may have, copies included; an expression counts as [`EXPRESSION`] of them.
+/// This bounds the time that it takes to read one.
+pub const MOST_VALUES: usize = 32_768;
+/// How many values an expression counts as.
+pub const EXPRESSION: usize = 5;
 /// The most aliases of a YAML document.
 pub const MOST_ALIASES: usize = 100;
 
@@ -112,6 +117,17 @@ pub(super) fn parse(text: &[u8], format: Format) -> Result<Node, Broken> {
         Format::Guess if text.trim_start().starts_with('{') => json::parse(text),
         Format::Yaml | Format::Guess => yaml::parse(text),
     }
+}
+
+/// How many values a string counts as.
+fn weight(text: &str) -> usize {
+    1 + (EXPRESSION - 1) * text.matches("${{").count()
+}
+
+/// Why a text with too many values is refused.
+fn too_many(at: Mark) -> Broken {
+    let message = format!("the definition has more than {MOST_VALUES} values and keys");
+    Broken { at, code: super::FaultCode::TooLarge, message }
 }
 
 fn end_of(bytes: &[u8]) -> Mark {

@@ -18,7 +18,6 @@ impl Order {
         let mut left: Vec<bool> = vec![true; count];
         let mut steps = peel(scope, &mut left);
         let mut circles = Vec::new();
-        let ordered = steps.len();
         while let Some(circle) = circle(scope, &left) {
             for step in &circle {
                 left[*step] = false;
@@ -28,13 +27,14 @@ impl Order {
             steps.extend(peel(scope, &mut left));
         }
         let mut needed = vec![vec![0u64; count.div_ceil(64)]; count];
-        for step in steps.iter().copied().take(ordered).chain(steps.iter().copied().skip(ordered)) {
+        for step in steps.iter().copied() {
+            // Each step comes behind those that it needs, so their sets are complete, but for steps in circles.
+            let mut mine = std::mem::take(&mut needed[step]);
             for need in &scope.steps[step].needs {
-                let theirs = needed[*need].clone();
-                let mine = &mut needed[step];
-                mine.iter_mut().zip(theirs).for_each(|(mine, their)| *mine |= their);
+                mine.iter_mut().zip(&needed[*need]).for_each(|(mine, their)| *mine |= their);
                 mine[*need / 64] |= 1 << (*need % 64);
             }
+            needed[step] = mine;
         }
         Order { steps, circles, needed }
     }

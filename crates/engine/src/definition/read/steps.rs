@@ -19,7 +19,7 @@ use super::{
     one_of, read_retry,
 };
 use crate::definition::{
-    FaultCode,
+    FaultCode, MOST_FAULTS,
     faults::{Faults, suggestion},
     model::{Compensate, CompensateWhen, ForEach, Kind, OnError, RunIf, Scope, Step, Tolerate},
 };
@@ -93,12 +93,12 @@ impl Reader<'_, '_> {
             scope.steps.push(step);
             needs.push(its);
         }
-        self.resolve(&mut scope, needs);
+        self.resolve(&mut scope, &field.at, needs);
         scope
     }
 
     /// Turns the ids of needs into places.
-    fn resolve(&mut self, scope: &mut Scope, needs: Vec<Vec<(String, String)>>) {
+    fn resolve(&mut self, scope: &mut Scope, at: &str, needs: Vec<Vec<(usize, String)>>) {
         let ids: Vec<String> = scope.steps.iter().map(|step| step.id.clone()).collect();
         let mut places: HashMap<&str, usize> = HashMap::new();
         for (n, id) in ids.iter().enumerate() {
@@ -106,16 +106,18 @@ impl Reader<'_, '_> {
         }
         for (n, its) in needs.into_iter().enumerate() {
             let Some(step) = scope.steps.get_mut(n) else { continue };
-            for (at, id) in its {
+            for (k, id) in its {
+                let at = || format!("{at}/{n}/needs/{k}");
                 match places.get(id.as_str()) {
                     Some(place) if *place == n || id == step.id => {
-                        self.faults.add(&at, FaultCode::Cycle, format!("the step `{id}` needs itself"));
+                        self.faults.add(&at(), FaultCode::Cycle, format!("the step `{id}` needs itself"));
                     }
                     Some(place) if step.needs.contains(place) => {
-                        self.faults.add(&at, FaultCode::InvalidValue, format!("`needs` names `{id}` twice"));
+                        self.faults.add(&at(), FaultCode::InvalidValue, format!("`needs` names `{id}` twice"));
                     }
                     Some(place) => step.needs.push(*place),
-                    None => self.unknown.push((at, id, ids.clone())),
+                    None if self.unknown.len() < MOST_FAULTS => self.unknown.push((at(), id, ids.clone())),
+                    None => {}
                 }
             }
             step.needs.sort_unstable();
@@ -139,7 +141,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn step(&mut self, mut o: Object<'_>) -> (Step, Vec<(String, String)>) {
+    fn step(&mut self, mut o: Object<'_>) -> (Step, Vec<(usize, String)>) {
         let id = o.require("id", self.faults).and_then(|field| self.id(&field)).unwrap_or_default();
         let needs = o.take("needs").map(|field| self.needs(&field)).unwrap_or_default();
         let f = &mut *self.faults;
@@ -184,10 +186,15 @@ impl Reader<'_, '_> {
         Some(id.to_owned())
     }
 
-    fn needs(&mut self, field: &Field<'_>) -> Vec<(String, String)> {
+    /// The ids that a step needs, each with its place in the list.
+    fn needs(&mut self, field: &Field<'_>) -> Vec<(usize, String)> {
         let items = field.list(self.faults).unwrap_or_default();
-        let id = |item: Field<'_>| item.literal(self.faults).map(|id| (item.at.clone(), id.to_owned()));
-        items.into_iter().filter_map(id).collect()
+        if items.len() > MOST_STEPS {
+            field.invalid::<()>(self.faults, format_args!("names more than {MOST_STEPS} steps"));
+            return Vec::new();
+        }
+        let id = |(n, item): (usize, Field<'_>)| item.literal(self.faults).map(|id| (n, id.to_owned()));
+        items.into_iter().enumerate().filter_map(id).collect()
     }
 
     /// Reads the one field that says what the step does.

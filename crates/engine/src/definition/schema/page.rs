@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::tables::{OBJECTS, Object, Rule, Shape};
-use crate::definition::{FaultCode, MOST_ALIASES, MOST_BYTES, check, read};
+use crate::definition::{EXPRESSION, FaultCode, MOST_ALIASES, MOST_BYTES, MOST_VALUES, check, read};
 
 /// The reference page.
 pub fn page() -> String {
@@ -33,11 +33,9 @@ pub fn page() -> String {
 
 fn section(object: &Object, out: &mut String) {
     let _ = write!(out, "\n## {}\n\n{}", object.title, object.doc);
-    if let Rule::OneOf(names) = object.rule {
-        if names.len() == 2 {
-            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-            let _ = write!(out, " Exactly one of {} is given.", names.join(" and "));
-        }
+    if let Rule::OneOf(names @ [_, _]) = object.rule {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let _ = write!(out, " Exactly one of {} is given.", names.join(" and "));
     }
     out.push_str("\n\n| field | value | if absent | meaning |\n|---|---|---|---|\n");
     for field in object.fields {
@@ -96,6 +94,7 @@ fn limits(out: &mut String) {
     let kib = MOST_BYTES / 1024;
     for (what, limit) in [
         ("a definition", format!("{kib} KiB, also with its aliases expanded")),
+        ("values and keys of a definition", format!("{MOST_VALUES}; an expression counts as {EXPRESSION}")),
         ("steps, nested ones included", read::MOST_STEPS.to_string()),
         ("steps around a step", read::MOST_NESTING.to_string()),
         ("items of a `for_each`", read::MOST_ITEMS.to_string()),

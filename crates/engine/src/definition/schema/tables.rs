@@ -1,6 +1,7 @@
 //! The format as data: every object with its fields, in the order of the reference page.
 //!
-//! The reader (`read`) and this table say the same; `the_schema_names_every_field_that_the_reader_takes` compares them.
+//! The reader (`read`) and this table say the same; `the_reader_takes_every_field_that_the_schema_names` compares them. The
+//! file is long because it is the whole format, a few lines for each field, and no code.
 
 use crate::definition::read;
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::super::*;
 
-const MOMENT: Duration = Duration::from_millis(50);
+/// Builds without optimizations are allowed twice the time.
+const MOMENT: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 50 });
 
 /// The time that this thread has had a processor, where the system tells.
 fn used() -> Option<Duration> {
@@ -25,11 +26,7 @@ fn quick(name: &str, text: &str, format: Format) -> Result<Definition, Vec<Defin
             break;
         }
     }
-    if std::env::var("SHOW").is_ok() {
-        eprintln!("{name} {best:?}");
-    } else {
-        assert!(best < MOMENT, "{name} took {best:?}");
-    }
+    assert!(best < MOMENT, "{name} took {best:?}");
     if let Err(faults) = &result {
         assert!(!faults.is_empty() && faults.len() <= MOST_FAULTS, "{name}");
     }
@@ -126,14 +123,20 @@ fn long_tokens_cost_no_more_than_their_length() {
 #[test]
 fn many_values_and_many_faults_are_bounded() {
     let n = MOST_BYTES - 100;
-    let keys: String = (0..n / 12).map(|n| format!("k{n}: 1\n")).collect();
+    let keys: String = (0..15_000).map(|n| format!("k{n}: 1\n")).collect();
     assert_eq!(refused("unknown fields", &keys, Format::Yaml), "missing_field");
-    let keys: String = (0..n / 12).map(|n| format!("\"k{n}\": 1,\n")).collect();
+    assert_eq!(refused("values", &format!("a: [{}]", "1,".repeat(n / 2)), Format::Yaml), "too_large");
+    assert_eq!(refused("values", &format!("[{}1]", "1,".repeat(n / 2)), Format::Json), "too_large");
+    let keys: String = (0..15_000).map(|n| format!("\"k{n}\": 1,\n")).collect();
     refused("unknown fields", &format!("{{{keys}\"k\":1}}"), Format::Json);
-    refused("steps that are none", &format!("steps: [{}]", "1,".repeat(n / 2)), Format::Yaml);
-    refused("empty steps", &format!("steps: [{}]", "{},".repeat(n / 3)), Format::Yaml);
-    let _ = quick("a large payload", &format!("steps: [{{id: a, set: [{}]}}]", "1,".repeat(n / 2 - 20)), Format::Yaml);
-    let needs = "a,".repeat(n / 2 - 50);
+    refused("steps that are none", &format!("steps: [{}]", "1,".repeat(MOST_VALUES - 100)), Format::Yaml);
+    refused("empty steps", &format!("steps: [{}]", "{},".repeat(MOST_VALUES - 100)), Format::Yaml);
+    let _ = quick(
+        "a large payload",
+        &format!("steps: [{{id: a, set: [{}]}}]", "1,".repeat(MOST_VALUES - 100)),
+        Format::Yaml,
+    );
+    let needs = "a,".repeat(MOST_VALUES - 50);
     refused("needs", &format!("steps: [{{id: a, set: 1}}, {{id: b, needs: [{needs}], set: 1}}]"), Format::Yaml);
 }
 
@@ -150,7 +153,7 @@ fn large_graphs_are_checked_in_a_moment() {
     assert_eq!(refused("a circle", &format!("steps:\n{back}"), Format::Yaml), "cycle");
     let pairs: String = (0..1_000).map(|n| format!("- {{id: s{n}, needs: [s{}], set: 1}}\n", n ^ 1)).collect();
     assert_eq!(refused("circles", &format!("steps:\n{pairs}"), Format::Yaml), "cycle");
-    let full: String = (0..300)
+    let full: String = (0..240)
         .map(|n| {
             format!(
                 "- {{id: s{n}, needs: [{}], set: 1}}\n",
@@ -179,7 +182,11 @@ fn expressions_are_bounded() {
     ] {
         let _ = quick(name, &one(&source), Format::Yaml);
     }
-    let many: String = (0..9_000).map(|n| format!("k{n}: \"${{{{ input.x }}}}\", ")).collect();
+    let long = format!("\"${{{{ {}1 }}}}\", ", "1+".repeat(2_000)).repeat(60);
+    let _ = quick("long expressions", &format!("steps: [{{id: a, set: [{long}]}}]"), Format::Yaml);
+    let short = "\"${{1}}\",".repeat(25_000);
+    assert_eq!(refused("short expressions", &format!("steps: [{{id: a, set: [{short}]}}]"), Format::Yaml), "too_large");
+    let many: String = (0..4_500).map(|n| format!("k{n}: \"${{{{ input.x }}}}\", ")).collect();
     let _ = quick("many expressions", &format!("steps: [{{id: a, set: {{{many}}}}}]"), Format::Yaml);
     let fields: String = (0..4_000).map(|n| format!("f{n}: {{type: string}}, ")).collect();
     let steps: String =

@@ -157,7 +157,7 @@ proptest! {
     #[test]
     fn no_cut_of_a_definition_makes_the_reader_panic(at in 0..EVERYTHING.len(), with in pieces()) {
         let at = (0..=at).rev().find(|n| EVERYTHING.is_char_boundary(*n)).unwrap_or(0);
-        let _ = read(EVERYTHING[..at].as_bytes(), Format::Yaml);
+        let _ = read(&EVERYTHING.as_bytes()[..at], Format::Yaml);
         let _ = read(format!("{}{with}{}", &EVERYTHING[..at], &EVERYTHING[at..]).as_bytes(), Format::Yaml);
     }
 }
@@ -174,7 +174,7 @@ proptest! {
         };
         let form = first.canonical();
         let again = read(form.as_bytes(), Format::Json).map_err(|faults| TestCaseError::fail(told(&faults)))?;
-        prop_assert_eq!(again.canonical(), form.clone());
+        prop_assert_eq!(&again.canonical(), &form);
         let as_yaml = read(form.as_bytes(), Format::Yaml).map_err(|faults| TestCaseError::fail(told(&faults)))?;
         prop_assert_eq!(as_yaml.canonical(), form);
         prop_assert_eq!(graph(&first, None, GraphFormat::Svg), graph(&again, None, GraphFormat::Svg));

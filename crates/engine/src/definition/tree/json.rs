@@ -3,12 +3,12 @@
 
 use std::cell::Cell;
 
-use super::{Broken, Entry, MOST_DEPTH, Mark, Node, Style, Text, What, small};
+use super::{Broken, Entry, MOST_DEPTH, MOST_VALUES, Mark, Node, Style, Text, What, small, too_many, weight};
 use crate::definition::FaultCode;
 
 /// Builds the tree of a JSON text.
 pub(super) fn parse(text: &str) -> Result<Node, Broken> {
-    let mut reader = Reader { text, at: 0, line: 1, line_start: 0, depth: 0, last: Cell::new((0, 1)) };
+    let mut reader = Reader { text, at: 0, line: 1, line_start: 0, depth: 0, values: 0, last: Cell::new((0, 1)) };
     reader.blanks();
     let node = reader.value()?;
     reader.blanks();
@@ -25,6 +25,8 @@ struct Reader<'a> {
     line: usize,
     line_start: usize,
     depth: usize,
+    /// Values and keys so far.
+    values: usize,
     /// An offset on the current line and its column: the last ones asked for.
     last: Cell<(usize, usize)>,
 }
@@ -59,15 +61,25 @@ impl Reader<'_> {
 
     fn value(&mut self) -> Result<Node, Broken> {
         let mark = self.mark();
+        self.count(1, mark)?;
         let what = match self.peek() {
             Some(b'{') => self.nested(Reader::map)?,
             Some(b'[') => self.nested(Reader::list)?,
-            Some(b'"') => What::Text(self.string()?),
+            Some(b'"') => {
+                let text = self.string()?;
+                self.count(weight(&text.value) - 1, mark)?;
+                What::Text(text)
+            }
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(_) => self.word()?,
             None => return Err(self.broken("the text ends where a JSON value should be")),
         };
         Ok(Node { mark, what })
+    }
+
+    fn count(&mut self, values: usize, at: Mark) -> Result<(), Broken> {
+        self.values += values;
+        if self.values > MOST_VALUES { Err(too_many(at)) } else { Ok(()) }
     }
 
     fn nested(&mut self, read: fn(&mut Self) -> Result<What, Broken>) -> Result<What, Broken> {
@@ -107,6 +119,7 @@ impl Reader<'_> {
             if self.peek() != Some(b'"') {
                 return Err(self.broken("a key in double quotes should be here"));
             }
+            self.count(1, mark)?;
             let key = self.string()?.value;
             if !keys.insert(key.clone()) {
                 let message = format!("the key `{key}` is given twice");

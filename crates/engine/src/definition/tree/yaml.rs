@@ -12,12 +12,21 @@ use std::{
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
 use super::{
-    Broken, Entry, MOST_ALIASES, MOST_BYTES, MOST_DEPTH, Mark, Node, Style, Text, What, json::is_number, small,
+    Broken, Entry, MOST_ALIASES, MOST_BYTES, MOST_DEPTH, MOST_VALUES, Mark, Node, Style, Text, What, json::is_number,
+    small, too_many, weight,
 };
 use crate::definition::FaultCode;
 
 /// What each value counts besides its text: about what JSON takes for it.
 const OVERHEAD: usize = 4;
+
+/// How large a tree is.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    bytes: usize,
+    /// Values and keys.
+    values: usize,
+}
 
 /// Builds the tree of a YAML text.
 pub(super) fn parse(text: &str) -> Result<Node, Broken> {
@@ -27,7 +36,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Broken> {
         anchors: HashMap::new(),
         aliases: 0,
         copied: 0,
-        size: 0,
+        size: Size::default(),
         root: None,
     };
     for event in Parser::new_from_str(text) {
@@ -85,7 +94,7 @@ struct Open {
     mark: Mark,
     anchor: usize,
     /// The size of the tree before it.
-    before: usize,
+    before: Size,
     what: Collection,
 }
 
@@ -98,12 +107,12 @@ struct Builder<'a> {
     lines: Lines<'a>,
     open: Vec<Open>,
     /// What aliases may name, with its size.
-    anchors: HashMap<usize, (Node, usize)>,
+    anchors: HashMap<usize, (Node, Size)>,
     aliases: usize,
     /// The bytes of all copies.
     copied: usize,
-    /// The bytes of the tree so far, copies included.
-    size: usize,
+    /// The tree so far, copies included.
+    size: Size,
     root: Option<Node>,
 }
 
@@ -116,8 +125,7 @@ impl Builder<'_> {
             }
             Event::Scalar(value, style, anchor, tag) => {
                 let what = self.scalar(&value, style, tag.as_deref(), span)?;
-                let size = OVERHEAD + value.len();
-                self.size += size;
+                let size = self.grow(Size { bytes: OVERHEAD + value.len(), values: weight(&value) }, at)?;
                 self.add(Node { mark: at, what }, anchor, size)
             }
             Event::SequenceStart(anchor, tag) => {
@@ -134,6 +142,11 @@ impl Builder<'_> {
         }
     }
 
+    fn grow(&mut self, by: Size, at: Mark) -> Result<Size, Broken> {
+        self.size = Size { bytes: self.size.bytes + by.bytes, values: self.size.values + by.values };
+        if self.size.values > MOST_VALUES { Err(too_many(at)) } else { Ok(by) }
+    }
+
     fn enter(&mut self, anchor: usize, mark: Mark, what: Collection) -> Result<(), Broken> {
         if self.open.len() == MOST_DEPTH {
             return Err(broken(mark, FaultCode::TooDeep, &format!("the values nest deeper than {MOST_DEPTH} levels")));
@@ -142,8 +155,7 @@ impl Builder<'_> {
             return Err(broken(mark, FaultCode::Syntax, "a key must be a string, not a list or an object"));
         }
         self.open.push(Open { mark, anchor, before: self.size, what });
-        self.size += OVERHEAD;
-        Ok(())
+        self.grow(Size { bytes: OVERHEAD, values: 1 }, mark).map(drop)
     }
 
     fn leave(&mut self) -> Result<(), Broken> {
@@ -152,12 +164,13 @@ impl Builder<'_> {
             Collection::List(items) => What::List(items),
             Collection::Map { entries, .. } => What::Map(entries),
         };
-        let size = self.size - open.before;
+        let (bytes, values) = (self.size.bytes - open.before.bytes, self.size.values - open.before.values);
+        let size = Size { bytes, values };
         self.add(Node { mark: open.mark, what }, open.anchor, size)
     }
 
     /// Puts a finished value where it belongs.
-    fn add(&mut self, node: Node, anchor: usize, size: usize) -> Result<(), Broken> {
+    fn add(&mut self, node: Node, anchor: usize, size: Size) -> Result<(), Broken> {
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), size));
         }
@@ -200,12 +213,12 @@ impl Builder<'_> {
             return Err(broken(at, FaultCode::Syntax, "this alias stands inside the value that it names"));
         };
         // Refused before the copy is made.
-        self.copied += size;
+        self.copied += size.bytes;
         if self.lines.text.len() + self.copied > MOST_BYTES {
             let message = format!("with its aliases expanded, the definition is larger than {MOST_BYTES} bytes");
             return Err(broken(at, FaultCode::TooLarge, &message));
         }
-        self.size += size;
+        self.grow(size, at)?;
         let copy = self.anchors.get(&anchor).map(|(node, _)| node.clone());
         match copy {
             Some(node) if self.open.len() + depth(&node) > MOST_DEPTH => {

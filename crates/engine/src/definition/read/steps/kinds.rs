@@ -34,7 +34,7 @@ pub(super) const KINDS: &[KindReader] = &[
     KindReader { name: "delay", read: |r, field| delay(field, r.faults) },
     KindReader { name: "wait_signal", read: |r, field| wait_signal(field, r.faults) },
     KindReader { name: "set", read: |r, field| field.template(r.faults).map(Kind::Set) },
-    KindReader { name: "switch", read: switch },
+    KindReader { name: "switch", read: |r, field| switch(r, &field) },
     KindReader { name: "parallel", read: parallel },
     KindReader { name: "loop", read: read_loop },
     KindReader { name: "workflow", read: |r, field| workflow(field, r.faults) },
@@ -95,7 +95,7 @@ fn name(field: &Field<'_>, faults: &mut Faults<'_>, check: fn(&str) -> Result<()
     field.parsed(faults, |text| check(text).map(|()| text.to_owned()))
 }
 
-fn switch(reader: &mut Reader<'_, '_>, field: Field<'_>) -> Option<Kind> {
+fn switch(reader: &mut Reader<'_, '_>, field: &Field<'_>) -> Option<Kind> {
     let items = field.list(reader.faults)?;
     if items.is_empty() {
         return field.invalid(reader.faults, "needs at least one branch");
