@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_testkit::sse::Frames;
+use muster_sdk::sse::Frames;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 

@@ -5,6 +5,12 @@
 //! Every call ends within its time budget. A node that is down or silent does not delay calls to the other nodes. The
 //! router repeats a command on faults that may pass by waiting, or by asking another node. So each command may be
 //! carried out more than once, and every script must tolerate that.
+//!
+//! The crate `redis` does the protocol and the connections. Its cluster client is not used, because the promises above
+//! need what it keeps inside: one budget for a call with all its tries, redirects and failovers; one pipeline per node
+//! whose faults belong to the calls of that node only; the same behaviour on a standalone server, so that one suite
+//! tests both; dedicated connections for durable writes (`WAIT` concerns the writes of its own connection); and the
+//! clock of each node.
 
 mod address;
 mod clock;

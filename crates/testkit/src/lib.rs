@@ -1,6 +1,5 @@
 //! Real servers for tests: Redis (standalone and a six-node cluster) and NATS (one node and three) on
-//! free loopback ports in temporary folders, faults to put on them, waiting with a deadline, and reading
-//! server-sent events.
+//! free loopback ports in temporary folders, faults to put on them, and waiting with a deadline.
 //!
 //! Promises: servers die with the test process, however it ends; tests and test binaries that run in parallel do not
 //! collide; nothing here depends on the runtime of the test that called first. A failure while a server starts is a
@@ -18,7 +17,6 @@ mod process;
 mod proxy;
 mod redis;
 mod shared;
-pub mod sse;
 mod wait;
 
 pub use binaries::bin;

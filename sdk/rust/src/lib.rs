@@ -49,6 +49,7 @@
 //! The schedulers decide what happens to a job and write it to Redis; this crate never guesses.
 
 mod client;
+pub mod sse;
 mod worker;
 
 pub use client::{

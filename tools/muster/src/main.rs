@@ -10,7 +10,6 @@ mod record;
 mod redis;
 mod signals;
 mod spans;
-mod sse;
 mod stack;
 mod target;
 

@@ -2,6 +2,11 @@
 //!
 //! It has keep-alive and no Nagle delay. It limits how long a request's head or an idle connection may take, and how
 //! long a client may accept no data. An answer that ends the connection says so (`leftover`).
+//!
+//! hyper does the protocol. The connection is driven here and not by `axum::serve` or the automatic server of
+//! `hyper-util` with its graceful shutdown, because those close a connection after its current answer, but cannot limit
+//! how long a client accepts no data, cannot let go of the idle connections of strangers first (`crowd`), never see the
+//! bytes of a head (`heads`), and do not know that a body was left unread (`leftover`).
 
 use std::{
     net::SocketAddr,

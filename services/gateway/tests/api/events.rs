@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use muster_bus::{Bus, BusSettings, subjects};
 use muster_domain::{JobId, State};
-use muster_testkit::{
-    NatsServer, redis,
-    sse::{Frame, Frames},
-    until,
-};
+use muster_sdk::sse::{Frame, Frames};
+use muster_testkit::{NatsServer, redis, until};
 use muster_wire::{
     Body,
     v1::{EventGroup, JobEvent, Progress, ProgressNotice},

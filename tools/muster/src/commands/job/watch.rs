@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use muster_sdk::sse::Frames;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -13,7 +14,6 @@ use crate::{
     outcome::Failure,
     output::{self, Format},
     signals::StopSignals,
-    sse::Reader,
 };
 
 /// A gateway sends something every 15 s; a connection that is silent for longer than this is closed.
@@ -47,18 +47,19 @@ impl Watch {
     }
 
     async fn watch(&self, caller: &Caller) -> anyhow::Result<()> {
-        let mut reader = Reader::default();
+        let mut frames = Frames::default();
         loop {
-            let call = self.call(reader.last_id());
+            let call = self.call(frames.last_id());
             let mut response = caller.api.open(&call).await.map_err(Failure::from)?;
-            reader.begin();
+            frames.begin();
             // An end before the connection was open is not reported on it.
             if let Some(end) = self.ended(caller).await? {
                 return Ok(judged(&end)?);
             }
             while let Ok(Ok(Some(bytes))) = timeout(SILENCE, response.chunk()).await {
-                for event in reader.take(&bytes) {
-                    let event: Value = serde_json::from_str(&event)?;
+                frames.feed(&bytes);
+                for frame in frames.by_ref().filter(|frame| !frame.data.is_empty()) {
+                    let event: Value = serde_json::from_str(&frame.data)?;
                     if show(caller.format, &event).is_err() {
                         return Ok(());
                     }
