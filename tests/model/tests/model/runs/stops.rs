@@ -130,7 +130,10 @@ enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Hand {
     Idle,
-    Save { seen: Seen, doc: Doc },
+    Save {
+        seen: Seen,
+        doc: Doc,
+    },
     /// The command was read, and may be carried out at any later time.
     Carry(Command),
 }
@@ -441,7 +444,8 @@ impl Protocol for Stops {
                 !otherwise || (0..2).all(|step| w.jobs[step] != Job::Succeeded || w.undos[step] == Job::Succeeded)
             }),
             law(REVERSE, |_, w| {
-                let mut order = w.times.iter().filter(|event| *event < 2 && w.jobs[usize::from(*event)] == Job::Succeeded);
+                let mut order =
+                    w.times.iter().filter(|event| *event < 2 && w.jobs[usize::from(*event)] == Job::Succeeded);
                 match (order.next(), order.next()) {
                     (Some(first), Some(last)) => {
                         w.undos[usize::from(first)] == Job::Absent || w.undos[usize::from(last)] == Job::Succeeded
@@ -452,7 +456,8 @@ impl Protocol for Stops {
             law(JOIN, |_, w| {
                 let early = matches!(w.jobs[2], Job::Lives | Job::Succeeded | Job::Failed)
                     && w.jobs[..2].iter().any(|job| *job != Job::Succeeded);
-                !early && !(w.told.is_some() && w.jobs.contains(&Job::Lives))
+                let late = w.told.is_some() && w.jobs.contains(&Job::Lives);
+                !early && !late
             }),
             Property::<Checked<Stops>>::sometimes("a run ends well", |_, w| w.told == Some(End::Succeeded)),
         ]
