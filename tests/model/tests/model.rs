@@ -1,6 +1,6 @@
-//! The protocol of jobs as models that `stateright` explores completely.
+//! The protocol of jobs and runs as models that `stateright` explores completely.
 //!
-//! There are eight models, because exploring one model of everything would never end:
+//! There are thirteen models, because exploring one model of everything would never end:
 //!
 //! | model | subject | time |
 //! |---|---|---|
@@ -12,6 +12,11 @@
 //! | [`rounds`] | two jobs in one backlog: held, pending in the backlog, offered without a change of the record, released together, taken back | near and far looks |
 //! | [`slots`] | two jobs under a limit of one: admitted, given back, handed over, reclaimed | looks and leases |
 //! | [`submits`] | two gateways with the same submit, and orphans | yes |
+//! | [`runs::keep`] | a run of job steps: save, outbox, look, cancel against submit | near and far looks |
+//! | [`runs::items`] | a for-each: cursors, absence, retention, join | none |
+//! | [`runs::signals`] | start, early signals, pause | none |
+//! | [`runs::children`] | a sub-run, and the cancel of its parent | none |
+//! | [`runs::stops`] | steps that end others, a time-out, compensations | order of ends |
 //!
 //! They share [`record`], which moves a job by the real table and calls the real `look`. Steps have the names of the
 //! functions that they stand for ([`names`] has the list), and come in the order of the code. Change the order of
@@ -43,6 +48,8 @@ mod pair;
 mod record;
 #[path = "model/rounds.rs"]
 mod rounds;
+#[path = "model/runs.rs"]
+mod runs;
 #[path = "model/slots.rs"]
 mod slots;
 #[path = "model/submits.rs"]
@@ -56,6 +63,13 @@ use life::{Fault, Life};
 use muster_domain::State;
 use pair::Pair;
 use rounds::Rounds;
+use runs::{
+    children::{self, Children},
+    items::{self, Items},
+    keep::{self, Keep},
+    signals::{self, Signals},
+    stops::{self, Stops},
+};
 use slots::Slots;
 use submits::Submits;
 
@@ -201,4 +215,72 @@ fn what_two_gateways_answer_is_stored_and_has_a_home() {
     let submits = Submits { crashes: 2, jumps: 0, waits_after_a_jump: true, flaw: None };
     holds("submits, two crashes", submits);
     holds("submits, a jump of the clock", Submits { crashes: 0, jumps: 1, ..submits });
+}
+
+const KEPT: &[keep::Fault] = &[
+    keep::Fault::Crash,
+    keep::Fault::LostNews,
+    keep::Fault::Redelivery,
+    keep::Fault::Wipe,
+    keep::Fault::Failover,
+    keep::Fault::Cancel,
+];
+
+#[test]
+fn a_run_that_two_replicas_keep_ends_once() {
+    let keep = Keep { steps: 1, faults: 2, kinds: KEPT, flaw: None };
+    holds("a run of one step, any two faults", keep);
+    holds("a run of two steps, any fault", Keep { steps: 2, faults: 1, ..keep });
+    let kinds = &[keep::Fault::Crash, keep::Fault::LostNews, keep::Fault::Cancel];
+    holds("a run of two steps, two deaths, lost news and cancels", Keep { steps: 2, kinds, ..keep });
+}
+
+#[test]
+fn each_item_has_one_job_and_the_join_waits_for_all() {
+    let kinds = &[
+        items::Fault::Crash,
+        items::Fault::LostNews,
+        items::Fault::Redelivery,
+        items::Fault::Wipe,
+        items::Fault::Failover,
+        items::Fault::Silence,
+    ];
+    let items = Items { parallel: 1, faults: 2, kinds, flaw: None };
+    holds("items one by one, any two faults", items);
+    holds("items together, any two faults", Items { parallel: 2, ..items });
+}
+
+#[test]
+fn no_answered_signal_is_lost() {
+    let kinds = &[
+        signals::Fault::Crash,
+        signals::Fault::Repeat,
+        signals::Fault::Wipe,
+        signals::Fault::Failover,
+        signals::Fault::Pause,
+    ];
+    let signals = Signals { fresh: true, signals: 1, faults: 2, kinds, flaw: None };
+    holds("a start and a signal, any two faults", signals);
+    holds("two signals, any fault", Signals { fresh: false, signals: 2, faults: 1, ..signals });
+}
+
+#[test]
+fn parent_and_child_end_together() {
+    let kinds = &[
+        children::Fault::Crash,
+        children::Fault::LostNews,
+        children::Fault::Redelivery,
+        children::Fault::Wipe,
+        children::Fault::Failover,
+        children::Fault::Cancel,
+    ];
+    holds("a sub-run, any two faults", Children { faults: 2, kinds, flaw: None });
+}
+
+#[test]
+fn what_succeeded_is_compensated_in_reverse_order_and_nothing_else() {
+    let kinds = &[stops::Fault::LostNews, stops::Fault::Failover, stops::Fault::Failure, stops::Fault::TimeOut];
+    let stops = Stops { rule: stops::Rule::All, faults: 2, kinds, flaw: None };
+    holds("compensations, any two faults", stops);
+    holds("the first of two, any three faults", Stops { rule: stops::Rule::First, faults: 3, ..stops });
 }

@@ -55,6 +55,7 @@ const DEEDS: &[(&str, &str, &str)] = &[
     ("puts the home back", "crates/store/src/scrub/entries.rs", "put_entries_back"),
     ("reads that it stands as it was", "services/scheduler/src/loops/reconciler/acts.rs", "as_planned"),
     ("reclaim", "services/scheduler/src/slots.rs", "reclaim"),
+    ("reread", "services/scheduler/src/loops/reread.rs", "handle"),
     ("remove_queued", "crates/store/src/queues.rs", "remove_queued"),
     ("reports", "sdk/rust/src/worker/turn.rs", "report"),
     ("rescore_homes", "crates/store/src/homes.rs", "rescore_homes"),
@@ -69,15 +70,45 @@ const DEEDS: &[(&str, &str, &str)] = &[
     ("tells settled", "services/scheduler/src/settle.rs", "notify"),
 ];
 
+/// How the name of a step begins that the code does not have yet, and the file that will have it. The models of runs
+/// come before their service: a row moves to [`DEEDS`] together with its code.
+const PLANNED: &[(&str, &str)] = &[
+    ("acks the news", "services/workflow/src/intake.rs"),
+    ("cancel_child", "services/workflow/src/outbox.rs"),
+    ("cancel_run", "crates/flow/src/runs.rs"),
+    ("holds_op", "crates/flow/src/runs.rs"),
+    ("look: carries out", "services/workflow/src/loops/runs.rs"),
+    ("look: a job has ended", "services/workflow/src/loops/runs.rs"),
+    ("look: a step goes on", "services/workflow/src/loops/runs.rs"),
+    ("look: something has ended", "services/workflow/src/loops/runs.rs"),
+    ("look: the child has ended", "services/workflow/src/loops/runs.rs"),
+    ("look: waits", "services/workflow/src/loops/runs.rs"),
+    ("pause_run", "crates/flow/src/runs.rs"),
+    ("publish_op", "crates/flow/src/runs.rs"),
+    ("resume_run", "crates/flow/src/runs.rs"),
+    ("save", "crates/store/src/runs.rs"),
+    ("signal_run", "crates/flow/src/runs.rs"),
+    ("start_child", "services/workflow/src/outbox.rs"),
+    ("start_run", "crates/flow/src/runs.rs"),
+    ("submit_step", "services/workflow/src/outbox.rs"),
+    ("takes the news", "services/workflow/src/intake.rs"),
+    ("tell_end", "services/workflow/src/outbox.rs"),
+];
+
 /// Steps that no function takes: they just happen.
 const WORLD: &[&str] = &[
     "a claim lapses",
     "applies, no answer",
     "begins, its ack is lost",
     "crashes",
-    "ends the job, crashes before finish",
+    "deletes an ended job",
+    "ends a compensation",
+    "ends the job",
+    "fails the job",
     "fails over",
     "fails, the job is pending again",
+    "goes on",
+    "has the news again",
     "has the second job",
     "hears no answer",
     "hears the client again",
@@ -94,8 +125,23 @@ const WORLD: &[&str] = &[
 const NO_STEPS: &[&str] = &["explore.rs", "names.rs", "record.rs"];
 
 /// The actors of the steps in the models.
-const ACTORS: &[&str] =
-    &["NATS", "Redis", "S1", "S2", "a dead gateway's", "caller", "gateway", "reader", "scheduler", "time", "worker"];
+const ACTORS: &[&str] = &[
+    "NATS",
+    "Redis",
+    "S1",
+    "S2",
+    "W1",
+    "W2",
+    "a dead gateway's",
+    "caller",
+    "child",
+    "gateway",
+    "reader",
+    "retention",
+    "scheduler",
+    "time",
+    "worker",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -110,7 +156,7 @@ fn steps() -> BTreeSet<String> {
                 walk(&path, found);
             } else if !NO_STEPS.iter().any(|file| path.ends_with(file)) {
                 let text = fs::read_to_string(&path).expect("a file");
-                for call in ["push(", "fault(", "unless(", "moves("] {
+                for call in ["push(", "fault(", "unless(", "moves(", "save("] {
                     for rest in text.split(call).skip(1) {
                         let words = rest.split(';').next().unwrap_or_default().split('"').skip(1).step_by(2);
                         found.extend(words.map(str::to_owned));
@@ -129,13 +175,17 @@ fn deed_of(step: &str) -> Option<&'static (&'static str, &'static str, &'static 
     DEEDS.iter().filter(|(begin, _, _)| step.starts_with(begin)).max_by_key(|(begin, _, _)| begin.len())
 }
 
+fn planned(step: &str) -> bool {
+    PLANNED.iter().any(|(begin, _)| step.starts_with(begin))
+}
+
 #[test]
 fn every_step_is_named_after_what_the_code_does_or_happens_by_itself() {
     let steps = steps();
     assert!(steps.len() > 80, "they could be read: {steps:?}");
     let nameless = |step: &&String| {
         let happens = WORLD.iter().any(|begin| step.starts_with(begin));
-        !happens && deed_of(step).is_none()
+        !happens && !planned(step) && deed_of(step).is_none()
     };
     let nameless: Vec<&String> = steps.iter().filter(nameless).collect();
     assert!(nameless.is_empty(), "no function is named for {nameless:?}");
@@ -145,6 +195,12 @@ fn every_step_is_named_after_what_the_code_does_or_happens_by_itself() {
         .filter(|begin| !steps.iter().any(|step| deed_of(step).is_some_and(|deed| deed.0 == *begin)))
         .collect();
     assert!(idle.is_empty(), "no step is named {idle:?}");
+    let idle: Vec<&str> = PLANNED
+        .iter()
+        .map(|planned| planned.0)
+        .filter(|begin| !steps.iter().any(|step| step.starts_with(begin)))
+        .collect();
+    assert!(idle.is_empty(), "no step is planned as {idle:?}");
 }
 
 #[test]

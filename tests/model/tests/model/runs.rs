@@ -26,8 +26,8 @@ pub(crate) mod items;
 pub(crate) mod keep;
 #[path = "runs/signals.rs"]
 pub(crate) mod signals;
-//#[path = "runs/stops.rs"]
-//pub(crate) mod stops;
+#[path = "runs/stops.rs"]
+pub(crate) mod stops;
 
 use super::record::Age;
 

@@ -383,7 +383,8 @@ impl Steps<'_> {
         } else if now.tell {
             self.push(who, "look: carries out", self.put(place, Hand { at: At::Tell, ..hand }));
         }
-        let unpublished = w.child.now.ended() && w.child.end != Some(w.child.now) && !self.model.has(Flaw::UnpublishedEnd);
+        let unpublished =
+            w.child.now.ended() && w.child.end != Some(w.child.now) && !self.model.has(Flaw::UnpublishedEnd);
         if unpublished || self.model.has(Flaw::LooksAtOutboxOnly) {
             return;
         }
@@ -479,7 +480,7 @@ impl Steps<'_> {
                 to.child.now = State::Succeeded;
                 to.child.late = w.hands[GATEWAY].at != At::Idle || w.run.now.phase == Phase::Stopping;
             }
-            self.push("child", "ends", to);
+            self.push("child", "goes on", to);
         }
         if w.child.now.ended() {
             // The child's own outbox: publish the end, which is the news for the parent.

@@ -431,8 +431,15 @@ impl Protocol for Items {
     fn begins(&self) -> Vec<World> {
         let confirmed = if self.has(Flaw::ConfirmsFirst) { self.parallel } else { 0 };
         let doc = Doc { issued: self.parallel, confirmed, ..Doc::NONE };
-        let job =
-            Record { now: Job::Absent, replica: Job::Absent, submit: false, result: false, runs: 0, lost: false, early: false };
+        let job = Record {
+            now: Job::Absent,
+            replica: Job::Absent,
+            submit: false,
+            result: false,
+            runs: 0,
+            lost: false,
+            early: false,
+        };
         let mut hand = Hand::IDLE;
         let run = Kept::new(doc, Compares::VersionAndLife);
         if self.has(Flaw::ConfirmsFirst) {
@@ -476,9 +483,10 @@ impl Protocol for Items {
                 w.reread || w.lost() || alive <= model.protocol.parallel.into()
             }),
             law(ENDS_ONCE, |_, w| !w.twice || w.lost()),
-            Property::<Checked<Items>>::sometimes("both replicas submit the same item", |_, w| {
-                matches!((w.hands[0].at, w.hands[1].at), (At::Submit(a), At::Submit(b)) if a == b)
-            }),
+            Property::<Checked<Items>>::sometimes(
+                "both replicas submit the same item",
+                |_, w| matches!((w.hands[0].at, w.hands[1].at), (At::Submit(a), At::Submit(b)) if a == b),
+            ),
         ]
     }
 }

@@ -21,7 +21,8 @@ pub(crate) const HAS_HOME: &str = "a run that has not ended has a home";
 pub(crate) const CANCEL_HELD: &str = "a run whose cancel was answered does not succeed";
 pub(crate) const NO_REVIVAL: &str = "no submit revives a cancelled job";
 pub(crate) const ONE_JOB: &str = "a step has one job";
-pub(crate) const ENDS_RIGHT: &str = "a run succeeds after its last job, is cancelled when no job lives, and never fails by its own cancel";
+pub(crate) const ENDS_RIGHT: &str =
+    "a run succeeds after its last job, is cancelled when no job lives, and never fails by its own cancel";
 
 /// What can go wrong, and other events that no path to the end may depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +159,10 @@ impl Doc {
     /// The engine: a client cancels.
     fn cancel(mut self) -> Doc {
         if let Phase::Waits(step) = self.phase {
-            self = Doc { phase: Phase::Stopping(step), outbox: Outbox { publish: true, cancel: Some(step), ..Outbox::NONE } };
+            self = Doc {
+                phase: Phase::Stopping(step),
+                outbox: Outbox { publish: true, cancel: Some(step), ..Outbox::NONE },
+            };
         }
         self
     }
@@ -217,8 +221,12 @@ enum At {
     Ack,
     Carry,
     Clear,
-    Rescore { read: bool },
-    DropHome { read: bool },
+    Rescore {
+        read: bool,
+    },
+    DropHome {
+        read: bool,
+    },
     Answer,
 }
 
@@ -362,14 +370,14 @@ impl Steps<'_> {
                 if !self.keep.has(Flaw::SavesUntouched) {
                     to.score(Home::Near);
                 }
-                self.push(who, "look: forward_home", to);
+                self.push(who, "look: forward_homes", to);
             }
             At::Save => self.saves(place, hand),
             At::Check => self.checks(place, hand),
             At::Forward => {
                 let mut to = self.put(place, Hand { at: At::Ack, ..hand });
                 to.score(Home::Near);
-                self.push(who, "forward_home", to);
+                self.push(who, "forward_homes", to);
             }
             At::Ack => {
                 let mut to = self.put(place, Hand { at: At::Carry, ..hand });
@@ -390,7 +398,13 @@ impl Steps<'_> {
             At::Clear => {
                 let mut to = self.put(place, Hand::IDLE);
                 if w.run.matches(hand.seen) && self.may_save(hand.message) {
-                    self.save(place, hand, Doc { outbox: Outbox::NONE, ..hand.doc }, At::Idle, "save: clears the outbox");
+                    self.save(
+                        place,
+                        hand,
+                        Doc { outbox: Outbox::NONE, ..hand.doc },
+                        At::Idle,
+                        "save: clears the outbox",
+                    );
                 } else {
                     to.hands[place] = Hand::IDLE;
                     self.push(who, "save: somebody was faster", to);
@@ -401,14 +415,14 @@ impl Steps<'_> {
                 if read {
                     to.score(Home::Far);
                 }
-                self.push(who, "rescore_home", to);
+                self.push(who, "rescore_homes", to);
             }
             At::DropHome { read } => {
                 let mut to = self.put(place, Hand::IDLE);
                 if read {
                     to.score(Home::None);
                 }
-                self.push(who, "drop_home", to);
+                self.push(who, "drops the home", to);
             }
             At::Publish | At::Answer => {}
         }
@@ -635,7 +649,7 @@ impl Steps<'_> {
                 to.jobs.iter_mut().for_each(|job| job.late = false);
                 to.hands[GATEWAY] = Hand { at: At::Save, seen: w.run.read(), doc, ..Hand::IDLE };
                 to.score(Home::Near);
-                self.fault(Fault::Cancel, "gateway", "cancel_run: forward_home", to);
+                self.fault(Fault::Cancel, "gateway", "cancel_run: forward_homes", to);
             }
             At::Save => self.saves(GATEWAY, hand),
             At::Check => self.checks(GATEWAY, hand),
@@ -646,7 +660,7 @@ impl Steps<'_> {
             At::Forward => {
                 to.hands[GATEWAY].at = At::Answer;
                 to.score(Home::Near);
-                self.push("gateway", "forward_home", to);
+                self.push("gateway", "forward_homes", to);
             }
             At::Answer => {
                 to.hands[GATEWAY] = Hand::IDLE;
@@ -737,7 +751,14 @@ impl Protocol for Keep {
             Some(Flaw::SavesAcross) => Compares::Version,
             _ => Compares::VersionAndLife,
         };
-        let job = Records { now: Job::Absent, replica: Job::Absent, submit: false, cancel: false, result: false, late: false };
+        let job = Records {
+            now: Job::Absent,
+            replica: Job::Absent,
+            submit: false,
+            cancel: false,
+            result: false,
+            late: false,
+        };
         vec![World {
             run: Kept::new(doc, compares),
             home: Home::Near,
@@ -783,17 +804,28 @@ impl Protocol for Keep {
                 let held = w.hands.iter().any(|hand| hand.at != At::Idle && w.run.matches(hand.seen));
                 // A cancel that was not answered promises nothing.
                 let promised = !matches!(w.run.now.phase, Phase::Stopping(_)) || w.answered;
-                w.wiped || !w.open() || !promised || held || w.home == Home::Near || w.messages.contains(&true) || w.reread != Reread::Done
+                w.wiped
+                    || !w.open()
+                    || !promised
+                    || held
+                    || w.home == Home::Near
+                    || w.messages.contains(&true)
+                    || w.reread != Reread::Done
             }),
             law(HAS_HOME, |_, w| {
                 let over = w.run.now.over() && w.told.is_some();
-                over || w.home != Home::None || w.reread != Reread::Done || w.hands.iter().any(|hand| hand.at != At::Idle)
+                over || w.home != Home::None
+                    || w.reread != Reread::Done
+                    || w.hands.iter().any(|hand| hand.at != At::Idle)
             }),
             law(CANCEL_HELD, |_, w| !w.answered || w.told != Some(Phase::Succeeded)),
             law(NO_REVIVAL, |_, w| !w.revived),
             law(ONE_JOB, |_, w| !w.second),
             law(ENDS_RIGHT, |model, w| match w.told {
-                Some(Phase::Succeeded) => w.reread != Reread::Done || w.jobs[..model.protocol.steps.into()].iter().all(|job| job.now == Job::Succeeded),
+                Some(Phase::Succeeded) => {
+                    w.reread != Reread::Done
+                        || w.jobs[..model.protocol.steps.into()].iter().all(|job| job.now == Job::Succeeded)
+                }
                 Some(Phase::Cancelled) => w.reread != Reread::Done || w.jobs.iter().all(|job| job.now != Job::Lives),
                 Some(_) => false,
                 None => true,

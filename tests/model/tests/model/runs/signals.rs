@@ -502,7 +502,9 @@ impl Protocol for Signals {
     fn laws(&self) -> Vec<Property<Checked<Signals>>> {
         let law = Property::<Checked<Signals>>::always;
         vec![
-            law(KEPT, |_, w| (0..2).all(|signal| !w.answered[usize::from(signal)] || w.reread || w.run.now.holds(signal))),
+            law(KEPT, |_, w| {
+                (0..2).all(|signal| !w.answered[usize::from(signal)] || w.reread || w.run.now.holds(signal))
+            }),
             law(READ_ONCE, |_, w| {
                 let all: Vec<u8> = w.run.now.read.iter().chain(w.run.now.unread.iter()).collect();
                 (0..2).all(|signal| all.iter().filter(|other| **other == signal).count() <= 1)
