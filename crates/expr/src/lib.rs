@@ -5,12 +5,17 @@
 //! what may be named, and with [`Values`] what a name is worth. Nothing here reads a clock, does I/O or uses
 //! randomness, and every operation is bounded: by the length of the source, by [`Limits`], or by both.
 
+mod check;
 mod error;
+mod eval;
 mod expr;
 mod fault;
+mod functions;
 mod names;
+mod parse;
 mod reads;
 mod template;
+mod tree;
 mod values;
 
 pub use error::{EvalError, Limits};

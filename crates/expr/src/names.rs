@@ -1,5 +1,7 @@
 //! What an expression may name, and what is known of it before it runs.
 
+mod schema;
+
 use std::{collections::BTreeMap, fmt};
 
 /// The type of a value, as far as it is known before the expression runs.
@@ -57,8 +59,34 @@ impl Type {
 
     /// What a JSON Schema says of a value. What the schema leaves open, or says with a word that is not looked at, is
     /// [`Type::Any`], so that nothing is ruled out that the schema allows.
-    pub fn from_schema(_schema: &serde_json::Value) -> Type {
-        Type::Any
+    pub fn from_schema(schema: &serde_json::Value) -> Type {
+        schema::read(schema)
+    }
+
+    /// Whether a value of this type may also be of the other one. All numbers are one family here: which of the types
+    /// of numbers a JSON number gets depends on its value.
+    pub fn may_be(&self, other: &Type) -> bool {
+        match (self, other) {
+            (Type::Any, _) | (_, Type::Any) => true,
+            (Type::List(a), Type::List(b)) => a.may_be(b),
+            (Type::Object { .. }, Type::Object { .. }) => true,
+            (a, b) => a == b || a.is_number() && b.is_number(),
+        }
+    }
+
+    /// The narrowest type that both are.
+    pub(crate) fn joined(self, other: Type) -> Type {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (a, b) if a.is_number() && b.is_number() => Type::Double,
+            (Type::List(a), Type::List(b)) => Type::list(a.joined(*b)),
+            (Type::Object { .. }, Type::Object { .. }) => Type::open([]),
+            _ => Type::Any,
+        }
+    }
+
+    fn is_number(&self) -> bool {
+        matches!(self, Type::Int | Type::Uint | Type::Double)
     }
 }
 
