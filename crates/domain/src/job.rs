@@ -1,6 +1,7 @@
 //! A job: its request ([`JobSpec`]), its current state ([`Head`]), and the rules that move it.
 
 mod ahead;
+pub mod bounds;
 mod head;
 mod look;
 mod retry;

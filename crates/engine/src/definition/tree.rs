@@ -138,14 +138,6 @@ impl Node {
         }
     }
 
-    /// The value of a key.
-    pub(super) fn get(&self, key: &str) -> Option<&Node> {
-        match &self.what {
-            What::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value),
-            _ => None,
-        }
-    }
-
     /// The value as JSON; numbers keep their digits.
     pub(super) fn to_json(&self) -> Value {
         match &self.what {
@@ -227,7 +219,9 @@ impl Text {
                     }
                     // Two escapes make one character beyond the basic plane.
                     if high && raw.peek() == Some(&'\\') {
-                        (0..6).for_each(|_| drop(next(&mut raw)));
+                        for _ in 0..6 {
+                            next(&mut raw);
+                        }
                     }
                 }
                 Some(_) => {}
@@ -254,6 +248,3 @@ impl Text {
         start
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,28 +1,13 @@
-//! The bounds of the fields of a job, for every reader of requests.
+//! The bounds of a job's payload, and those of its numbers, for every reader of requests.
 //!
-//! The bounds of names, labels and keys are part of their types in `domain`.
+//! The bounds of numbers, names, labels and keys are in `domain`.
 
-use std::ops::RangeInclusive;
+pub use muster_domain::job::bounds::{ATTEMPTS, DELAY_MS, FACTOR, JITTER, SPAN_MS, TIMEOUT_MS};
 
 /// The most bytes of a payload. For larger data the payload carries a URL.
 pub const MOST_PAYLOAD: usize = 512 * 1024;
 /// How deep a payload may nest. Many JSON parsers, including the one used here, stop at this depth.
 pub const MOST_DEPTH: usize = 128;
-/// Ten years in milliseconds: a larger number is a mistake.
-const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-/// The span until a job's start-by or deadline.
-pub const SPAN_MS: RangeInclusive<u64> = 1..=TEN_YEARS_MS;
-/// The delay of a job, and the pauses between its attempts.
-pub const DELAY_MS: RangeInclusive<u64> = 0..=TEN_YEARS_MS;
-/// The limit of one attempt.
-pub const TIMEOUT_MS: RangeInclusive<u64> = 1..=u32::MAX as u64;
-/// The number of attempts.
-pub const ATTEMPTS: RangeInclusive<u64> = 1..=1000;
-/// The factor between two pauses.
-pub const FACTOR: RangeInclusive<f64> = 1.0..=100.0;
-/// The random part of a pause.
-pub const JITTER: RangeInclusive<f64> = 0.0..=1.0;
-
 /// Why a payload is refused before anything else is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadFault {

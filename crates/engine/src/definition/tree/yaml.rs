@@ -8,12 +8,15 @@ use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
-use super::{Broken, Entry, MOST_ALIASES, MOST_BYTES, MOST_DEPTH, Mark, Node, Style, Text, What, json::is_number, small};
+use super::{
+    Broken, Entry, MOST_ALIASES, MOST_BYTES, MOST_DEPTH, Mark, Node, Style, Text, What, json::is_number, small,
+};
 use crate::definition::FaultCode;
 
 /// Builds the tree of a YAML text.
 pub(super) fn parse(text: &str) -> Result<Node, Broken> {
-    let mut builder = Builder { lines: Lines::of(text), open: Vec::new(), anchors: HashMap::new(), aliases: 0, size: 0, root: None };
+    let mut builder =
+        Builder { lines: Lines::of(text), open: Vec::new(), anchors: HashMap::new(), aliases: 0, size: 0, root: None };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
             // A few of the parser's sentences span lines; one line is enough.
@@ -150,7 +153,11 @@ impl Builder<'_> {
                 None => {
                     let text = key_text(&node)?;
                     if text == "<<" {
-                        return Err(broken(node.mark, FaultCode::Syntax, "merge keys (`<<`) are not taken: repeat the fields, or use an alias as a whole value"));
+                        return Err(broken(
+                            node.mark,
+                            FaultCode::Syntax,
+                            "merge keys (`<<`) are not taken: repeat the fields, or use an alias as a whole value",
+                        ));
                     }
                     if !keys.insert(text.clone()) {
                         let message = format!("the key `{text}` is given twice");
@@ -166,7 +173,11 @@ impl Builder<'_> {
     fn alias(&mut self, anchor: usize, at: Mark) -> Result<(), Broken> {
         self.aliases += 1;
         if self.aliases > MOST_ALIASES {
-            return Err(broken(at, FaultCode::TooLarge, &format!("the definition has more than {MOST_ALIASES} aliases")));
+            return Err(broken(
+                at,
+                FaultCode::TooLarge,
+                &format!("the definition has more than {MOST_ALIASES} aliases"),
+            ));
         }
         let size = self.anchors.get(&anchor).map(|(_, size)| *size);
         let Some(size) = size else {
@@ -209,7 +220,9 @@ impl Builder<'_> {
             Some(tag) if tag.is_yaml_core_schema() && style == Style::Plain => {
                 let what = plain(value, at)?;
                 let fits = match (tag.suffix.as_str(), &what) {
-                    ("null", Some(What::Null)) | ("bool", Some(What::Bool(_))) | ("float", Some(What::Number(_))) => true,
+                    ("null", Some(What::Null)) | ("bool", Some(What::Bool(_))) | ("float", Some(What::Number(_))) => {
+                        true
+                    }
                     ("int", Some(What::Number(digits))) => digits.bytes().all(|b| b.is_ascii_digit() || b == b'-'),
                     _ => false,
                 };
@@ -262,7 +275,8 @@ fn plain(text: &str, at: Mark) -> Result<Option<What>, Broken> {
 
 fn number(text: &str, at: Mark) -> Result<Option<What>, Broken> {
     let radix = |digits: &str, radix: u32| {
-        let number = u64::from_str_radix(digits, radix).ok().filter(|_| digits.bytes().all(|b| b.is_ascii_alphanumeric()));
+        let number =
+            u64::from_str_radix(digits, radix).ok().filter(|_| digits.bytes().all(|b| b.is_ascii_alphanumeric()));
         number.map(|n| What::Number(n.to_string()))
     };
     if let Some(what) = text.strip_prefix("0x").and_then(|digits| radix(digits, 16)) {
@@ -284,7 +298,9 @@ fn number(text: &str, at: Mark) -> Result<Option<What>, Broken> {
         return Ok(None);
     }
     if whole.len() > 1 && whole.starts_with('0') {
-        let message = format!("`{text}` begins with a zero: write it in quotes if it is text, without the zero if it is a number");
+        let message = format!(
+            "`{text}` begins with a zero: write it in quotes if it is text, without the zero if it is a number"
+        );
         return Err(broken(at, FaultCode::BadNumber, &message));
     }
     let sign = if text.starts_with('-') { "-" } else { "" };
