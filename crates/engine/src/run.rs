@@ -35,7 +35,7 @@ mod waits;
 mod work;
 
 pub use codec::Unreadable;
-pub use command::{Action, Command, SlotWish, Submit};
+pub use command::{Action, Command, SlotWish, Submit, Verb};
 pub use document::{Applied, Missing, Run};
 pub use event::{Event, JobEnd, Outcome, Refusal, RunOp, SubRunEnd, What};
 pub use place::Place;
@@ -45,7 +45,7 @@ pub use state::{RUNS, RunMove, RunState, STEPS, StepMove, StepState};
 pub use timeline::Entry;
 pub use waits::Wait;
 
-pub(crate) use command::{Key, Verb, job_id, sub_run_id, task};
+pub(crate) use command::{Key, job_id, sub_run_id, task};
 pub(crate) use event::task_labels;
 pub(crate) use field::Field;
 pub(crate) use place::Inside;

@@ -223,10 +223,10 @@ impl Work<'_> {
                 if !stale {
                     self.step_mut(place)?.sent = true;
                 }
-                if self.by_cursor(place) {
-                    if let Some((each, _)) = self.plan.item_around(place) {
-                        self.advance(&each)?;
-                    }
+                if self.by_cursor(place)
+                    && let Some((each, _)) = self.plan.item_around(place)
+                {
+                    self.advance(&each)?;
                 }
             }
             Verb::CancelJob if running && self.by_cursor(place) => self.step_mut(place)?.cancel_sent = true,

@@ -222,8 +222,8 @@ fn item_key(work: &Work<'_>, place: &Place, stop: Option<StopWhy>, sent: bool, c
     match stop {
         None => (!sent).then(|| Key::new(Verb::Submit, place, 0)),
         Some(why) => {
-            let needed = !cancel_sent && !(sent && steps::job::is_awaited(work.plan.step(place.node), why));
-            needed.then(|| Key::new(Verb::CancelJob, place, 0))
+            let awaited = sent && steps::job::is_awaited(work.plan.step(place.node), why);
+            (!cancel_sent && !awaited).then(|| Key::new(Verb::CancelJob, place, 0))
         }
     }
 }
@@ -232,7 +232,7 @@ impl Run {
     /// The commands that were not carried out, cancels first. `limit` bounds how many are built.
     pub fn outbox(&self, limit: usize) -> Result<Vec<Command>, Missing> {
         let work = Work::new(self, self.head.now);
-        self.outbox_of(&work, limit).map_err(|lack| self.missing(lack))
+        self.outbox_of(&work, limit).map_err(|lack| self.missing(&lack))
     }
 
     fn outbox_of(&self, work: &Work<'_>, limit: usize) -> Done<Vec<Command>> {
@@ -245,7 +245,7 @@ impl Run {
         keys.sort_by_key(later);
         let build = |key: Key| {
             let action = work.action(&key)?.unwrap_or_else(Action::Broken);
-            Ok(Command { key: key.text(work.plan), action })
+            Ok(Command { key: key.text(work.plan), verb: key.verb, action })
         };
         keys.into_iter().take(limit).map(build).collect()
     }
@@ -265,6 +265,6 @@ impl Run {
     pub fn step_state(&self, place: &str) -> Result<Option<StepState>, Missing> {
         let Some(place) = self.plan.place(place) else { return Ok(None) };
         let work = Work::new(self, self.head.now);
-        work.state(&place).map(Some).map_err(|lack| self.missing(lack))
+        work.state(&place).map(Some).map_err(|lack| self.missing(&lack))
     }
 }

@@ -93,6 +93,8 @@ impl Key {
 pub struct Command {
     /// Unique in the run.
     pub key: String,
+    /// What kind of command it is. Cancels go first.
+    pub verb: Verb,
     /// What to do.
     pub action: Action,
 }

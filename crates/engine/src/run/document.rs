@@ -137,7 +137,7 @@ impl Run {
         let mut work = Work::new(self, event.at);
         let outcome = match apply::apply(&mut work, event) {
             Ok(outcome) => outcome,
-            Err(lack) => return Err(self.missing(lack)),
+            Err(lack) => return Err(self.missing(&lack)),
         };
         let done = work.finish();
         if done.changed.is_empty() && done.head == self.head {
@@ -154,7 +154,7 @@ impl Run {
         Ok(Applied { outcome, commands: done.commands, timeline: done.timeline })
     }
 
-    pub(crate) fn missing(&self, lack: Lack) -> Missing {
+    pub(crate) fn missing(&self, lack: &Lack) -> Missing {
         Missing { fields: lack.0.iter().map(|field| field.name(&self.plan)).collect() }
     }
 

@@ -48,10 +48,10 @@ impl Work<'_> {
             return self.end_run();
         }
         self.move_run(RunMove::Compensate, "");
-        self.begin_undo(owed)
+        self.begin_undo(&owed)
     }
 
-    fn begin_undo(&mut self, owed: Vec<Place>) -> Done {
+    fn begin_undo(&mut self, owed: &[Place]) -> Done {
         let round = self.head.undo.round + 1;
         self.head.undo = UndoHead { state: Undo::Running, round, at: 0, failed: 0, done: self.head.undo.done };
         let places = owed.iter().map(|place| self.plan.text(place)).collect();
@@ -112,7 +112,7 @@ impl Work<'_> {
             return Ok(Outcome::Refused(Refusal::NothingToUndo));
         }
         self.note("compensating", None, "");
-        self.begin_undo(owed)?;
+        self.begin_undo(&owed)?;
         Ok(Outcome::Applied)
     }
 
@@ -263,10 +263,9 @@ impl Work<'_> {
         loop {
             let next = self.places(&Field::UndoList)?.and_then(|list| list.get(self.head.undo.at as usize)).cloned();
             let Some(text) = next else { return self.undo_ended() };
-            if let Some(place) = self.plan.place(&text) {
-                if !self.undo_one(&place)? {
-                    return Ok(());
-                }
+            let over = self.plan.place(&text).map_or(Ok(true), |place| self.undo_one(&place))?;
+            if !over {
+                return Ok(());
             }
             self.head.undo.at += 1;
         }

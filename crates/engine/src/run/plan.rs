@@ -41,8 +41,6 @@ pub(crate) struct Node {
     pub(crate) undoes: bool,
     /// The nearest step around it that has a for-each.
     pub(crate) item_of: Option<usize>,
-    /// The nearest loop around it.
-    pub(crate) loop_of: Option<usize>,
     /// Whether a compensation's input must be computed when the step ends.
     pub(crate) keeps_undo: bool,
 }
@@ -66,10 +64,10 @@ impl Node {
 
 impl Plan {
     /// Lays a definition out.
-    pub fn new(definition: Arc<Definition>) -> Plan {
+    pub fn new(definition: &Arc<Definition>) -> Plan {
         let mut plan =
             Plan { definition: definition.clone(), nodes: Vec::new(), scopes: Vec::new(), by_id: HashMap::new() };
-        plan.lay(&definition.steps, None, 0, None, None);
+        plan.lay(&definition.steps, None, 0, None);
         plan.look_at_reads();
         plan
     }
@@ -79,14 +77,7 @@ impl Plan {
         &self.definition
     }
 
-    fn lay(
-        &mut self,
-        scope: &Scope,
-        owner: Option<(usize, u32)>,
-        levels: usize,
-        item_of: Option<usize>,
-        loop_of: Option<usize>,
-    ) -> usize {
+    fn lay(&mut self, scope: &Scope, owner: Option<(usize, u32)>, levels: usize, item_of: Option<usize>) -> usize {
         let number = self.scopes.len();
         let first = self.nodes.len();
         let nodes: Vec<usize> = (first..first + scope.steps.len()).collect();
@@ -102,7 +93,6 @@ impl Plan {
                 read: false,
                 undoes: step.compensate.is_some(),
                 item_of,
-                loop_of,
                 keeps_undo: false,
             });
         }
@@ -113,13 +103,12 @@ impl Plan {
         }
         for (step, &node) in scope.steps.iter().zip(&nodes) {
             let item_of = if step.for_each.is_some() { Some(node) } else { item_of };
-            let loop_of = if matches!(step.kind, Kind::Loop(_)) { Some(node) } else { loop_of };
             let levels = levels
                 + usize::from(step.for_each.is_some())
                 + usize::from(repeats(step))
                 + usize::from(matches!(step.kind, Kind::Loop(_)));
             for (branch, inner) in step.kind.scopes().into_iter().enumerate() {
-                let inner = self.lay(inner, Some((node, branch as u32)), levels, item_of, loop_of);
+                let inner = self.lay(inner, Some((node, branch as u32)), levels, item_of);
                 self.nodes[node].inner.push(inner);
                 let undoes = self.scopes[inner].nodes.iter().any(|&n| self.nodes[n].undoes);
                 self.nodes[node].undoes |= undoes;
@@ -213,10 +202,6 @@ impl Plan {
 
     pub(crate) fn node(&self, node: usize) -> &Node {
         &self.nodes[node]
-    }
-
-    pub(crate) fn nodes(&self) -> usize {
-        self.nodes.len()
     }
 
     pub(crate) fn step(&self, node: usize) -> &Arc<Step> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use muster_domain::{Labels, RunId, Tenant, Time};
 use serde::{Deserialize, Serialize};
 
-use super::state::{RunState, StepState, coded};
+use super::state::{RunState, StepState, numbered};
 
 /// The version of the format, in the head.
 pub(crate) const FORMAT: u32 = 1;
@@ -161,57 +161,57 @@ pub struct Parent {
     pub attempt: u32,
 }
 
-coded! {
+numbered! {
     /// Why a run or a step is being stopped.
-    StopWhy {
+    pub(crate) StopWhy {
         /// Another step failed, or somebody cancelled the run.
-        Cancelled = 1 "cancelled",
+        Cancelled = 1,
         /// Its time ran out.
-        TimedOut = 2 "timed_out",
+        TimedOut = 2,
         /// A step failed the run.
-        Failed = 3 "failed",
+        Failed = 3,
     }
 }
 
-coded! {
+numbered! {
     /// How far the compensation of one step is.
-    Undo {
+    pub(crate) Undo {
         /// Nothing to undo.
-        None = 0 "none",
+        None = 0,
         /// To be undone if the run fails.
-        Due = 1 "due",
+        Due = 1,
         /// Its compensation runs.
-        Running = 2 "running",
+        Running = 2,
         /// Undone.
-        Done = 3 "done",
+        Done = 3,
         /// Its compensation failed for good.
-        Failed = 4 "failed",
+        Failed = 4,
     }
 }
 
-coded! {
+numbered! {
     /// What a running step waits for besides its work.
-    Phase {
+    pub(crate) Phase {
         /// Nothing.
-        Work = 0 "work",
+        Work = 0,
         /// The end of the backoff before its next attempt.
-        Backoff = 1 "backoff",
+        Backoff = 1,
         /// Its next iteration, put off so that one event costs a bounded time.
-        Next = 2 "next",
+        Next = 2,
     }
 }
 
-coded! {
+numbered! {
     /// Why a for-each starts no further items.
-    EachStop {
+    pub(crate) EachStop {
         /// It goes on.
-        No = 0 "no",
+        No = 0,
         /// More items failed than are tolerated.
-        Failed = 1 "failed",
+        Failed = 1,
         /// Enough succeeded.
-        Enough = 2 "enough",
+        Enough = 2,
         /// The step is being stopped.
-        Stopped = 3 "stopped",
+        Stopped = 3,
     }
 }
 

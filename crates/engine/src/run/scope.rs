@@ -233,10 +233,11 @@ impl Work<'_> {
             });
         let mut event = end.event;
         let mut lost = None;
-        if is_item && state == StepState::Succeeded {
-            if let Err(error) = self.collect(place, &own)? {
-                (event, lost) = (StepMove::Fail, Some(error));
-            }
+        if is_item
+            && state == StepState::Succeeded
+            && let Err(error) = self.collect(place, &own)?
+        {
+            (event, lost) = (StepMove::Fail, Some(error));
         }
         let keeps = match (&step.kind, is_item) {
             _ if own.result.is_none() || lost.is_some() => false,

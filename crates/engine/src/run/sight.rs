@@ -119,22 +119,16 @@ impl Work<'_> {
                 "input" => values.set_shared(&["input"], self.json(&Field::Input)?.unwrap_or_default()),
                 "now" => values.set_time(&["now"], millis(sight.now.unwrap_or(self.now))),
                 "run" => self.see_run(&mut values),
-                "steps" => match path.get(1) {
-                    Some(id) => self.see_step(&mut values, id, path.get(2).map(String::as_str), sight)?,
-                    None => {}
-                },
-                "state" => match self.loop_state(sight)? {
-                    Some(state) => values.set_shared(&["state"], state),
-                    None => {}
-                },
-                "index" => match self.index(sight) {
-                    Some(index) => values.set("index", json!(index)),
-                    None => {}
-                },
-                name => match self.item(name, sight)? {
-                    Some(item) => values.set_shared(&[name], item),
-                    None => {}
-                },
+                "steps" => {
+                    if let Some(id) = path.get(1) {
+                        self.see_step(&mut values, id, path.get(2).map(String::as_str), sight)?;
+                    }
+                }
+                "index" => self.index(sight).into_iter().for_each(|index| values.set("index", json!(index))),
+                name => {
+                    let found = if name == "state" { self.loop_state(sight)? } else { self.item(name, sight)? };
+                    found.into_iter().for_each(|value| values.set_shared(&[name], value));
+                }
             }
         }
         Ok(values)

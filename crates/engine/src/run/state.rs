@@ -3,32 +3,42 @@
 //! The docs' diagrams and the tests come from [`RUNS`] and [`STEPS`]; there is no second copy. A pair that is not
 //! listed is illegal, and the engine ignores it.
 
-macro_rules! coded {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $text:literal,)* }) => {
+/// Values with the number that records hold.
+macro_rules! numbered {
+    ($(#[$doc:meta])* $vis:vis $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
-        pub enum $name { $($(#[$vdoc])* $variant = $code,)* }
+        $vis enum $name { $($(#[$vdoc])* $variant = $code,)* }
         impl $name {
-            /// All values, in the order of their codes.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-            /// The name that people see.
-            pub fn as_str(self) -> &'static str { match self { $($name::$variant => $text,)* } }
             /// The number that records hold.
-            pub fn code(self) -> u8 { self as u8 }
+            $vis fn code(self) -> u8 { self as u8 }
             /// Reads the number.
-            pub fn from_code(code: u8) -> Option<$name> { match code { $($code => Some($name::$variant),)* _ => None } }
-            /// Reads the name.
-            pub fn parse(text: &str) -> Option<$name> { match text { $($text => Some($name::$variant),)* _ => None } }
+            $vis fn from_code(code: u8) -> Option<$name> { match code { $($code => Some($name::$variant),)* _ => None } }
         }
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> { to.serialize_u8(self.code()) }
         }
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
-                let code = u8::deserialize(from)?;
+                let code = <u8 as serde::Deserialize>::deserialize(from)?;
                 $name::from_code(code).ok_or_else(|| serde::de::Error::custom(concat!("no such ", stringify!($name))))
             }
+        }
+    };
+}
+
+/// Values with a number, and a name that people see.
+macro_rules! coded {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $text:literal,)* }) => {
+        $crate::run::state::numbered! { $(#[$doc])* pub $name { $($(#[$vdoc])* $variant = $code,)* } }
+        impl $name {
+            /// All values, in the order of their codes.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+            /// The name that people see.
+            pub fn as_str(self) -> &'static str { match self { $($name::$variant => $text,)* } }
+            /// Reads the name.
+            pub fn parse(text: &str) -> Option<$name> { match text { $($text => Some($name::$variant),)* _ => None } }
         }
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self.as_str()) }
@@ -36,7 +46,7 @@ macro_rules! coded {
     };
 }
 
-pub(crate) use coded;
+pub(crate) use {coded, numbered};
 
 coded! {
     /// The state of a run. States with codes up to 5 are alive, from 6 on ended.

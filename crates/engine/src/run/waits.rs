@@ -68,7 +68,7 @@ impl Run {
     /// What it waits for, `most` at most. Empty only if it has ended and nothing of it is left to do.
     pub fn waits_for(&self, most: usize) -> Result<Vec<Wait>, Missing> {
         let work = Work::new(self, self.head.now);
-        self.waits(&work, most).map_err(|lack| self.missing(lack))
+        self.waits(&work, most).map_err(|lack| self.missing(&lack))
     }
 
     fn waits(&self, work: &Work<'_>, most: usize) -> Done<Vec<Wait>> {

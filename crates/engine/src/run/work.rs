@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     codec::{Record, plain},
-    command::{Action, Command, Key},
+    command::{Action, Command, Key, Verb},
     document::{Lack, Run},
     field::Field,
     place::{Inside, Place},
@@ -161,7 +161,13 @@ impl<'a> Work<'a> {
     typed!(queue, queue_mut, Queue, super::records::Queue);
     typed!(outbox, outbox_mut, Outbox, Vec<String>);
     typed!(hashes, hashes_mut, Hashes, Vec<u64>);
-    typed!(places, places_mut, Places, Vec<String>);
+
+    pub(crate) fn places(&self, field: &Field) -> Done<Option<&Vec<String>>> {
+        Ok(match self.get(field)? {
+            Some(Record::Places(places)) => Some(places),
+            _ => None,
+        })
+    }
 
     pub(crate) fn signal(&self, id: u64) -> Done<Option<&super::records::Signal>> {
         Ok(match self.get(&Field::Signal(id))? {
@@ -342,13 +348,17 @@ impl<'a> Work<'a> {
         if !outbox.contains(&text) {
             outbox.push(text.clone());
         }
-        self.tell(text, action);
+        self.hand_out(text, key.verb, action);
         Ok(())
     }
 
     /// Hands a command out that the outbox does not hold: a for-each's cursors stand for it.
-    pub(crate) fn tell(&mut self, key: String, action: Action) {
-        self.commands.push(Command { key, action });
+    pub(crate) fn tell(&mut self, key: &Key, action: Action) {
+        self.hand_out(key.text(self.plan), key.verb, action);
+    }
+
+    fn hand_out(&mut self, key: String, verb: Verb, action: Action) {
+        self.commands.push(Command { key, verb, action });
     }
 
     /// Takes a command out of the outbox, because it was carried out or is not needed any more.

@@ -46,7 +46,7 @@ impl Behaviour for Job {
         };
         let key = Key::new(Verb::Submit, place, 0);
         if work.by_cursor(place) {
-            work.tell(key.text(work.plan), action);
+            work.tell(&key, action);
             return Ok(());
         }
         work.send(&key, action)
@@ -60,7 +60,7 @@ impl Behaviour for Job {
         let Some(action) = cancel(work, place, step, awaited) else { return Ok(()) };
         let key = Key::new(Verb::CancelJob, place, 0);
         if work.by_cursor(place) {
-            work.tell(key.text(work.plan), action);
+            work.tell(&key, action);
             return Ok(());
         }
         work.unsend(&Key::new(Verb::Submit, place, 0))?;
