@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("crates/domain", &[], &["tokio", "redis", "async-nats", "prost", "axum"]),
     ("crates/expr", &[], &["tokio", "redis", "async-nats", "prost", "axum"]),
+    ("crates/engine", &["domain", "expr"], &["tokio", "redis", "async-nats", "prost", "axum", "cel"]),
     ("crates/wire", &["domain"], &["tokio", "redis", "async-nats", "axum"]),
     ("crates/telemetry", &["domain"], &["redis", "async-nats", "prost"]),
     ("crates/store", &["domain", "wire", "telemetry"], &["async-nats", "prost", "axum"]),
@@ -35,8 +36,8 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         &["redis", "async-nats", "prost", "axum"],
     ),
     ("sdk/rust", &["domain", "wire", "bus"], &["redis", "async-nats", "prost", "axum"]),
-    ("tools/muster", &["domain", "sdk", "telemetry"], &["redis", "async-nats", "prost"]),
-    ("tools/codegen", &["domain", "telemetry"], &["tokio", "redis", "async-nats"]),
+    ("tools/muster", &["domain", "engine", "sdk", "telemetry"], &["redis", "async-nats", "prost"]),
+    ("tools/codegen", &["domain", "engine", "telemetry"], &["tokio", "redis", "async-nats"]),
 ];
 
 fn root() -> &'static Path {

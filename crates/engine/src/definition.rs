@@ -6,18 +6,26 @@
 
 mod check;
 mod faults;
+mod form;
+mod graph;
 mod model;
 mod names;
 mod read;
+mod schema;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 pub use faults::{DefinitionFault, FaultCode, MOST_FAULTS};
+pub use graph::{GraphFormat, StateOf, graph};
 pub use model::{
     ApprovalStep, Branch, Compensate, CompensateWhen, Concurrency, Defaults, Definition, DelayStep, ForEach, JobStep,
     Kind, LoopStep, NotifyStep, OnError, OnFailure, ParallelStep, Retry, RunIf, Scope, Step, Tolerate, Wait,
     WaitSignalStep, WhenFull, WorkflowStep,
 };
 pub use names::{check_event_type, check_signal_name, check_workflow_name};
+pub use schema::{page, schema};
 pub use tree::{Format, MOST_ALIASES, MOST_BYTES, MOST_DEPTH};
 
 /// Reads and checks a definition.

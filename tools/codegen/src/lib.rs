@@ -1,6 +1,6 @@
-//! State table, script headers, metric names and the operator's keys → Lua, Rust and docs.
+//! State table, script headers, metric names, the workflow format and the operator's keys → Lua, Rust and docs.
 //!
-//! Knows: `domain::job::TABLE`, the header format of `lua/`, the catalogue of metrics, one block of the store's
+//! Knows: `domain::job::TABLE`, the header format of `lua/`, the catalogue of metrics, the format in `engine`, one block of the store's
 //! `keys.rs`, and the files made from them.
 //! Promises: the same input gives the same bytes; check mode writes nothing.
 
@@ -51,6 +51,7 @@ pub fn run(root: &Path, check: bool) -> Result<Vec<PathBuf>> {
     put("docs/reference/job-states.md", docs::states())?;
     put("docs/reference/scripts.md", docs::scripts(&scripts))?;
     put("docs/reference/metrics.md", metrics::page())?;
+    put("docs/reference/workflow-format.md", muster_engine::definition::page())?;
     let keys = fs::read_to_string(root.join("crates/store/src/keys.rs"))?;
     put("tools/muster/src/redis/keys.rs", operator_keys::render(&keys)?)?;
     Ok(stale)

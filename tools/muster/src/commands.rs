@@ -19,6 +19,7 @@ mod status;
 mod topic;
 mod whoami;
 mod worker;
+mod workflow;
 
 use std::process::ExitCode;
 
@@ -83,6 +84,9 @@ enum Command {
     Loops(cluster::Loops),
     Locks(cluster::Locks),
     Doctor(doctor::Doctor),
+    /// Check and draw definitions of workflows
+    #[command(subcommand)]
+    Workflow(workflow::Workflow),
     /// Back up Redis, verify a backup, restore one
     #[command(subcommand)]
     Backup(backup::Backup),
@@ -126,6 +130,7 @@ impl Cli {
             Command::Loops(loops) => loops.run(&caller()?).await,
             Command::Locks(locks) => locks.run(&caller()?).await,
             Command::Doctor(doctor) => doctor.run(&caller()?).await,
+            Command::Workflow(workflow) => workflow.run(format),
             Command::Stack(stack) => stack.run(&target, format).await,
             Command::Backup(backup) => backup.run(&target, format).await,
             Command::Status(status) => status.run(&caller()?, target.stack()?).await,

@@ -401,6 +401,14 @@ impl Definition {
         }
     }
 
+    /// How many steps it has, nested ones included.
+    pub fn step_count(&self) -> usize {
+        fn count(scope: &Scope) -> usize {
+            scope.steps.iter().map(|step| 1 + step.kind.scopes().into_iter().map(count).sum::<usize>()).sum()
+        }
+        count(&self.steps)
+    }
+
     /// The time limit of a whole step: its own, and for a job step the definition's default where it has none.
     pub fn timeout_of(&self, step: &Step) -> Option<u64> {
         match step.kind {

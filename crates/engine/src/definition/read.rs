@@ -16,7 +16,7 @@ use super::{
     tree::Node,
 };
 
-pub(super) use self::steps::{MOST_NESTING, MOST_STEPS};
+pub(super) use self::steps::{MOST_ITEMS, MOST_ITERATIONS, MOST_NESTING, MOST_STEPS, USUAL_PARALLEL};
 
 /// How many runs of a workflow may go on at once.
 pub(super) const CONCURRENCY: RangeInclusive<u32> = 1..=100_000;
@@ -26,6 +26,7 @@ pub(super) const MOST_DESCRIPTION: usize = 4_000;
 /// Reads a definition as far as it can be read.
 pub(super) fn definition(root: &Node, faults: &mut Faults<'_>) -> Option<Definition> {
     let mut o = Field { node: root, at: String::new() }.object(faults)?;
+    let _editors = o.take("$schema").and_then(|field| field.text(faults).map(drop));
     let description = o.take("description").and_then(|field| description(&field, faults)).unwrap_or_default();
     // The language of expressions is a field, so that another one may come.
     let _cel = o.take("expressions").and_then(|f| f.word(faults, &["cel"], |word| (word == "cel").then_some(())));

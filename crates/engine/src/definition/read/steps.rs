@@ -3,6 +3,8 @@
 mod job;
 mod kinds;
 
+pub(in crate::definition) use self::kinds::MOST_ITERATIONS;
+
 use std::collections::HashMap;
 
 use muster_domain::{
