@@ -65,6 +65,11 @@ impl Work<'_> {
         let root = self.root();
         self.head.root.begun = true;
         self.examine_all(&root);
+        if self.about.rerun_of.is_some() {
+            // Steps whose needed steps were all taken over.
+            self.tasks.extend(self.plan.children(&root).map(Task::Examine));
+            self.tasks.push_back(Task::Scope(root));
+        }
         Ok(Outcome::Applied)
     }
 
@@ -149,7 +154,7 @@ impl Work<'_> {
                 self.end_by_hand(step, end)?
             }
             RunOp::Skip { step, reason } => self.end_by_hand(step, End::skipped(reason.clone()))?,
-            RunOp::Compensate => self.compensate_again()?,
+            RunOp::Compensate { tell } => self.compensate_again(tell.as_ref())?,
         };
         if outcome == Outcome::Applied {
             let seen = self.hashes_mut(&Field::Ops)?;
@@ -226,6 +231,8 @@ impl Work<'_> {
                 if self.by_cursor(place)
                     && let Some((each, _)) = self.plan.item_around(place)
                 {
+                    // Only the payload needs it, and that has arrived: the page stays small.
+                    self.step_mut(place)?.started = muster_domain::Time::NONE;
                     self.advance(&each)?;
                 }
             }

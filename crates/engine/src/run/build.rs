@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_domain::{Labels, Time, topic::check_label};
+use muster_domain::{Labels, RunId, Time, topic::check_label};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use super::{
     event::task_labels,
     field::Field,
     place::Place,
-    records::{Parent, RunError, StopWhy, Undo},
+    records::{About, Parent, RunError, StopWhy, Undo},
     sight::{Evaluated, Own, Sight},
     state::{RunState, StepState},
     work::{Done, Work},
@@ -148,8 +148,9 @@ impl Work<'_> {
         let Some(undo) = &step.compensate else { return Ok(Err(wrong("the step declares no compensation"))) };
         let record = self.step(place)?;
         let Some(job) = &undo.job else {
-            let run = sub_run_id(self.about, self.plan, place, record.attempt.max(1));
-            return Ok(Ok(Action::UndoRun { run }));
+            let attempt = record.attempt.max(1);
+            let run = self.sub_run(place, attempt)?;
+            return Ok(Ok(Action::UndoRun { run, parent: self.parent(place, attempt) }));
         };
         let rendered = match self.json(&Field::Undo(place.clone()))? {
             Some(kept) => match serde_json::from_value::<KeptUndo>(kept.as_ref().clone()) {
@@ -190,9 +191,18 @@ impl Work<'_> {
                 let state = if fine { RunState::Succeeded } else { RunState::Failed };
                 let error =
                     (!fine).then(|| RunError::new("compensation_failed", "a compensation of the sub-run failed"));
+                let parent = self.head.undo.tell.clone();
                 parent.map(|parent| Action::TellParent { parent, undone: true, state, output: None, error })
             }
             _ => None,
+        })
+    }
+
+    /// The sub-run of a step. One that was taken over belongs to the run that started it.
+    pub(crate) fn sub_run(&self, place: &Place, attempt: u32) -> Done<RunId> {
+        Ok(match self.step(place)?.taken {
+            Some(run) => sub_run_id(&About { run, ..self.about.clone() }, self.plan, place, attempt),
+            None => sub_run_id(self.about, self.plan, place, attempt),
         })
     }
 

@@ -55,30 +55,30 @@ impl Page {
         if let Some(record) = self.items.get(&offset) {
             return Some(record);
         }
-        self.states.get(offset as usize).map(|state| plain(*state))
+        self.states.get(offset as usize).map(|short| &plain_items()[usize::from(*short)])
     }
 
     /// What is known of an item, for changing it.
     pub(crate) fn item_mut(&mut self, offset: u32) -> &mut StepRecord {
-        let state = self.states.get(offset as usize).copied().unwrap_or_default();
-        self.items.entry(offset).or_insert_with(|| plain(state).clone())
+        let short = self.states.get(offset as usize).copied().unwrap_or_default();
+        self.items.entry(offset).or_insert_with(|| plain_items()[usize::from(short)].clone())
     }
 
-    /// Brings the states up to date, and forgets records that say no more than a state.
+    /// Brings the short forms up to date, and forgets records that say no more than those.
     pub(crate) fn settle(&mut self) {
         let states = &mut self.states;
         self.items.retain(|offset, record| {
             let offset = *offset as usize;
             if states.len() <= offset {
-                states.resize(offset + 1, StepState::Waiting);
+                states.resize(offset + 1, 0);
             }
-            states[offset] = record.state;
-            record != plain(record.state)
+            states[offset] = short(record);
+            *record != plain_items()[usize::from(short(record))]
         });
     }
 
     fn encode(&self, plan: &Plan) -> Vec<u8> {
-        let s = self.states.iter().map(|state| char::from(b'0' + state.code())).collect();
+        let s = self.states.iter().map(|short| char::from(b'0' + short)).collect();
         let n = self.nested.iter().map(|((node, at), record)| {
             let numbers: String = at.iter().map(|n| format!("[{n}]")).collect();
             (format!("{}{numbers}", plan.step(*node).id), record.clone())
@@ -89,8 +89,8 @@ impl Page {
     fn decode(plan: &Plan, bytes: &[u8]) -> Result<Page, String> {
         let form: PageForm = read(bytes)?;
         let states = form.s.bytes().take(PAGE as usize);
-        let states = states.map(|b| StepState::from_code(b.wrapping_sub(b'0')).ok_or("no such state"));
-        let states = states.collect::<Result<_, _>>()?;
+        let states = states.map(|b| Some(b.wrapping_sub(b'0')).filter(|n| usize::from(*n) < plain_items().len()));
+        let states = states.collect::<Option<_>>().ok_or("no such state")?;
         let mut nested = BTreeMap::new();
         for (text, record) in form.n {
             let (id, numbers) = text.split_once('[').unwrap_or((&text, ""));
@@ -103,12 +103,29 @@ impl Page {
     }
 }
 
-/// The record of which nothing is known but its state.
-pub(crate) fn plain(state: StepState) -> &'static StepRecord {
+/// The records that a page holds as one digit: each state with nothing else known, and an item that runs and whose
+/// submit was confirmed.
+fn plain_items() -> &'static [StepRecord] {
     use std::sync::LazyLock;
-    static PLAIN: LazyLock<Vec<StepRecord>> =
-        LazyLock::new(|| StepState::ALL.iter().map(|&state| StepRecord { state, ..StepRecord::default() }).collect());
-    &PLAIN[state.code() as usize]
+    static PLAIN: LazyLock<Vec<StepRecord>> = LazyLock::new(|| {
+        let states = StepState::ALL.iter().map(|&state| StepRecord { state, ..StepRecord::default() });
+        let sent = StepRecord { state: StepState::Running, sent: true, ..StepRecord::default() };
+        states.chain([sent]).collect()
+    });
+    &PLAIN
+}
+
+/// The digit that says most of a record.
+fn short(record: &StepRecord) -> u8 {
+    match record.state {
+        StepState::Running if record.sent => StepState::ALL.len() as u8,
+        state => state.code(),
+    }
+}
+
+/// The record of a step of which nothing is known.
+pub(crate) fn waiting() -> &'static StepRecord {
+    &plain_items()[0]
 }
 
 fn json<T: Serialize>(value: &T) -> Vec<u8> {

@@ -147,6 +147,8 @@ pub enum Action {
     UndoRun {
         /// The sub-run.
         run: RunId,
+        /// The step that asks for it, and is told of the end.
+        parent: Parent,
     },
     /// Emit an event.
     Notify {

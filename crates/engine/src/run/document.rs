@@ -164,6 +164,16 @@ impl Run {
         self.fields.insert(field, record.map(Arc::new));
     }
 
+    /// Gives a new run a field of another one.
+    pub(crate) fn take_over(&mut self, field: Field, record: Arc<Record>) {
+        self.dirty.insert(field.clone());
+        self.fields.insert(field, Some(record));
+    }
+
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (&Field, &Arc<Record>)> {
+        self.fields.iter().filter_map(|(field, record)| Some((field, record.as_ref()?)))
+    }
+
     pub(crate) fn get(&self, field: &Field) -> Result<Option<&Record>, Lack> {
         match self.fields.get(field) {
             Some(record) => Ok(record.as_deref()),

@@ -40,6 +40,11 @@ impl Work<'_> {
     /// Begins a for-each: reads its list and stores the items.
     pub(crate) fn begin_each(&mut self, place: &Place) -> Done {
         let Some(each) = for_each(self.plan, place) else { return Ok(()) };
+        if self.step(place)?.each.is_some() {
+            // A rerun took the list over, and the items that succeeded.
+            self.tasks.push_back(Task::Each(place.clone()));
+            return Ok(());
+        }
         let items = match self.expr(&each.items, &Sight::of(place))? {
             Ok(Value::Array(items)) => items,
             Ok(_) => {
@@ -61,7 +66,7 @@ impl Work<'_> {
         let mut items = items.into_iter().map(Arc::new);
         for page in 0..pages(total) {
             let values: Vec<Arc<Value>> = items.by_ref().take(PAGE as usize).collect();
-            let states = vec![StepState::Waiting; values.len()];
+            let states = vec![0; values.len()];
             self.put(Field::Items(place.clone(), page), Record::Items(Arc::new(values)));
             self.put(Field::Page(place.clone(), page), Record::Page(Page { states, ..Page::default() }));
         }
@@ -96,7 +101,10 @@ impl Work<'_> {
             let taken = self.state(&item)?.is_end();
             let each = self.each_mut(place)?;
             each.issued += 1;
-            if !taken {
+            if taken {
+                each.succeeded += 1;
+                self.advance(place)?;
+            } else {
                 each.running += 1;
                 self.move_step(&item, StepMove::Start)?;
                 self.start_body(&item)?;

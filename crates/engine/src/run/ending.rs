@@ -8,7 +8,7 @@ use super::{
     field::Field,
     place::{Inside, Place},
     plan::{ROOT, repeats},
-    records::{RunError, StepRecord, StopWhy, Undo, UndoHead},
+    records::{Parent, RunError, StepRecord, StopWhy, Undo, UndoHead},
     sight::Sight,
     state::{RunMove, RunState, StepState},
     work::{Done, Task, Work},
@@ -53,7 +53,8 @@ impl Work<'_> {
 
     fn begin_undo(&mut self, owed: &[Place]) -> Done {
         let round = self.head.undo.round + 1;
-        self.head.undo = UndoHead { state: Undo::Running, round, at: 0, failed: 0, done: self.head.undo.done };
+        let (done, tell) = (self.head.undo.done, self.head.undo.tell.take());
+        self.head.undo = UndoHead { state: Undo::Running, round, at: 0, failed: 0, tell, done };
         let places = owed.iter().map(|place| self.plan.text(place)).collect();
         self.put(Field::UndoList, Record::Places(places));
         self.tasks.push_back(Task::Undo(None));
@@ -98,7 +99,7 @@ impl Work<'_> {
     }
 
     /// Undoes what is left to undo, of a run that has ended.
-    pub(crate) fn compensate_again(&mut self) -> Done<Outcome> {
+    pub(crate) fn compensate_again(&mut self, tell: Option<&Parent>) -> Done<Outcome> {
         if !self.head.state.is_end() {
             return Ok(Outcome::Refused(Refusal::RunNotDone));
         }
@@ -108,9 +109,10 @@ impl Work<'_> {
         let root = self.root();
         self.owe_again(&root)?;
         let owed = self.owed_by_run()?;
-        if owed.is_empty() && self.about.parent.is_none() {
+        if owed.is_empty() && tell.is_none() {
             return Ok(Outcome::Refused(Refusal::NothingToUndo));
         }
+        self.head.undo.tell = tell.cloned();
         self.note("compensating", None, "");
         self.begin_undo(&owed)?;
         Ok(Outcome::Applied)
@@ -374,7 +376,7 @@ impl Work<'_> {
 
     pub(crate) fn sub_run_undone(&mut self, place: &Place, end: &SubRunEnd) -> Done {
         let attempt = self.step(place)?.attempt.max(1);
-        let same = super::command::sub_run_id(self.about, self.plan, place, attempt) == end.run;
+        let same = self.sub_run(place, attempt)? == end.run;
         if !same || self.step(place)?.undo != Undo::Running {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use muster_domain::{JobId, Labels, RunId, Time, job::Ending};
 use serde_json::Value;
 
-use super::records::RunError;
+use super::records::{Parent, RunError};
 
 /// Something that happened, and when. Events of one run are applied in the order of their times, as far as they are
 /// known together; the run's `now` never goes back.
@@ -102,7 +102,10 @@ pub enum RunOp {
         reason: String,
     },
     /// Undo what is not undone, of a run that has ended.
-    Compensate,
+    Compensate {
+        /// The step of another run that asks for it, and is told of its end.
+        tell: Option<Parent>,
+    },
 }
 
 /// How a job of a run ended.

@@ -99,4 +99,32 @@ impl Field {
             _ => return None,
         })
     }
+
+    /// The step that the field belongs to, with what it is without it; `None` for what belongs to the run.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            Field::Step(place)
+            | Field::Page(place, _)
+            | Field::Items(place, _)
+            | Field::Result(place)
+            | Field::Collected(place)
+            | Field::LoopState(place)
+            | Field::Undo(place) => Some(place),
+            _ => None,
+        }
+    }
+
+    /// The same field of another step.
+    pub(crate) fn moved(&self, to: Place) -> Field {
+        match self {
+            Field::Step(_) => Field::Step(to),
+            Field::Page(_, page) => Field::Page(to, *page),
+            Field::Items(_, page) => Field::Items(to, *page),
+            Field::Result(_) => Field::Result(to),
+            Field::Collected(_) => Field::Collected(to),
+            Field::LoopState(_) => Field::LoopState(to),
+            Field::Undo(_) => Field::Undo(to),
+            other => other.clone(),
+        }
+    }
 }

@@ -256,6 +256,15 @@ impl Plan {
         self.scopes[inside.scope].nodes.iter().map(|&node| Place::new(node, &inside.at))
     }
 
+    /// The outermost step around a step.
+    pub(crate) fn outermost(&self, node: usize) -> usize {
+        let mut node = node;
+        while let Some((owner, _)) = self.scopes[self.nodes[node].scope].owner {
+            node = owner;
+        }
+        node
+    }
+
     /// The text of a place: the step's id, and each number in brackets.
     pub fn text(&self, place: &Place) -> String {
         let mut text = self.step(place.node).id.clone();

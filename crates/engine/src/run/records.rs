@@ -290,6 +290,9 @@ pub(crate) struct UndoHead {
     /// How many failed in this round.
     #[serde(rename = "f", default, skip_serializing_if = "is_default")]
     pub(crate) failed: u32,
+    /// The step of another run that is told of the end.
+    #[serde(rename = "t", default, skip_serializing_if = "is_default")]
+    pub(crate) tell: Option<Parent>,
     /// How many were undone in all rounds.
     #[serde(rename = "d", default, skip_serializing_if = "is_default")]
     pub(crate) done: u32,
@@ -421,9 +424,9 @@ pub(crate) struct Each {
 /// Sixty-four items, and the steps inside them.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub(crate) struct Page {
-    /// The state of each item.
-    pub(crate) states: Vec<StepState>,
-    /// Items of which more is known than the state, by their place in the page.
+    /// The [short form](super::codec::short) of each item.
+    pub(crate) states: Vec<u8>,
+    /// Items of which more is known, by their place in the page.
     pub(crate) items: BTreeMap<u32, StepRecord>,
     /// Steps inside the items: the step's number, and its place's numbers from the item on.
     pub(crate) nested: BTreeMap<(usize, Vec<u32>), StepRecord>,

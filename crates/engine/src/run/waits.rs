@@ -3,7 +3,7 @@
 use muster_domain::{JobId, RunId, Time};
 
 use super::{
-    command::{job_id, sub_run_id, task},
+    command::{job_id, task},
     document::{Lack, Missing, Run},
     field::Field,
     place::Place,
@@ -148,7 +148,7 @@ impl Run {
                 },
                 None => Wait::SubRun {
                     step: work.plan.text(&place),
-                    run: sub_run_id(work.about, work.plan, &place, record.attempt.max(1)),
+                    run: work.sub_run(&place, record.attempt.max(1))?,
                     confirmed: true,
                 },
             });

@@ -11,7 +11,7 @@ use muster_domain::Time;
 use serde_json::Value;
 
 use super::{
-    codec::{Record, plain},
+    codec::{Record, waiting},
     command::{Action, Command, Key, Verb},
     document::{Lack, Run},
     field::Field,
@@ -205,7 +205,6 @@ impl<'a> Work<'a> {
 
     /// What is known of a step or an item.
     pub(crate) fn step(&self, place: &Place) -> Done<&StepRecord> {
-        let waiting = || plain(StepState::Waiting);
         let Some((field, offset, nested)) = self.page_of(place) else {
             return Ok(match self.get(&Field::Step(place.clone()))? {
                 Some(Record::Step(record)) => record,
@@ -217,7 +216,10 @@ impl<'a> Work<'a> {
             None => page.item(offset),
             Some(key) => page.nested.get(&key),
         };
-        Ok(record.unwrap_or_else(waiting))
+        Ok(match record {
+            Some(record) => record,
+            None => waiting(),
+        })
     }
 
     /// What is known of a step or an item, for changing it.

@@ -17,45 +17,45 @@ use muster_engine::{
 use serde_json::Value;
 
 /// The start of every test.
-pub const START: u64 = 1_700_000_000_000_000;
+pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 /// A job of the world.
 #[derive(Clone, Debug)]
-pub struct Job {
-    pub task: String,
-    pub submit: Option<Submit>,
-    pub ended: Option<Ending>,
+pub(crate) struct Job {
+    pub(crate) task: String,
+    pub(crate) submit: Option<Submit>,
+    pub(crate) ended: Option<Ending>,
     /// Whether the run was told of its end.
-    pub told: bool,
+    pub(crate) told: bool,
 }
 
 /// A run and what is around it.
-pub struct World {
-    pub run: Run,
-    pub plan: Arc<Plan>,
-    pub saved: BTreeMap<String, Vec<u8>>,
-    pub now: Time,
-    pub jobs: BTreeMap<JobId, Job>,
+pub(crate) struct World {
+    pub(crate) run: Run,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) saved: BTreeMap<String, Vec<u8>>,
+    pub(crate) now: Time,
+    pub(crate) jobs: BTreeMap<JobId, Job>,
     /// The tasks of jobs, in the order of their submits.
-    pub submitted: Vec<String>,
-    pub cancelled: Vec<String>,
+    pub(crate) submitted: Vec<String>,
+    pub(crate) cancelled: Vec<String>,
     /// Other commands that were carried out, each once.
-    pub other: Vec<Command>,
-    pub seen: BTreeSet<String>,
-    pub log: Vec<String>,
+    pub(crate) other: Vec<Command>,
+    pub(crate) seen: BTreeSet<String>,
+    pub(crate) log: Vec<String>,
     /// Bytes written by saves.
-    pub written: usize,
+    pub(crate) written: usize,
     /// Whether every event is applied with few fields, and twice.
-    pub careful: bool,
+    pub(crate) careful: bool,
     ops: u32,
 }
 
-pub fn plan(yaml: &str) -> Arc<Plan> {
+pub(crate) fn plan(yaml: &str) -> Arc<Plan> {
     let definition = read(yaml.as_bytes(), Format::Yaml).unwrap_or_else(|faults| panic!("{faults:#?}"));
     Arc::new(Plan::new(&Arc::new(definition)))
 }
 
-pub fn about() -> About {
+pub(crate) fn about() -> About {
     let tenant = Tenant::parse("acme").unwrap();
     About {
         run: RunId::derive("test", &tenant, "run"),
@@ -75,11 +75,11 @@ pub fn about() -> About {
 
 impl World {
     /// A run that was stored and not started.
-    pub fn queued(yaml: &str, input: Value) -> World {
+    pub(crate) fn queued(yaml: &str, input: Value) -> World {
         World::of(Run::new(plan(yaml), about(), Some(input)))
     }
 
-    pub fn of(run: Run) -> World {
+    pub(crate) fn of(run: Run) -> World {
         let mut world = World {
             plan: run.plan().clone(),
             run,
@@ -100,13 +100,13 @@ impl World {
     }
 
     /// A run that was started.
-    pub fn start(yaml: &str, input: Value) -> World {
+    pub(crate) fn start(yaml: &str, input: Value) -> World {
         let mut world = World::queued(yaml, input);
         world.event(What::Start);
         world
     }
 
-    pub fn save(&mut self) {
+    pub(crate) fn save(&mut self) {
         for (name, bytes) in self.run.changes() {
             match bytes {
                 Some(bytes) => {
@@ -119,7 +119,7 @@ impl World {
         self.run.saved();
     }
 
-    pub fn loaded(&self) -> Run {
+    pub(crate) fn loaded(&self) -> Run {
         Run::load(self.plan.clone(), self.saved.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))).unwrap()
     }
 
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// Applies an event and saves the run.
-    pub fn event(&mut self, what: What) -> Outcome {
+    pub(crate) fn event(&mut self, what: What) -> Outcome {
         let event = Event { at: self.now, what };
         let few = self.careful.then(|| self.with_little(|run| run.apply(&event)));
         let applied = self.run.apply(&event).unwrap();
@@ -197,7 +197,7 @@ impl World {
     }
 
     /// Carries out what the run asks for, and tells it. Job commands change the world; others are noted.
-    pub fn carry_out(&mut self) {
+    pub(crate) fn carry_out(&mut self) {
         loop {
             let commands = self.run.outbox(usize::MAX).unwrap();
             if commands.is_empty() {
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    pub fn perform(&mut self, command: Command) {
+    pub(crate) fn perform(&mut self, command: Command) {
         match &command.action {
             Action::Submit(submit) => {
                 if !self.jobs.contains_key(&submit.job) {
@@ -235,19 +235,19 @@ impl World {
         }
     }
 
-    pub fn job(&self, task: &str) -> (JobId, &Job) {
+    pub(crate) fn job(&self, task: &str) -> (JobId, &Job) {
         let (id, job) = self.jobs.iter().rev().find(|(_, job)| job.task == task && !job.told).unwrap_or_else(|| {
             panic!("no job for {task}; there are {:?}", self.jobs.values().map(|job| &job.task).collect::<Vec<_>>())
         });
         (*id, job)
     }
 
-    pub fn submit_of(&self, task: &str) -> Submit {
+    pub(crate) fn submit_of(&self, task: &str) -> Submit {
         self.job(task).1.submit.clone().unwrap()
     }
 
     /// Carries out commands, ends a job, and carries out what follows.
-    pub fn end(&mut self, task: &str, ending: Ending, result: Option<Value>) -> Outcome {
+    pub(crate) fn end(&mut self, task: &str, ending: Ending, result: Option<Value>) -> Outcome {
         self.carry_out();
         let (id, job) = self.job(task);
         let ending = job.ended.unwrap_or(ending);
@@ -256,7 +256,7 @@ impl World {
         outcome
     }
 
-    pub fn job_ended(&mut self, id: JobId, ending: Ending, result: Option<Value>) -> Outcome {
+    pub(crate) fn job_ended(&mut self, id: JobId, ending: Ending, result: Option<Value>) -> Outcome {
         let job = self.jobs.get_mut(&id).unwrap();
         (job.ended, job.told) = (Some(ending), true);
         let task = job.task.clone();
@@ -265,16 +265,16 @@ impl World {
         self.event(What::JobEnded(end))
     }
 
-    pub fn succeed(&mut self, task: &str, result: Value) {
+    pub(crate) fn succeed(&mut self, task: &str, result: Value) {
         self.end(task, Ending::Succeeded, Some(result));
     }
 
-    pub fn fail(&mut self, task: &str) {
+    pub(crate) fn fail(&mut self, task: &str) {
         self.end(task, Ending::Failed, None);
     }
 
     /// Tells the run of every job that ended without its knowledge: those that were cancelled.
-    pub fn tell_cancelled(&mut self) {
+    pub(crate) fn tell_cancelled(&mut self) {
         self.carry_out();
         let ended: Vec<JobId> =
             self.jobs.iter().filter(|(_, job)| job.ended.is_some() && !job.told).map(|(id, _)| *id).collect();
@@ -285,7 +285,7 @@ impl World {
     }
 
     /// Lets time pass, with a timer whenever the run asks for one.
-    pub fn pass(&mut self, ms: u64) {
+    pub(crate) fn pass(&mut self, ms: u64) {
         let end = Time(self.now.0 + ms * 1000);
         for _ in 0..100_000 {
             match self.run.next_look().filter(|look| *look <= end) {
@@ -303,43 +303,43 @@ impl World {
         panic!("the run asks for a timer again and again: {:?}", self.run.next_look());
     }
 
-    pub fn op(&mut self, op: RunOp) -> Outcome {
+    pub(crate) fn op(&mut self, op: RunOp) -> Outcome {
         self.ops += 1;
         let outcome = self.event(What::Op { id: format!("op-{}", self.ops), op });
         self.carry_out();
         outcome
     }
 
-    pub fn cancel(&mut self) -> Outcome {
+    pub(crate) fn cancel(&mut self) -> Outcome {
         self.op(RunOp::Cancel { compensate: true, reason: "enough".into() })
     }
 
-    pub fn signal(&mut self, id: &str, name: &str, body: Value) -> Outcome {
+    pub(crate) fn signal(&mut self, id: &str, name: &str, body: Value) -> Outcome {
         self.event(What::Signal { id: id.into(), name: name.into(), body })
     }
 
-    pub fn state(&self) -> RunState {
+    pub(crate) fn state(&self) -> RunState {
         self.run.state()
     }
 
-    pub fn step(&self, place: &str) -> StepState {
+    pub(crate) fn step(&self, place: &str) -> StepState {
         self.run.step_state(place).unwrap().unwrap_or_else(|| panic!("no place {place}"))
     }
 
-    pub fn waits(&self) -> Vec<Wait> {
+    pub(crate) fn waits(&self) -> Vec<Wait> {
         self.run.waits_for(usize::MAX).unwrap()
     }
 
-    pub fn output(&self) -> Option<Value> {
+    pub(crate) fn output(&self) -> Option<Value> {
         self.saved.get("output").map(|bytes| serde_json::from_slice(bytes).unwrap())
     }
 
-    pub fn error_code(&self) -> String {
+    pub(crate) fn error_code(&self) -> String {
         self.run.error().map(|error| error.code.clone()).unwrap_or_default()
     }
 
     /// Ends the sub-run that a step waits for.
-    pub fn end_sub_run(&mut self, step: &str, state: RunState, output: Option<Value>) -> Outcome {
+    pub(crate) fn end_sub_run(&mut self, step: &str, state: RunState, output: Option<Value>) -> Outcome {
         self.carry_out();
         let run = self
             .waits()
@@ -357,13 +357,13 @@ impl World {
     }
 
     /// What happened, in order, for a golden trace.
-    pub fn trace(&self) -> String {
+    pub(crate) fn trace(&self) -> String {
         self.log.join("\n")
     }
 }
 
 /// Same names, and the same JSON under each.
-pub fn same_fields(a: &BTreeMap<String, Vec<u8>>, b: &BTreeMap<String, Vec<u8>>) {
+pub(crate) fn same_fields(a: &BTreeMap<String, Vec<u8>>, b: &BTreeMap<String, Vec<u8>>) {
     assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
     for (name, bytes) in a {
         let (a, b) = (String::from_utf8_lossy(bytes), String::from_utf8_lossy(&b[name]));
