@@ -1,0 +1,16 @@
+//! Runs, from outside: what a run asks for, what it answers to what happens, and the promises that hold for every run.
+
+#[path = "runs/approvals.rs"]
+mod approvals;
+#[path = "runs/basics.rs"]
+mod basics;
+#[path = "runs/compensation.rs"]
+mod compensation;
+#[path = "runs/nesting.rs"]
+mod nesting;
+#[path = "runs/operations.rs"]
+mod operations;
+#[path = "runs/signals.rs"]
+mod signals;
+#[path = "runs/world.rs"]
+mod world;
