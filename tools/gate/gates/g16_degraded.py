@@ -150,8 +150,8 @@ GATE = Gate(
     controls=[
         Control("Redis without AOF, killed", _forgetful(),
                 r"does not know job \S+, which was accepted|^Redis killed, (long jobs|load): \d+ of \d+ histories do not hold", CONTAINERS,
-                # Doctor reports that Redis has no append-only file.
-                also=(2,)),
+                # Doctor finds that Redis keeps no log, and Redis does not tell the size of one.
+                also=(2, 20)),
     ],
     needs=CONTAINERS,
     limit_s=900.0,
