@@ -1,7 +1,7 @@
 //! `muster workflow`: definitions of workflows. `validate` and `graph` need no server: they read files as a gateway
 //! reads bodies.
 
-use std::{io::Read, path::PathBuf};
+use std::{io::Read as _, path::PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};

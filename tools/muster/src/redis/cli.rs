@@ -145,7 +145,7 @@ impl Cli {
         command.stdout(out.try_clone()?).stderr(out);
         let mut child = command.spawn().context("cannot run redis-cli")?;
         let input = child.stdin.take().context("redis-cli has no input")?;
-        Ok(Stream { child, input: Some(input), log: log.to_owned(), sent: 0, place: self.to_string() })
+        Ok(Stream { child, input: Some(input), log: log.to_owned(), sent: 0, endpoint: self.to_string() })
     }
 
     fn refused(&self, said: &[u8]) -> Failure {
@@ -173,7 +173,7 @@ pub(crate) struct Stream {
     input: Option<ChildStdin>,
     log: PathBuf,
     sent: u64,
-    place: String,
+    endpoint: String,
 }
 
 impl Stream {
