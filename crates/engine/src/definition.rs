@@ -26,7 +26,7 @@ pub use model::{
 };
 pub use names::{check_event_type, check_signal_name, check_workflow_name};
 pub use schema::{page, schema};
-pub use tree::{EXPRESSION, Format, MOST_ALIASES, MOST_BYTES, MOST_DEPTH, MOST_VALUES};
+pub use tree::{EXPRESSION, Format, MOST_ALIASES, MOST_BYTES, MOST_DEPTH, MOST_VALUES, PATTERN};
 
 /// Reads and checks a definition.
 pub fn read(text: &[u8], format: Format) -> Result<Definition, Vec<DefinitionFault>> {

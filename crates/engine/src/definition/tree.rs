@@ -13,11 +13,13 @@ use serde_json::{Map, Number, Value};
 pub const MOST_BYTES: usize = 256 * 1024;
 /// How deep the values of a definition may nest.
 pub const MOST_DEPTH: usize = 100;
-/// How many values and keys a definition may have, copies included; an expression counts as [`EXPRESSION`] of them.
-/// This bounds the time that it takes to read one.
+/// How many values and keys a definition may have, copies included; an expression counts as [`EXPRESSION`] of them, a
+/// pattern as [`PATTERN`]. This bounds the time that it takes to read one.
 pub const MOST_VALUES: usize = 32_768;
 /// How many values an expression counts as.
 pub const EXPRESSION: usize = 5;
+/// How many values a pattern (`matches`) counts as: it is compiled when a definition is read.
+pub const PATTERN: usize = 200;
 /// The most aliases of a YAML document.
 pub const MOST_ALIASES: usize = 100;
 
@@ -121,7 +123,7 @@ pub(super) fn parse(text: &[u8], format: Format) -> Result<Node, Broken> {
 
 /// How many values a string counts as.
 fn weight(text: &str) -> usize {
-    1 + (EXPRESSION - 1) * text.matches("${{").count()
+    1 + (EXPRESSION - 1) * text.matches("${{").count() + PATTERN * text.matches("matches").count()
 }
 
 /// Why a text with too many values is refused.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::tables::{OBJECTS, Object, Rule, Shape};
-use crate::definition::{EXPRESSION, FaultCode, MOST_ALIASES, MOST_BYTES, MOST_VALUES, check, read};
+use crate::definition::{EXPRESSION, FaultCode, MOST_ALIASES, MOST_BYTES, MOST_VALUES, PATTERN, check, read};
 
 /// The reference page.
 pub fn page() -> String {
@@ -94,7 +94,10 @@ fn limits(out: &mut String) {
     let kib = MOST_BYTES / 1024;
     for (what, limit) in [
         ("a definition", format!("{kib} KiB, also with its aliases expanded")),
-        ("values and keys of a definition", format!("{MOST_VALUES}; an expression counts as {EXPRESSION}")),
+        (
+            "values and keys of a definition",
+            format!("{MOST_VALUES}; an expression counts as {EXPRESSION}, the word `matches` as {PATTERN}"),
+        ),
         ("steps, nested ones included", read::MOST_STEPS.to_string()),
         ("steps around a step", read::MOST_NESTING.to_string()),
         ("items of a `for_each`", read::MOST_ITEMS.to_string()),

@@ -236,7 +236,7 @@ pub(super) const OBJECTS: &[Object] = &[
                 "switch",
                 Shape::List { of: &Shape::Object("branch"), least: 1 },
                 "",
-                "Runs the first branch whose condition holds; none if no one holds. Result: the branch taken.",
+                "Runs the first branch whose condition holds, or none. Result: the branch taken.",
             ),
             may("parallel", Shape::Object("parallel"), "", "Runs branches beside each other."),
             may("loop", Shape::Object("loop"), "", "Repeats steps. Result: the last state."),
@@ -288,7 +288,7 @@ pub(super) const OBJECTS: &[Object] = &[
     Object {
         name: "tolerate",
         title: "`tolerate`",
-        doc: "How many failed items are still a success: one of the two.",
+        doc: "How many failed items are still a success.",
         rule: Rule::OneOf(&["count", "percent"]),
         fields: &[
             may("count", Shape::Integer(0, read::MOST_ITEMS as u64), "", "So many."),
@@ -398,7 +398,7 @@ pub(super) const OBJECTS: &[Object] = &[
     Object {
         name: "delay",
         title: "`delay`",
-        doc: "A wait: one of the two. A time in the past ends it at once.",
+        doc: "A wait. A time in the past ends it at once.",
         rule: Rule::OneOf(&["ms", "until"]),
         fields: &[
             may("ms", Shape::Millis, "", "So many milliseconds from the step's start."),

@@ -184,6 +184,12 @@ fn expressions_are_bounded() {
     }
     let long = format!("\"${{{{ {}1 }}}}\", ", "1+".repeat(2_000)).repeat(60);
     let _ = quick("long expressions", &format!("steps: [{{id: a, set: [{long}]}}]"), Format::Yaml);
+    let pattern = "\"${{input.x.matches('.{400}')}}\",";
+    assert_eq!(
+        refused("patterns", &format!("steps: [{{id: a, set: [{}]}}]", pattern.repeat(5_000)), Format::Yaml),
+        "too_large"
+    );
+    let _ = quick("some patterns", &format!("steps: [{{id: a, set: [{}]}}]", pattern.repeat(150)), Format::Yaml);
     let short = "\"${{1}}\",".repeat(25_000);
     assert_eq!(refused("short expressions", &format!("steps: [{{id: a, set: [{short}]}}]"), Format::Yaml), "too_large");
     let many: String = (0..4_500).map(|n| format!("k{n}: \"${{{{ input.x }}}}\", ")).collect();
