@@ -10,7 +10,15 @@ mod compensation;
 mod nesting;
 #[path = "runs/operations.rs"]
 mod operations;
+#[path = "runs/oracle.rs"]
+mod oracle;
+#[path = "runs/properties.rs"]
+mod properties;
+#[path = "runs/reruns.rs"]
+mod reruns;
 #[path = "runs/signals.rs"]
 mod signals;
+#[path = "runs/tape.rs"]
+mod tape;
 #[path = "runs/world.rs"]
 mod world;

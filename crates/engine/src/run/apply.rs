@@ -14,7 +14,7 @@ use crate::definition::{Kind, WorkflowStep};
 use muster_domain::job::Ending;
 
 /// How many requests a run remembers, to know one that comes twice.
-const MOST_OPS: usize = 64;
+const MOST_OPS: usize = 128;
 
 /// Applies an event and all that follows from it.
 pub(crate) fn apply(work: &mut Work<'_>, event: &Event) -> Done<Outcome> {
@@ -156,12 +156,11 @@ impl Work<'_> {
             RunOp::Skip { step, reason } => self.end_by_hand(step, End::skipped(reason.clone()))?,
             RunOp::Compensate { tell } => self.compensate_again(tell.as_ref())?,
         };
-        if outcome == Outcome::Applied {
-            let seen = self.hashes_mut(&Field::Ops)?;
-            seen.push(hash);
-            if seen.len() > MOST_OPS {
-                seen.remove(0);
-            }
+        // Also what did nothing is remembered: coming again later, it might do something.
+        let seen = self.hashes_mut(&Field::Ops)?;
+        seen.push(hash);
+        if seen.len() > MOST_OPS {
+            seen.remove(0);
         }
         Ok(outcome)
     }

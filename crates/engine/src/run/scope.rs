@@ -426,6 +426,8 @@ impl Work<'_> {
                 _ => {}
             }
         }
+        // All its steps may have ended before, while the run was paused.
+        self.tasks.push_back(Task::Scope(inside.clone()));
         Ok(())
     }
 

@@ -4,7 +4,8 @@ use super::Behaviour;
 use crate::{
     definition::{Kind, Step},
     run::{
-        Action, Done, End, Evaluated, Key, Place, RunError, Sight, StopWhy, Verb, Wait, Work, job_id, task, task_labels,
+        Action, Done, End, Evaluated, Key, Place, RunError, Sight, StepState, StopWhy, Verb, Wait, Work, job_id, task,
+        task_labels,
     },
 };
 
@@ -78,7 +79,8 @@ impl Behaviour for Job {
         match key.verb {
             Verb::Submit => submit(work, place, step, &Sight::of(place).at_time(record.started)),
             _ => {
-                let only_if_absent = record.stop.is_some_and(|why| is_awaited(step, why));
+                let runs = record.state == StepState::Running;
+                let only_if_absent = runs && record.stop.is_some_and(|why| is_awaited(step, why));
                 Ok(cancel(work, place, step, only_if_absent).ok_or_else(|| RunError::new("no_command", "not a job")))
             }
         }

@@ -88,7 +88,8 @@ impl Behaviour for Workflow {
         match key.verb {
             Verb::StartRun => start(work, place, step, key.number, &Sight::of(place).at_time(record.started)),
             _ => {
-                let only_if_absent = record.stop.is_some_and(|why| is_awaited(step, why));
+                let runs = record.state == StepState::Running;
+                let only_if_absent = runs && record.stop.is_some_and(|why| is_awaited(step, why));
                 let action = cancel(work, place, step, key.number, only_if_absent);
                 Ok(action.ok_or_else(|| RunError::new("no_command", "not a workflow")))
             }

@@ -56,9 +56,13 @@ pub(crate) fn plan(yaml: &str) -> Arc<Plan> {
 }
 
 pub(crate) fn about() -> About {
+    about_of("run")
+}
+
+pub(crate) fn about_of(name: &str) -> About {
     let tenant = Tenant::parse("acme").unwrap();
     About {
-        run: RunId::derive("test", &tenant, "run"),
+        run: RunId::derive("test", &tenant, name),
         tenant,
         workflow: "order".into(),
         version: 1,
