@@ -279,6 +279,10 @@ class Stack:
             if not missing:
                 return took
             if took > timeout:
+                # One that ends again and again may have been caught between two lives, where only its log says why.
+                for replica in replicas:
+                    if "its log" not in missing.get(replica.name, "its log"):
+                        missing[replica.name] += f"; {self._last_words(replica)}"
                 why = "; ".join(f"{name}: {reason}" for name, reason in sorted(missing.items()))
                 raise Red(f"not ready within {timeout:.0f} s: {why}")
             time.sleep(0.25)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict
 
 from gate.model import Red
+from gate.stacks.base import Replica, Stack
 from gate.stacks.compose import ComposeStack, _published, _replica
 from gate.workers import Execution, log_file, read_log
 
@@ -42,6 +43,21 @@ class Containers(unittest.TestCase):
         both = [{"HostIp": "127.0.0.1", "HostPort": "1"}, {"HostIp": "0.0.0.0", "HostPort": "2"}]
         for bindings in (both, both[::-1]):
             self.assertEqual(_published(container("gateway", {"9092/tcp": bindings})), {"9092/tcp": "127.0.0.1:1"})
+
+
+class Readiness(unittest.TestCase):
+    def test_a_replica_that_does_not_answer_is_told_with_the_end_of_its_log(self) -> None:
+        class Restarting(Stack):
+            """Its scheduler was running when it was looked at, and is gone when it is asked."""
+
+            def replicas(self, service: Any = None) -> Any:
+                return [Replica("scheduler-1", "scheduler", 7, admin="http://127.0.0.1:1")]
+
+            def logs(self, replica: Replica) -> str:
+                return "starting\nERROR WRONGPASS\nbye\n"
+
+        with self.assertRaisesRegex(Red, r"not ready within 0 s: scheduler-1: .*; its log ends with: ERROR WRONGPASS"):
+            Restarting().wait_ready(0.0)
 
 
 class Files(unittest.TestCase):
