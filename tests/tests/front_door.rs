@@ -103,6 +103,7 @@ async fn a_request_that_outlasts_the_stop_is_cut_off_and_named() {
 struct Limited {
     program: Program,
     address: String,
+    admin: String,
     gateway: Probe,
     _folder: tempfile::TempDir,
 }
@@ -129,13 +130,14 @@ impl Limited {
             answer.status.is_success().then_some(())
         })
         .await;
-        Limited { program, address, gateway, _folder: folder }
+        Limited { program, address, admin, gateway, _folder: folder }
     }
 }
 
 #[tokio::test]
 async fn idle_connections_without_a_key_take_no_descriptor_that_a_client_needs() {
-    const STRANGERS: usize = 1_100;
+    // Half of them at the admin port.
+    const STRANGERS: usize = 2_200;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(4_096).min(hard), hard).unwrap();
     let stack = Stack::start().await;
@@ -143,7 +145,8 @@ async fn idle_connections_without_a_key_take_no_descriptor_that_a_client_needs()
     let mut strangers = Vec::with_capacity(STRANGERS);
     let mut slowest = Duration::ZERO;
     for n in 1..=STRANGERS {
-        strangers.push(TcpStream::connect(&limited.address).await.unwrap());
+        let to = if n % 2 == 0 { &limited.admin } else { &limited.address };
+        strangers.push(TcpStream::connect(to).await.unwrap());
         if n % 100 == 0 {
             // Each on a connection of its own.
             let client = reqwest::Client::new().get(format!("http://{}/api/v1/jobs", limited.address));

@@ -6,8 +6,10 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::{info, warn};
 
-/// Unauthenticated connections may hold one of this many descriptors.
+/// Unauthenticated connections to the API may hold one of this many descriptors, and those to the admin port one of this
+/// many. Together they leave a quarter to known clients, the stores and files.
 const SHARE_OF_STRANGERS: u64 = 2;
+const SHARE_OF_ADMIN: u64 = 4;
 
 /// Raises the soft limit to the hard one.
 pub(crate) fn raise() {
@@ -21,8 +23,17 @@ pub(crate) fn raise() {
     }
 }
 
-/// How many connections may stay open on which no client has authenticated yet.
+/// How many connections to the API may stay open on which no client has authenticated yet.
 pub(crate) fn share_of_strangers() -> usize {
+    one_of(SHARE_OF_STRANGERS)
+}
+
+/// How many connections to the admin port may stay open. Nobody authenticates there.
+pub(crate) fn share_of_admin() -> usize {
+    one_of(SHARE_OF_ADMIN)
+}
+
+fn one_of(share: u64) -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1_024, |(soft, _)| soft);
-    usize::try_from(limit / SHARE_OF_STRANGERS).unwrap_or(usize::MAX)
+    usize::try_from(limit / share).unwrap_or(usize::MAX)
 }

@@ -215,7 +215,7 @@ async fn live(
     upkeep(&last, &exporter);
     let listener = listen::bind(chassis.values.get(ADMIN_ADDR)).await?;
     let routes = admin::routes(&exporter, &chassis.health, &chassis.loops);
-    let port = listen::serve(&last, "admin", listener, routes)?;
+    let port = listen::serve_strangers(&last, "admin", listener, routes, descriptors::share_of_admin())?;
     chassis.admin = port.local_addr();
     info!(event = "listening", port = "admin", addr = %port.local_addr(), "listening");
 

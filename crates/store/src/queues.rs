@@ -3,7 +3,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use muster_domain::{JobId, Line, Phase, Priority, State, Tenant, Time, job::transition, time::micros};
+use muster_domain::{
+    JobId, Line, Phase, Priority, State, Tenant, Time,
+    job::{CLOCK_SLACK, transition},
+    time::micros,
+};
 
 use crate::{Record, Store, StoreError, keys, router::Command, script::number, scripts};
 
@@ -44,6 +48,9 @@ const MOST_CLAIMED: u64 = 1000;
 const LIMITED: &str = "+";
 /// What a claim subtracts from a score; the same as in `lua/queue/claim.lua`.
 const CLAIM: f64 = 8_000_000_000_000_000.0;
+/// A claim that ends so much later than a new one would was made while a clock ran ahead; the same as in
+/// `lua/queue/claim.lua`.
+const SLACK: Duration = CLOCK_SLACK;
 
 impl QueueEntry {
     /// The entry of a job that is `queued`.
@@ -126,7 +133,8 @@ impl Store {
 
     /// Claims up to `n` entries for `hold`, most urgent first; with `ahead_of` only those that go before a job of
     /// normal priority that waits since then. A claim that lapses gives the entry its place back, so a lost answer
-    /// costs `hold` and no entry. A repetition claims other entries.
+    /// costs `hold` and no entry. So does a claim that ends much later than this one would, because a clock ran ahead when
+    /// it was made. A repetition claims other entries.
     pub async fn claim_queued(
         &self,
         tenant: &Tenant,
@@ -138,7 +146,7 @@ impl Store {
         let line = line.into();
         // Counted in one round trip and claimed in another: so the priorities of one claim stay together, and two
         // schedulers do not take one priority each.
-        let claimable = self.claimable(tenant, &line, ahead_of).await?;
+        let claimable = self.claimable(tenant, &line, hold, ahead_of).await?;
         let (mut left, mut claims) = (n as u64, Vec::new());
         for (&priority, claimable) in Priority::ALL.iter().zip(claimable) {
             let n = claimable.min(left).min(MOST_CLAIMED);
@@ -171,8 +179,16 @@ impl Store {
     }
 
     /// How many entries of each priority are not claimed, or no longer, and go before `ahead_of`.
-    async fn claimable(&self, tenant: &Tenant, line: &Line, ahead_of: Option<Time>) -> Result<Vec<u64>, StoreError> {
-        let lapsed = format!("{:.0}", self.now().0 as f64 - CLAIM);
+    async fn claimable(
+        &self,
+        tenant: &Tenant,
+        line: &Line,
+        hold: Duration,
+        ahead_of: Option<Time>,
+    ) -> Result<Vec<u64>, StoreError> {
+        let now = self.now();
+        let lapsed = format!("{:.0}", now.0 as f64 - CLAIM);
+        let latest = format!("({:.0}", (now + hold + SLACK).0 as f64 - CLAIM);
         let older = ahead_of.map_or_else(|| "+inf".to_owned(), |since| format!("({}", since.0));
         let last = if ahead_of.is_some() { Priority::Normal } else { Priority::Low };
         let count = |priority: Priority, from: &str, to: &str| {
@@ -183,7 +199,7 @@ impl Store {
         let classes = Priority::ALL.iter().filter(|priority| **priority <= last);
         let asked = classes.flat_map(|&priority| {
             let until = if priority == Priority::Normal { older.as_str() } else { "+inf" };
-            [count(priority, "0", until), count(priority, "-inf", &lapsed)]
+            [count(priority, &latest, until), count(priority, "-inf", &lapsed)]
         });
         let replies = self.router().many(asked.collect()).await;
         let counts = replies.into_iter().map(|reply| number::<u64>(&reply?)).collect::<Result<Vec<_>, _>>()?;

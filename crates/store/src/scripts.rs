@@ -2170,7 +2170,8 @@ local now = t[1] * 1000000 + t[2]
 local n = tonumber(ARGV[1])
 local members = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - 8000000000000000), 'LIMIT', 0, n)
 if #members < n then
-  local waiting = redis.call('ZRANGEBYSCORE', KEYS[1], 0, '+inf', 'LIMIT', 0, n - #members)
+  local latest = string.format('(%.0f', now + tonumber(ARGV[2]) + 60000000 - 8000000000000000)
+  local waiting = redis.call('ZRANGEBYSCORE', KEYS[1], latest, '+inf', 'LIMIT', 0, n - #members)
   for i = 1, #waiting do members[#members + 1] = waiting[i] end
 end
 if #members == 0 then return members end
@@ -2187,7 +2188,8 @@ return members
 
     /// claims the first entries of a backlog for a few seconds, so that no two schedulers take the same ones.
     /// The score of a claimed entry is the end of its claim minus CLAIM, which is far below the score of any entry that
-    /// waits. So entries with expired claims come first again, in their old order. No entry is removed.
+    /// waits. So entries with expired claims come first again, in their old order. A claim that ends more than SLACK later
+    /// than this one would was made while a clock ran ahead, and counts as expired. No entry is removed.
     pub(crate) struct Claim {
         /// queue
         pub(crate) key: Key,

@@ -138,6 +138,7 @@ on_both! {
     queues::a_claimed_entry_is_not_claimed_twice,
     queues::a_lapsed_claim_comes_first_again,
     queues::an_entry_may_be_claimed_from_its_first_moment_on,
+    queues::a_claim_from_a_clock_that_ran_ahead_is_over,
     queues::who_goes_before_a_kept_one_is_claimed_alone,
     queues::a_late_removal_does_not_hit_the_new_entry,
     queues::an_entry_that_is_there_stays_as_it_is,

@@ -2,10 +2,18 @@
 
 use std::time::Duration;
 
-use muster_bus::{BusError, Subscription, subjects};
+use muster_bus::{Bus, BusError, BusSettings, Question, Subscription, subjects};
 use muster_domain::WorkerId;
 use muster_testkit::{NatsServer, until};
-use tokio::{task::JoinSet, time::Instant};
+use muster_wire::{
+    Body,
+    v1::{StartAnswer, StartAsk, StartReply, StartRequest, start_answer::Verdict},
+};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 use crate::fixture::{SOON, bus, loose_bus, number, numbered, plain};
 
@@ -123,4 +131,130 @@ async fn subscriptions_survive_a_restart() {
 async fn heard(listener: &mut Subscription) -> u64 {
     let next = tokio::time::timeout(SOON, listener.next()).await.expect("something is heard");
     number(&next.expect("the connection stands").body)
+}
+
+/// A scheduler that answers starts in the queue group and by name, each with its own number as the fence. It says "again"
+/// or nothing at all while it is told to.
+struct Scheduler {
+    _bus: Bus,
+    mood: watch::Sender<Mood>,
+    _answers: JoinSet<()>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    Answers,
+    SaysAgain,
+    Silent,
+}
+
+impl Scheduler {
+    async fn start(server: &NatsServer, name: &str, fence: u64) -> Scheduler {
+        let bus = Bus::connect(BusSettings::new(server.url(), name)).await.unwrap();
+        bus.connected().await;
+        let (mood, mut answers) = (watch::Sender::new(Mood::Answers), JoinSet::new());
+        let group = bus.subscribe(&Question::Start.group(), Some(subjects::SCHEDULERS)).await.unwrap();
+        let own = bus.subscribe(&Question::Start.named(name), None).await.unwrap();
+        for mut questions in [group, own] {
+            let mood = mood.subscribe();
+            answers.spawn(async move {
+                while let Some(question) = questions.next().await {
+                    let verdict = match *mood.borrow() {
+                        Mood::Answers => Verdict::Go,
+                        Mood::SaysAgain => Verdict::Retry,
+                        Mood::Silent => continue,
+                    };
+                    let item = StartAnswer { verdict: verdict.into(), fence, ..Default::default() };
+                    question.respond(Body::Started(StartReply { items: vec![item] })).await.unwrap();
+                }
+            });
+        }
+        bus.flush(LIMIT).await;
+        Scheduler { _bus: bus, mood, _answers: answers }
+    }
+}
+
+/// Asks once, and returns who answered with which verdict.
+async fn asks(bus: &Bus, limit: Duration) -> Result<(u64, Verdict), BusError> {
+    let ask = Body::Start(StartRequest { worker: "w".into(), items: vec![StartAsk::default()] });
+    let Body::Started(reply) = bus.ask_schedulers(Question::Start, ask, limit).await? else { panic!("not an answer") };
+    Ok((reply.items[0].fence, reply.items[0].verdict()))
+}
+
+#[tokio::test]
+async fn a_question_to_a_silent_scheduler_is_answered_by_another_one() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let (one, two) = (Scheduler::start(&server, "s1", 1).await, Scheduler::start(&server, "s2", 2).await);
+    let mut heard = Vec::new();
+    until(SOON, "both to have answered", async || {
+        heard.push(asks(&bus, LIMIT).await.ok()?.0);
+        (heard.contains(&1) && heard.contains(&2)).then_some(())
+    })
+    .await;
+
+    // The first stays a member of the group. Without another question each second one would wait until its limit.
+    one.mood.send_replace(Mood::Silent);
+    for _ in 0..20 {
+        assert_eq!(asks(&bus, LIMIT).await.unwrap(), (2, Verdict::Go));
+    }
+    // It is known by now whom to ask: the silence costs nothing.
+    let began = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(asks(&bus, LIMIT).await.unwrap(), (2, Verdict::Go));
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+
+    // It comes back while the other one falls silent.
+    one.mood.send_replace(Mood::Answers);
+    two.mood.send_replace(Mood::Silent);
+    for _ in 0..20 {
+        assert_eq!(asks(&bus, LIMIT).await.unwrap(), (1, Verdict::Go));
+    }
+    one.mood.send_replace(Mood::Silent);
+    let fault = timeout(SOON, asks(&bus, Duration::from_millis(700))).await.unwrap().unwrap_err();
+    assert!(matches!(fault, BusError::Timeout { .. }), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_scheduler_that_says_again_is_not_the_last_one_asked() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let (one, two) = (Scheduler::start(&server, "s1", 1).await, Scheduler::start(&server, "s2", 2).await);
+    let mut heard = Vec::new();
+    until(SOON, "both to have answered", async || {
+        heard.push(asks(&bus, LIMIT).await.ok()?.0);
+        (heard.contains(&1) && heard.contains(&2)).then_some(())
+    })
+    .await;
+    one.mood.send_replace(Mood::SaysAgain);
+    for _ in 0..20 {
+        assert_eq!(asks(&bus, LIMIT).await.unwrap(), (2, Verdict::Go));
+    }
+    two.mood.send_replace(Mood::SaysAgain);
+    assert_eq!(asks(&bus, LIMIT).await.unwrap().1, Verdict::Retry, "all say so");
+}
+
+#[tokio::test]
+async fn a_scheduler_that_has_left_is_not_waited_for() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let (one, two) = (Scheduler::start(&server, "s1", 1).await, Scheduler::start(&server, "s2", 2).await);
+    let mut heard = Vec::new();
+    until(SOON, "both to have answered", async || {
+        heard.push(asks(&bus, LIMIT).await.ok()?.0);
+        (heard.contains(&1) && heard.contains(&2)).then_some(())
+    })
+    .await;
+    drop(one);
+    until(SOON, "the server to notice", async || {
+        let answers = asks(&bus, LIMIT).await;
+        (answers.unwrap() == (2, Verdict::Go)).then_some(())
+    })
+    .await;
+    drop(two);
+    until(SOON, "nobody to be left", async || {
+        matches!(asks(&bus, LIMIT).await, Err(BusError::NoResponders { .. })).then_some(())
+    })
+    .await;
 }

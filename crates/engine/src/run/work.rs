@@ -28,6 +28,10 @@ pub(crate) type Done<T = ()> = Result<T, Lack>;
 /// How many steps one event starts before the rest is put off to the next timer.
 const BUDGET: u32 = 2_000;
 
+/// Where a record is in a page: the field, the place in the page, and for a step inside the item its own place from the
+/// item on.
+type InPage = (Field, u32, Option<(usize, Vec<u32>)>);
+
 /// Something to look at before the event is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
@@ -195,9 +199,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Where the record of a place is, if it is in a page: the field, the place in the page, and for a step inside the
-    /// item its own place from the item on.
-    fn page_of(&self, place: &Place) -> Option<(Field, u32, Option<(usize, Vec<u32>)>)> {
+    /// Where the record of a place is, if it is in a page.
+    fn page_of(&self, place: &Place) -> Option<InPage> {
         let (each, item) = self.plan.item_around(place)?;
         let nested = (!self.plan.is_item(place)).then(|| (place.node, place.at[each.at.len()..].to_vec()));
         Some((Field::Page(each, item / PAGE), item % PAGE, nested))

@@ -46,13 +46,12 @@ fn next(work: &mut Work<'_>, place: &Place) -> Done {
         return work.touch(place, now);
     }
     let inside = work.inner(place, 0)?;
-    if !work.plan.node(place.node).undoes {
-        if let Some((number, before)) = inside.at.split_last() {
-            if *number + 1 >= KEPT {
-                let at = [before, &[*number + 1 - KEPT]].concat();
-                work.forget(&Inside { scope: inside.scope, at })?;
-            }
-        }
+    if !work.plan.node(place.node).undoes
+        && let Some((number, before)) = inside.at.split_last()
+        && *number + 1 >= KEPT
+    {
+        let at = [before, &[*number + 1 - KEPT]].concat();
+        work.forget(&Inside { scope: inside.scope, at })?;
     }
     let record = work.step_mut(place)?;
     (record.phase, record.wake) = (Phase::Work, Time::NONE);

@@ -218,7 +218,7 @@ impl Player<'_> {
 fn play(making: &[u8], playing: &[u8]) {
     let definition = Maker::definition(&mut Tape::new(making));
     let yaml = definition.to_string();
-    let input = json!({"flag": making.len() % 2 == 0, "list": [1, 2, 3, 4, 5]});
+    let input = json!({"flag": making.len().is_multiple_of(2), "list": [1, 2, 3, 4, 5]});
     let w = World::queued(&yaml, input);
     let mut player = Player { w, tape: Tape::new(playing), events: Vec::new(), cancelled: false, sub_runs_undone: 0 };
     player.event(What::Start);

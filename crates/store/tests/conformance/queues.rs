@@ -134,6 +134,23 @@ pub(crate) async fn an_entry_may_be_claimed_from_its_first_moment_on(bench: &Ben
     assert_eq!(backlog.claim(bench, 9, HOUR).await, [entries[2].job], "given up by who stops");
 }
 
+pub(crate) async fn a_claim_from_a_clock_that_ran_ahead_is_over(bench: &Bench) {
+    let (backlog, base) = (Backlog::new(), base(bench).await);
+    let entries: Vec<QueueEntry> = (0..4).map(|age| backlog.entry(Priority::Normal, base + age)).collect();
+    bench.store.enqueue(&entries[..3]).await.unwrap();
+    // As if the clock had shown an hour more.
+    assert_eq!(backlog.claim(bench, 2, HOUR).await, jobs(&entries[..2]));
+    bench.store.enqueue_claimed(&entries[3..], HOUR).await.unwrap();
+    bench.store.ping().await.unwrap();
+    let moment = Duration::from_secs(30);
+    let mut freed = backlog.claim(bench, 3, moment).await;
+    freed.sort();
+    let mut claimed = vec![entries[0].job, entries[1].job, entries[3].job];
+    claimed.sort();
+    assert_eq!(freed, claimed, "before the one that waits");
+    assert_eq!(backlog.claim(bench, 9, moment).await, [entries[2].job], "each is claimed once");
+}
+
 pub(crate) async fn who_goes_before_a_kept_one_is_claimed_alone(bench: &Bench) {
     let (backlog, base) = (Backlog::new(), base(bench).await);
     let entries = backlog.of_each_priority(3, base);

@@ -23,7 +23,7 @@ use crate::{context::Context, events, route_notices, route_state::PerRoute, slot
 
 /// The longest time to the next check of a job that was not woken because the bus does not answer. It must not be much
 /// longer: scripts take the time that such a job waits for as its latest check, so they would not forward its home.
-const PUT_OFF: Duration = Duration::from_secs(10);
+const PUT_OFF: Duration = Duration::from_secs(4);
 
 /// When to check a job again that was not woken, from how late it is already: ever more rarely, so that a long outage
 /// costs few writes, and seldom much later than it is already.
@@ -486,6 +486,6 @@ mod tests {
             assert!(next <= PUT_OFF && next <= (late / 4).max(AFTER_A_FAULT), "{next:?} after {late:?}");
             (late, checks) = (late + next, checks + 1);
         }
-        assert!(checks < 80, "{checks} checks in {outage:?}");
+        assert!(checks < 170, "{checks} checks in {outage:?}");
     }
 }
