@@ -36,6 +36,13 @@ fn defaults_are_for_job_steps_only() {
 }
 
 #[test]
+fn the_example_of_the_docs_has_no_fault() {
+    let page = include_str!("../../../../../docs/workflows.md");
+    let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    yaml(example).unwrap_or_else(|faults| panic!("{}", told(&faults)));
+}
+
+#[test]
 fn every_field_is_taken() {
     let all = yaml(EVERYTHING).unwrap_or_else(|faults| panic!("{}", told(&faults)));
     let again = read(all.canonical().as_bytes(), Format::Guess).unwrap_or_else(|faults| panic!("{}", told(&faults)));
