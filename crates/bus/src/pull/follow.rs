@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep_until;
 
 use super::{
-    delivery::Place,
+    delivery::StreamPosition,
     inbox::{Arrived, Ask, Inbox},
     proof::Proof,
 };
@@ -158,7 +158,7 @@ impl Follower {
 
 impl Open {
     /// The next message, if one arrived. An error means that the follower needs another consumer.
-    async fn heard(&mut self, bus: &Bus) -> Result<Option<(Place, bytes::Bytes)>, BusError> {
+    async fn heard(&mut self, bus: &Bus) -> Result<Option<(StreamPosition, bytes::Bytes)>, BusError> {
         let silent_at = self.inbox.heard + self.inbox.patience();
         let look_at = self.proof.as_ref().map_or(silent_at, Proof::due_at);
         let (mut breaks, before) = (bus.breaks(), self.inbox.breaks);
@@ -181,7 +181,7 @@ impl Open {
             return Ok(None);
         };
         let Arrived::Message = self.inbox.arrived(&message)? else { return Ok(None) };
-        let Some(place) = message.reply.as_deref().and_then(Place::parse) else { return Ok(None) };
+        let Some(place) = message.reply.as_deref().and_then(StreamPosition::parse) else { return Ok(None) };
         self.proof = None;
         self.delivered += 1;
         if place.nth != self.delivered {
