@@ -292,7 +292,8 @@ def audit_entry_removed(ctx: Context) -> Iterator[None]:
 
 @contextmanager
 def no_backup(ctx: Context) -> Iterator[None]:
-    """There is no backup; one is made at the end."""
+    """There is no backup, or its trace is gone; one is made at the end."""
+    ctx.stack.redis("DEL", "muster:meta:backup")
     yield
     ctx.stack.muster("backup", "create", str(ctx.folder / "backup"), "--from", ctx.stack.redis_url)
 
