@@ -24,6 +24,8 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("post", "/api/v1/jobs/{id}/retry", Some("control")),
     ("delete", "/api/v1/jobs/{id}", Some("control")),
     ("get", "/api/v1/events", Some("read")),
+    ("post", "/api/v1/workflows/validate", Some("read")),
+    ("get", "/api/v1/schemas/workflow", Some("read")),
     ("get", "/api/v1/workers", Some("read")),
     ("get", "/api/v1/replicas", Some("admin")),
     ("get", "/api/v1/loops", Some("admin")),
