@@ -33,7 +33,8 @@ async fn a_job_is_watched_to_its_end_though_the_gateway_dies() {
     assert!(events.iter().all(|event| event["subject"] == id.as_str()));
 
     // A watch of an ended job returns at once. It reports a bad end, and a job that does not exist.
-    shell.muster(&format!("job watch {id}")).await.ends(0);
+    let said = shell.muster(&format!("job watch {id}")).await.ends(0);
+    assert!(said.out.contains("succeeded"), "{said:?}");
     let failed = shell.fed(&["job", "submit", "--topic", "f", "-o", "json"], "").await.ends(0).id();
     let line = format!("job watch {failed}");
     let cancels = async {

@@ -14,3 +14,4 @@ mod openapi;
 mod retention;
 mod schemas;
 mod workers;
+mod workflows;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use muster_sdk::sse::Frames;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Caller, ask, checked, wait::judged};
@@ -52,8 +52,9 @@ impl Watch {
             let call = self.call(frames.last_id());
             let mut response = caller.api.open(&call).await.map_err(Failure::from)?;
             frames.begin();
-            // An end before the connection was open is not reported on it.
+            // An end before the connection was open is not reported on it: show it from the job.
             if let Some(end) = self.ended(caller).await? {
+                let _ = show(caller.format, &end_event(&end));
                 return Ok(judged(&end)?);
             }
             while let Ok(Ok(Some(bytes))) = timeout(SILENCE, response.chunk()).await {
@@ -90,6 +91,24 @@ impl Watch {
     }
 }
 
+/// The end of a job in the form of an event.
+fn end_event(job: &Value) -> Value {
+    let kind = format!("muster.job.{}", job["state"].as_str().unwrap_or_default());
+    json!({
+        "type": kind,
+        "time": job["finished_at"],
+        "subject": job["id"],
+        "data": {
+            "job_id": job["id"],
+            "topic": job["topic"],
+            "state": job["state"],
+            "attempt": job["attempt"],
+            "error_code": job["error"]["code"],
+            "done": true,
+        },
+    })
+}
+
 fn show(format: Format, event: &Value) -> std::io::Result<()> {
     match format {
         Format::Json => output::try_line(event),
@@ -117,8 +136,6 @@ fn line(event: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -129,5 +146,12 @@ mod tests {
         let pending = json!({"time": "t", "type": "muster.job.pending", "subject": "id-1",
             "data": {"topic": "mail", "attempt": 0}});
         assert_eq!(line(&pending), format!("{:<24}  pending      id-1  mail", "t"));
+    }
+
+    #[test]
+    fn a_job_that_has_ended_already_is_shown_like_its_last_event() {
+        let job = json!({"id": "id-1", "topic": "mail", "state": "failed", "done": true, "attempt": 2,
+            "finished_at": "2026-11-16T08:00:00.250Z", "error": {"code": "boom"}});
+        assert_eq!(line(&end_event(&job)), "2026-11-16T08:00:00.250Z  failed       id-1  mail  attempt 2  boom");
     }
 }
