@@ -187,7 +187,7 @@ impl Stream {
         }
         let input = self.input.as_mut().context("the stream has ended")?;
         if input.write_all(&bytes).await.is_err() {
-            anyhow::bail!("Redis at {}: {}", self.place, self.complaint());
+            anyhow::bail!("Redis at {}: {}", self.endpoint, self.complaint());
         }
         self.sent += 1;
         Ok(())
@@ -200,7 +200,7 @@ impl Stream {
         let said = std::fs::read_to_string(&self.log).unwrap_or_default();
         let replies = said.split("replies: ").nth(1).and_then(|rest| rest.trim().parse::<u64>().ok());
         if !status.success() || replies != Some(self.sent) {
-            return Err(Failure::new(format!("Redis at {}: {}", self.place, self.complaint())).into());
+            return Err(Failure::new(format!("Redis at {}: {}", self.endpoint, self.complaint())).into());
         }
         Ok(self.sent)
     }
