@@ -27,7 +27,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("crates/testkit", &[], &[]),
     (
         "services/gateway",
-        &["domain", "wire", "telemetry", "store", "bus", "flow", "chassis", "replica"],
+        &["domain", "engine", "wire", "telemetry", "store", "bus", "flow", "chassis", "replica"],
         &["redis", "async-nats", "prost"],
     ),
     (

@@ -6,4 +6,3 @@
 
 pub mod definition;
 pub mod run;
-mod steps;

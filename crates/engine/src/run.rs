@@ -30,6 +30,7 @@ mod sight;
 mod signals;
 mod size;
 mod state;
+mod steps;
 mod timeline;
 mod timers;
 mod waits;

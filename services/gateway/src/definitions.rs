@@ -6,14 +6,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use muster_domain::ProblemCode;
-use muster_engine::definition::{Definition, DefinitionFault, FaultCode, read_named};
+use muster_engine::definition::{Definition, DefinitionFault, FaultCode, Format, read_named};
 use tokio::sync::Semaphore;
 
-use crate::{
-    body::PostedDefinition,
-    problem::{Fault, Problem},
-};
+use crate::problem::{Fault, Problem};
 
 /// The most definitions that are checked at the same time.
 const AT_A_TIME: usize = 2;
@@ -31,14 +29,14 @@ impl Default for Definitions {
 
 impl Definitions {
     /// Reads and checks a definition. With the name of the workflow, it must not start itself.
-    pub(crate) async fn read(&self, given: PostedDefinition, own: Option<String>) -> Result<Definition, Problem> {
+    pub(crate) async fn read(&self, text: Bytes, format: Format, own: Option<String>) -> Result<Definition, Problem> {
         let turns = self.0.clone();
         let done = async move {
             let turn = turns.acquire_owned().await.ok()?;
             tokio::task::spawn_blocking(move || {
                 // Hold the turn until the check is done, even if the request has timed out.
                 let _turn = turn;
-                read_named(&given.posted.bytes, given.format, own.as_deref())
+                read_named(&text, format, own.as_deref())
             })
             .await
             .ok()
@@ -66,8 +64,6 @@ pub(crate) fn refused(faults: Vec<DefinitionFault>) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use muster_engine::definition::Format;
-
     use super::*;
 
     #[test]

@@ -2,12 +2,14 @@
 
 use super::{
     command::{Key, Verb},
+    document::{Applied, Missing, Run},
     event::{Event, JobEnd, Outcome, Refusal, RunOp, What},
     field::Field,
     place::Place,
     records::{RunError, StopWhy, Undo},
     scope::End,
     state::{RunMove, RunState, StepMove, StepState},
+    steps,
     work::{Done, Task, Work},
 };
 use crate::definition::{Kind, WorkflowStep};
@@ -15,6 +17,29 @@ use muster_domain::job::Ending;
 
 /// How many requests a run remembers, to know one that comes twice.
 const MOST_OPS: usize = 128;
+
+impl Run {
+    /// Applies an event. Changes the run in memory, or nothing if fields are missing.
+    pub fn apply(&mut self, event: &Event) -> Result<Applied, Missing> {
+        let mut work = Work::new(self, event.at);
+        let outcome = match apply(&mut work, event) {
+            Ok(outcome) => outcome,
+            Err(lack) => return Err(self.missing(&lack)),
+        };
+        let done = work.finish();
+        if done.changed.is_empty() && done.head == self.head {
+            let outcome = if outcome == Outcome::Applied { Outcome::Nothing } else { outcome };
+            return Ok(Applied { outcome, commands: Vec::new(), timeline: Vec::new() });
+        }
+        if done.head != self.head {
+            self.set_head(done.head);
+        }
+        for (field, record) in done.changed {
+            self.set(field, record);
+        }
+        Ok(Applied { outcome, commands: done.commands, timeline: done.timeline })
+    }
+}
 
 /// Applies an event and all that follows from it.
 pub(crate) fn apply(work: &mut Work<'_>, event: &Event) -> Done<Outcome> {
@@ -210,7 +235,7 @@ impl Work<'_> {
         } else if self.step(&place)?.stop.is_none() {
             self.step_mut(&place)?.stop = Some(StopWhy::Cancelled);
             let given = self.plan.step(place.node).clone();
-            crate::steps::of(&given.kind).abandon(self, &place, &given)?;
+            steps::of(&given.kind).abandon(self, &place, &given)?;
         }
         self.end(&place, end)?;
         Ok(Outcome::Applied)

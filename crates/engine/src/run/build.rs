@@ -15,12 +15,10 @@ use super::{
     records::{About, Parent, RunError, StopWhy, Undo},
     sight::{Evaluated, Own, Sight},
     state::{RunState, StepState},
+    steps,
     work::{Done, Work},
 };
-use crate::{
-    definition::{JobStep, Retry, Step},
-    steps,
-};
+use crate::definition::{JobStep, Retry, Step};
 
 /// The computed parts of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

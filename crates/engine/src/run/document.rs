@@ -9,16 +9,14 @@ use muster_domain::Time;
 use serde_json::Value;
 
 use super::{
-    apply,
     codec::{Record, Unreadable},
     command::Command,
-    event::{Event, Outcome},
+    event::Outcome,
     field::Field,
     plan::Plan,
     records::{About, FORMAT, Head, RunError, ScopeRecord, UndoHead},
     state::RunState,
     timeline::Entry,
-    work::Work,
 };
 
 /// Fields that an event needs and that were not read.
@@ -132,30 +130,14 @@ impl Run {
         Ok(())
     }
 
-    /// Applies an event. Changes the run in memory, or nothing if fields are missing.
-    pub fn apply(&mut self, event: &Event) -> Result<Applied, Missing> {
-        let mut work = Work::new(self, event.at);
-        let outcome = match apply::apply(&mut work, event) {
-            Ok(outcome) => outcome,
-            Err(lack) => return Err(self.missing(&lack)),
-        };
-        let done = work.finish();
-        if done.changed.is_empty() && done.head == self.head {
-            let outcome = if outcome == Outcome::Applied { Outcome::Nothing } else { outcome };
-            return Ok(Applied { outcome, commands: Vec::new(), timeline: Vec::new() });
-        }
-        if done.head != self.head {
-            self.head = done.head;
-            self.dirty.insert(Field::Head);
-        }
-        for (field, record) in done.changed {
-            self.set(field, record);
-        }
-        Ok(Applied { outcome, commands: done.commands, timeline: done.timeline })
-    }
-
     pub(crate) fn missing(&self, lack: &Lack) -> Missing {
         Missing { fields: lack.0.iter().map(|field| field.name(&self.plan)).collect() }
+    }
+
+    /// Sets the head.
+    pub(crate) fn set_head(&mut self, head: Head) {
+        self.head = head;
+        self.dirty.insert(Field::Head);
     }
 
     /// Sets a field, or deletes it.

@@ -7,10 +7,11 @@ use super::{
     event::{Outcome, Refusal},
     place::{Inside, Place},
     state::{RunMove, RunState, StepState},
+    steps,
     timers::earlier,
     work::{Done, Task, Work},
 };
-use crate::{definition::Kind, steps};
+use crate::definition::Kind;
 
 impl Work<'_> {
     pub(crate) fn pause(&mut self) -> Done<Outcome> {

@@ -10,12 +10,10 @@ use super::{
     records::{Phase, RunError, ScopeRecord, StopWhy, Undo},
     sight::{Own, Sight},
     state::{RunMove, StepMove, StepState},
+    steps,
     work::{Done, Task, Work},
 };
-use crate::{
-    definition::{CompensateWhen, Kind, OnError, OnFailure, RunIf},
-    steps,
-};
+use crate::definition::{CompensateWhen, Kind, OnError, OnFailure, RunIf};
 
 /// The most bytes of the values of a run.
 pub(crate) const MOST_BYTES: u64 = 8 * 1024 * 1024;

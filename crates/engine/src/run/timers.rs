@@ -7,9 +7,10 @@ use super::{
     place::{Inside, Place},
     records::{PAGE, Phase, StopWhy},
     state::{RunState, StepState},
+    steps,
     work::{Done, Work},
 };
-use crate::{definition::Kind, steps};
+use crate::definition::Kind;
 
 impl Work<'_> {
     /// Tells everything around a place that it needs a timer.

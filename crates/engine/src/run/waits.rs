@@ -9,9 +9,9 @@ use super::{
     place::Place,
     records::{Phase, Undo},
     state::RunState,
+    steps,
     work::{Done, Work},
 };
-use crate::steps;
 
 /// Something that a run waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]

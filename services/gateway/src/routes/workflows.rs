@@ -34,7 +34,7 @@ pub(super) async fn validate(
     });
     params.finish(faults)?;
     gateway.take_read(&caller).await?;
-    let definition = gateway.definitions.read(given, name).await?;
+    let definition = gateway.definitions.read(given.posted.bytes.clone(), given.format, name).await?;
     let body = view::document(|json| {
         json.boolean("valid", true);
         json.integer("steps", definition.step_count() as u64);
