@@ -107,13 +107,16 @@ fn flatten(document: &mut Value, name: &str) {
         json!({"type": "object", "description": schema["description"], "properties": properties, "required": required});
 }
 
+/// `*`, or entity tags: a tag that is no version of ours matches none.
+const IF_MATCH: &str = r#"^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$"#;
+
 /// Bounds of a parameter, by its name.
 fn bound(parameter: &mut Value) {
     let bounds = match parameter["name"].as_str().unwrap_or_default() {
         "limit" => json!({"minimum": PAGE.start(), "maximum": PAGE.end()}),
         "wait_ms" => json!({"minimum": WAIT_MS.start(), "maximum": WAIT_MS.end()}),
-        "Idempotency-Key" => json!({"minLength": 1, "maxLength": 256, "pattern": "^[!#-~]+$"}),
-        "If-Match" => json!({"pattern": "^(\\*|\"[0-9]{1,9}\")$"}),
+        "Idempotency-Key" => json!({"pattern": fields::IDEMPOTENCY_KEY}),
+        "If-Match" => json!({"pattern": IF_MATCH}),
         name if name.ends_with("_after") || name.ends_with("_before") => json!({"format": "date-time"}),
         "after" | "before" => json!({"format": "date-time"}),
         _ => return,
