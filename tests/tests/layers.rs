@@ -18,6 +18,11 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("crates/store", &["domain", "wire", "telemetry"], &["async-nats", "prost", "axum"]),
     ("crates/bus", &["domain", "wire", "telemetry"], &["redis", "prost", "axum"]),
     ("crates/flow", &["domain", "wire", "telemetry", "store", "bus"], &["redis", "async-nats", "prost", "axum"]),
+    (
+        "crates/runs",
+        &["domain", "engine", "wire", "telemetry", "store", "bus", "flow"],
+        &["redis", "async-nats", "prost", "axum"],
+    ),
     ("crates/chassis", &["telemetry"], &["redis", "async-nats", "prost"]),
     (
         "crates/replica",
@@ -27,12 +32,17 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("crates/testkit", &[], &[]),
     (
         "services/gateway",
-        &["domain", "engine", "wire", "telemetry", "store", "bus", "flow", "chassis", "replica"],
+        &["domain", "engine", "runs", "wire", "telemetry", "store", "bus", "flow", "chassis", "replica"],
         &["redis", "async-nats", "prost"],
     ),
     (
         "services/scheduler",
         &["domain", "wire", "telemetry", "store", "bus", "flow", "chassis", "replica"],
+        &["redis", "async-nats", "prost", "axum"],
+    ),
+    (
+        "services/workflow",
+        &["domain", "engine", "runs", "wire", "telemetry", "store", "bus", "flow", "chassis", "replica"],
         &["redis", "async-nats", "prost", "axum"],
     ),
     ("sdk/rust", &["domain", "wire", "bus"], &["redis", "async-nats", "prost", "axum"]),

@@ -117,6 +117,9 @@ pub trait Leadership: Send + Sync + 'static {
     /// The proof of leadership that work functions take.
     type Lease: Clone + Send + Sync + 'static;
 
+    /// Whether the loop ticks at once when the lease changes and is still held: for a lease that has parts.
+    const TICKS_ON_CHANGE: bool = false;
+
     /// The lease, while it is held and can still be trusted. Called often: it should be cheap.
     fn lease(&self) -> impl Future<Output = Option<Self::Lease>> + Send;
 

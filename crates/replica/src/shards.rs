@@ -234,6 +234,8 @@ impl ShardedLeases {
 impl Leadership for ShardedLeases {
     type Lease = Shards;
 
+    const TICKS_ON_CHANGE: bool = true;
+
     async fn lease(&self) -> Option<Shards> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).mark_unchanged();
         let shards = self.shards();

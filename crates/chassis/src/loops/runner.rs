@@ -209,10 +209,13 @@ async fn sleep<L: Loop, P: Leadership<Lease = L::Lease>>(
 }
 
 /// Returns when this replica is without the lease: already, or after a change. Check first: a tick that was cut off has
-/// consumed the change, and there may be no other.
-async fn lost(leadership: &impl Leadership) {
+/// consumed the change, and there may be no other. Also returns when the parts of a lease have changed.
+async fn lost<S: Leadership>(leadership: &S) {
     while leadership.lease().await.is_some() {
         leadership.changed().await;
+        if S::TICKS_ON_CHANGE {
+            return;
+        }
     }
 }
 

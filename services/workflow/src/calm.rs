@@ -1,0 +1,43 @@
+//! Whether Redis may have forgotten something that the bus still has.
+//!
+//! After a failover or a restart, a primary may lack its last writes until the loop `reread` of the schedulers has
+//! restored them from the bus. Until then nothing may be concluded from what Redis holds: a job that is absent may come
+//! back, and a run that continues could do something twice. So turns wait.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use muster_store::Store;
+
+/// How long an answer is valid.
+const VALID: Duration = Duration::from_secs(1);
+
+/// The last answer.
+#[derive(Default)]
+pub(crate) struct Calm(Mutex<Option<(Instant, bool)>>);
+
+impl Calm {
+    /// Whether nothing is missing, as far as is known. An answer is at most a second old; without an answer from Redis,
+    /// nothing is calm.
+    pub(crate) async fn is_calm(&self, store: &Store) -> bool {
+        if let Some((at, calm)) = *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            && at.elapsed() < VALID
+        {
+            return calm;
+        }
+        self.look(store).await
+    }
+
+    /// The same, asked now.
+    pub(crate) async fn look(&self, store: &Store) -> bool {
+        let began = Instant::now();
+        let calm = match (store.reread_mark().await, store.lives().await) {
+            (Ok(known), Ok(met)) => !met.may_have_forgotten(&known.mark),
+            _ => false,
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((began, calm));
+        calm
+    }
+}
