@@ -113,7 +113,7 @@ impl Notes {
     /// Saved lines that may not be in the list: the number of the first, and the lines.
     pub(crate) fn unlisted(&self) -> Option<(u64, Vec<Bytes>)> {
         let lines = &self.form.lines[self.listed..];
-        let bytes = || lines.iter().map(|line| Bytes::from(line.clone().intake_bytes())).collect();
+        let bytes = || lines.iter().map(|line| Bytes::from(line.clone().into_bytes())).collect();
         (!lines.is_empty()).then(|| (self.form.first + self.listed as u64, bytes()))
     }
 
