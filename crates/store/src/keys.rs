@@ -130,6 +130,12 @@ pub(crate) fn slots(tenant: &Tenant, limit: &Limit) -> Key {
     }
 }
 
+/// The holders of slots of a workflow's concurrency, and the runs that wait for one. A separate prefix, because a job's
+/// concurrency key may have any name.
+pub(crate) fn run_slots(tenant: &Tenant, workflow: &WorkflowName, key: &str) -> Key {
+    Key::new(format!("muster:wf:slots:{tenant}:{workflow}:{key}"))
+}
+
 /// A mark that an HTTP worker should leave; such a worker learns it when it asks for work.
 pub(crate) fn drain(worker: &WorkerId) -> Key {
     Key::new(format!("muster:drain:{worker}"))

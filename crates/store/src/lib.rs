@@ -35,6 +35,7 @@ mod replicas;
 mod reread;
 mod retention;
 pub mod router;
+mod run_slots;
 mod runs;
 mod script;
 #[rustfmt::skip]
