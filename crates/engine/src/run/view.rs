@@ -18,7 +18,6 @@ use super::{
     records::{About, RunError, StepRecord, Undo},
     sight::pages,
     state::StepState,
-    steps::loops::KEPT,
     work::{Done, Work},
 };
 use crate::definition::Kind;
@@ -176,27 +175,6 @@ impl Work<'_> {
             views.extend(nested.into_iter().flatten());
         }
         Ok(views)
-    }
-
-    /// The scopes that a step holds or held, as far as they are kept: all that may have to be undone, otherwise those of
-    /// the latest attempt, and of a loop the latest iterations.
-    fn kept_scopes(&self, holder: &Place) -> Done<Vec<Inside>> {
-        let node = self.plan.node(holder.node);
-        if node.undoes {
-            return self.every_inner(holder);
-        }
-        let mut found = Vec::new();
-        for branch in 0..node.inner.len() as u32 {
-            let latest = self.inner(holder, branch)?;
-            match (&node.step().kind, latest.at.split_last()) {
-                (Kind::Loop(_), Some((&number, around))) => {
-                    let kept = (number + 1).saturating_sub(KEPT)..=number;
-                    found.extend(kept.map(|n| Inside { scope: latest.scope, at: [around, &[n]].concat() }));
-                }
-                _ => found.push(latest),
-            }
-        }
-        Ok(found)
     }
 
     fn view(&self, place: &Place, record: &StepRecord) -> Done<StepView> {
