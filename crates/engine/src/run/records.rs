@@ -430,6 +430,8 @@ pub(crate) struct Page {
     pub(crate) items: BTreeMap<u32, StepRecord>,
     /// Steps inside the items: the step's number, and its place's numbers from the item on.
     pub(crate) nested: BTreeMap<(usize, Vec<u32>), StepRecord>,
+    /// Items that a rerun took over, one bit each, by the run that they ran in.
+    pub(crate) taken: BTreeMap<RunId, u64>,
 }
 
 /// A signal, read or unread.

@@ -92,8 +92,7 @@ pub struct ItemView {
     pub state: StepState,
     /// Why it failed: the code, and the step in it that failed first. The message is in the job.
     pub error: Option<RunError>,
-    /// Its job, from its start on. Not known of an item that succeeded if the run is a rerun of failed items: the job
-    /// may be of either run.
+    /// Its job, from its start on.
     pub job: Option<JobId>,
     /// The run that it started, in its latest attempt.
     pub sub_run: Option<RunId>,
@@ -198,7 +197,7 @@ impl Work<'_> {
             attempts,
             error: record.error.as_deref().cloned(),
             reason: record.reason.as_deref().map(str::to_owned),
-            job: (is_job && began && !each).then(|| self.job_of(place, record.taken)),
+            job: if is_job && began && !each { Some(self.job_of(place)?) } else { None },
             sub_run: if began && !each { self.sub_run_of(place, record)? } else { None },
             each: counts.map(|each| EachView {
                 total: each.total,
@@ -223,16 +222,14 @@ impl Work<'_> {
     fn view_item(&self, each: &Place, index: u32) -> Done<ItemView> {
         let place = each.with(index);
         let record = self.step(&place)?;
-        let whole = self.step(each)?;
         let begun = record.state != StepState::Waiting;
-        let of_either = self.about.rerun_of.is_some() && whole.taken.is_none() && record.state == StepState::Succeeded;
         let is_job = matches!(self.plan.step(place.node).kind, Kind::Job(_));
         Ok(ItemView {
             index,
             state: record.state,
             error: record.error.as_deref().cloned(),
-            job: (is_job && begun && !of_either).then(|| self.job_of(&place, whole.taken)),
-            sub_run: if begun && !of_either { self.sub_run_of(&place, record)? } else { None },
+            job: if is_job && begun { Some(self.job_of(&place)?) } else { None },
+            sub_run: if begun { self.sub_run_of(&place, record)? } else { None },
             value: self.kept_of(&place)?,
         })
     }
@@ -242,11 +239,11 @@ impl Work<'_> {
     }
 
     /// The job of a step or item. One that was taken over belongs to the run that submitted it.
-    fn job_of(&self, place: &Place, taken: Option<RunId>) -> JobId {
-        match taken {
+    fn job_of(&self, place: &Place) -> Done<JobId> {
+        Ok(match self.taken(place)? {
             Some(run) => job_id(&About { run, ..self.about.clone() }, self.plan, place, 0),
             None => job_id(self.about, self.plan, place, 0),
-        }
+        })
     }
 
     fn sub_run_of(&self, place: &Place, record: &StepRecord) -> Done<Option<RunId>> {

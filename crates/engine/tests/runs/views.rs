@@ -1,7 +1,9 @@
 //! Runs as people see them.
 
-use muster_domain::{RunId, Time, job::Ending};
-use muster_engine::run::{Action, Again, EachView, Run, RunOp, RunState, RunState::*, StepState, StepView, Undo};
+use muster_domain::{JobId, RunId, Time, job::Ending};
+use muster_engine::run::{
+    About, Action, Again, EachView, JobEnd, RunOp, RunState, RunState::*, StepState, StepView, Undo, What,
+};
 use serde_json::{Value, json};
 
 use crate::world::{START, World, about_of, plan};
@@ -248,7 +250,6 @@ output: '${{ steps.a.result }}'
 
 #[test]
 fn a_result_that_is_too_large_shows_as_such() {
-    use muster_engine::run::{JobEnd, What};
     let mut w = World::start("steps: [{id: a, job: {topic: t}}]", json!({}));
     w.carry_out();
     let (job, _) = w.job("a");
@@ -265,6 +266,16 @@ fn a_result_that_is_too_large_shows_as_such() {
     assert_eq!((w.view("a").truncated, w.view("a").attempts, w.run.step_result("a")), (true, 3, Ok(None)));
 }
 
+fn rerun_of(w: &World, yaml: &str, name: &str, again: &Again) -> World {
+    let about = About { rerun_of: Some(w.run.about().run), ..about_of(name) };
+    let input = w.run.input().unwrap().cloned();
+    World::of(w.run.rerun(&plan(yaml), about, input, again).unwrap().run)
+}
+
+fn item_jobs(w: &World) -> Vec<Option<JobId>> {
+    w.run.view_items("e", 0, 9).unwrap().unwrap().items.into_iter().map(|item| item.job).collect()
+}
+
 #[test]
 fn what_a_rerun_took_over_shows_the_job_that_did_it() {
     let yaml = "
@@ -273,19 +284,29 @@ steps:
   - {id: e, for_each: {items: input.list}, job: {topic: t}}
   - {id: b, needs: [a, e], job: {topic: t}}
 ";
-    let mut w = World::start(yaml, json!({"list": [1]}));
+    let mut w = World::start(yaml, json!({"list": [1, 2, 3]}));
     w.succeed("a", json!(1));
     w.succeed("e[0]", json!(1));
-    w.fail("b");
-    let (a, item) = (w.view("a").job, w.run.view_items("e", 0, 1).unwrap().unwrap().items.remove(0).job);
-    let from = Again::From("b".into());
-    let rerun = |again: &Again| -> Run {
-        let about = muster_engine::run::About { rerun_of: Some(w.run.about().run), ..about_of("again") };
-        w.run.rerun(&plan(yaml), about, Some(json!({"list": [1]})), again).unwrap().run
-    };
-    let new = World::of(rerun(&from));
-    assert_eq!((new.view("a").job, new.view("b").job), (a, None));
-    assert_eq!(new.run.view_items("e", 0, 1).unwrap().unwrap().items[0].job, item);
-    let failed = rerun(&Again::FailedItems("e".into()));
-    assert_eq!(failed.view_items("e", 0, 1).unwrap().unwrap().items[0].job, None, "of either run");
+    w.fail("e[1]");
+    w.tell_cancelled();
+    let (a, first) = (w.view("a").job, item_jobs(&w));
+    assert!(first.iter().all(Option::is_some));
+
+    let mut second = rerun_of(&w, yaml, "second", &Again::FailedItems("e".into()));
+    assert_eq!((second.view("a").job, item_jobs(&second)), (a, vec![first[0], None, None]));
+    second.event(What::Start);
+    second.succeed("e[1]", json!(1));
+    second.fail("e[2]");
+    let jobs = item_jobs(&second);
+    assert_eq!(jobs[0], first[0]);
+    assert!(jobs[1] != first[1] && jobs[2] != first[2], "they ran again");
+
+    let mut third = rerun_of(&second, yaml, "third", &Again::FailedItems("e".into()));
+    assert_eq!(item_jobs(&third), [first[0], jobs[1], None]);
+    third.event(What::Start);
+    third.succeed("e[2]", json!(1));
+    third.fail("b");
+    let last = item_jobs(&third);
+    let fourth = rerun_of(&third, yaml, "fourth", &Again::From("b".into()));
+    assert_eq!((fourth.view("a").job, fourth.view("b").job, item_jobs(&fourth)), (a, None, last));
 }
