@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use muster_bus::{Bus, subjects};
+use muster_bus::{Bus, Items, subjects};
 use muster_domain::{JobId, State};
 use muster_testkit::until;
 use muster_tests::{Executions, Options, Setup, Stack, Watch, by_hand::bus_of};
@@ -30,7 +30,8 @@ async fn kept_from(bus: &Bus, id: &str) -> Vec<(String, String)> {
         for events in page {
             let id = |place: usize| format!("{:x}-{}-{place}", events.mark.epoch.0, events.mark.seq);
             let job = |raw: &[u8]| JobId::from_slice(raw).expect("an id").to_string();
-            kept.extend(events.items.iter().enumerate().map(|(place, event)| (id(place), job(&event.job_id))));
+            let Items::Jobs(items) = &events.items else { continue };
+            kept.extend(items.iter().enumerate().map(|(place, event)| (id(place), job(&event.job_id))));
         }
         from += 64;
         if from > span.last {

@@ -74,6 +74,10 @@ impl Subscription {
                 self.left().await;
                 return None;
             };
+            // No sender sends nothing: this message checks a stream.
+            if message.payload.is_empty() {
+                continue;
+            }
             match decode(message.payload) {
                 Ok((envelope, body)) => {
                     let reply = message.reply;

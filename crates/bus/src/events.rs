@@ -1,4 +1,5 @@
-//! Positions on the stream of events, and reading the stream between two positions.
+//! Positions on the stream of events, and reading the stream between two positions. The events of jobs and those of runs
+//! are on one stream, so that both have one order.
 //!
 //! A [`Mark`] names the same message wherever it is used, and never a message of a stream that was created later. A
 //! read returns messages of the stream that the answer names. This module only reads, except that it recreates a
@@ -6,7 +7,10 @@
 
 use futures_util::future::join_all;
 use muster_domain::Time;
-use muster_wire::{Body, v1::JobEvent};
+use muster_wire::{
+    Body,
+    v1::{JobEvent, RunEvent},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -59,7 +63,27 @@ pub struct Events {
     /// The position of the message.
     pub mark: Mark,
     /// The events in order.
-    pub items: Vec<JobEvent>,
+    pub items: Items,
+}
+
+/// The events that one message may hold.
+#[derive(Debug)]
+pub enum Items {
+    /// Of jobs.
+    Jobs(Vec<JobEvent>),
+    /// Of runs of workflows.
+    Runs(Vec<RunEvent>),
+}
+
+impl Items {
+    /// The events in a message; `None` if it holds something else.
+    pub(crate) fn of(body: Body) -> Option<Items> {
+        match body {
+            Body::Event(group) => Some(Items::Jobs(group.items)),
+            Body::RunEvent(group) => Some(Items::Runs(group.items)),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -93,11 +117,9 @@ impl Bus {
             found.extend(read?);
         }
         let span = self.events_span().await?;
-        let events = found.into_iter().filter_map(|message| match message.read()? {
-            (_, Body::Event(group)) => {
-                Some(Events { mark: Mark { epoch: span.epoch, seq: message.seq }, items: group.items })
-            }
-            _ => None,
+        let events = found.into_iter().filter_map(|message| {
+            let (_, body) = message.read()?;
+            Some(Events { mark: Mark { epoch: span.epoch, seq: message.seq }, items: Items::of(body)? })
         });
         Ok((span, events.collect()))
     }

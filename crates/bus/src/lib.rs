@@ -31,7 +31,7 @@ pub use broadcast::{Answer, Received, Subscription};
 pub use bus::{Bus, BusSettings, Clock};
 pub use drift::Drift;
 pub use error::BusError;
-pub use events::{Events, Mark, Span};
+pub use events::{Events, Items, Mark, Span};
 pub use group::{GroupPublisher, GroupSettings};
 pub use inspect::{ConsumerState, ResultsMark, StreamEnd};
 pub use publish::PUBLISH_LIMIT;

@@ -63,7 +63,8 @@ impl Stream {
         }
     }
 
-    /// A subject of this stream to which only the stream itself listens.
+    /// A subject of this stream to which only the stream itself listens, or subscriptions, which pass over an empty
+    /// message.
     fn quiet(self) -> Subject {
         match self {
             Stream::Sys => subjects::audit_export(),

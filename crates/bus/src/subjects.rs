@@ -93,6 +93,8 @@ fixed! {
     event = "sys.job.event";
     /// Events of runs, for watchers; also kept on a capped stream.
     workflow_event = "sys.workflow.event";
+    /// [`event`] and [`workflow_event`] together.
+    all_events = "sys.*.event";
     /// A worker asks whether it may start jobs.
     start = "sys.job.start";
     /// A worker asks to keep its leases.

@@ -18,7 +18,11 @@ mod properties;
 mod reruns;
 #[path = "runs/signals.rs"]
 mod signals;
+#[path = "runs/slots.rs"]
+mod slots;
 #[path = "runs/tape.rs"]
 mod tape;
+#[path = "runs/views.rs"]
+mod views;
 #[path = "runs/world.rs"]
 mod world;

@@ -11,6 +11,7 @@ mod effects;
 mod emptied;
 mod offer;
 mod recreate;
+mod run_events;
 mod runs;
 mod settings;
 mod submit;

@@ -90,6 +90,11 @@ impl Caller {
         globs.is_empty() || globs.iter().any(|glob| glob_matches(glob, topic))
     }
 
+    /// Whether the key is for all topics.
+    pub(crate) fn covers_all(&self) -> bool {
+        self.key.topics.is_empty()
+    }
+
     /// Refuses topics that the key's globs do not cover.
     pub(crate) fn may_touch(&self, topic: &Topic) -> Result<(), Problem> {
         match self.covers(topic.as_str()) {

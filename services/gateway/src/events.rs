@@ -4,11 +4,12 @@
 //! events. A slow watcher delays no other watcher and uses no extra memory: only the tap holds messages, and only the
 //! latest few. A watcher reads what it misses from the stream, at its own pace. The number of watchers is limited,
 //! and one tenant gets at most a quarter of the seats. Leaves to others: what one watcher sees and its position
-//! (`watcher`), positions on the stream (`point`), the format of events (`document`), the limit on watchers
-//! (`seats`).
+//! (`watcher`), positions on the stream (`point`), events of jobs and of runs (`item`) and their format (`document`),
+//! the limit on watchers (`seats`).
 
 mod document;
 mod filter;
+mod item;
 mod point;
 mod seats;
 mod watcher;
@@ -35,7 +36,7 @@ use seats::Seats;
 
 /// How many messages a watcher may be behind before it has to read them from the stream.
 const AHEAD: usize = 256;
-/// The most events that these messages may hold together: one message may have thousands.
+/// The most events that these messages may hold together: one message may have thousands. Data counts too.
 const KEPT: usize = 50_000;
 /// How many progress notices a watcher may be behind before it misses some.
 const PROGRESS_AHEAD: usize = 256;
@@ -144,10 +145,10 @@ impl Recent {
     fn keep(&mut self, message: Message) -> Weak<Message> {
         let message = Arc::new(message);
         let latest = Arc::downgrade(&message);
-        self.events += message.items.len();
+        self.events += item::weight(&message.items);
         self.messages.push_back(message);
         while self.messages.len() > AHEAD || (self.events > KEPT && self.messages.len() > 1) {
-            self.events -= self.messages.pop_front().map_or(0, |oldest| oldest.items.len());
+            self.events -= self.messages.pop_front().map_or(0, |oldest| item::weight(&oldest.items));
         }
         latest
     }
@@ -155,19 +156,20 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use muster_wire::v1::JobEvent;
+    use muster_bus::Items;
+    use muster_wire::v1::{JobEvent, RunEvent};
 
     use super::*;
 
     fn message(seq: u64, events: usize) -> Message {
-        Message { mark: Mark { epoch: Time(1), seq }, items: vec![JobEvent::default(); events] }
+        Message { mark: Mark { epoch: Time(1), seq }, items: Items::Jobs(vec![JobEvent::default(); events]) }
     }
 
     #[test]
     fn the_tap_holds_so_many_events_and_no_more() {
         let mut kept = Recent::default();
         let all: Vec<_> = (0..1_000).map(|seq| kept.keep(message(seq, 2_000))).collect();
-        let held = all.iter().filter_map(Weak::upgrade).map(|message| message.items.len()).sum::<usize>();
+        let held = all.iter().filter_map(Weak::upgrade).map(|message| item::weight(&message.items)).sum::<usize>();
         assert_eq!((held, kept.events), (KEPT, KEPT));
         assert!(all[975..].iter().all(|message| message.upgrade().is_some()), "the latest");
 
@@ -176,5 +178,13 @@ mod tests {
         let huge = kept.keep(message(0, KEPT + 1));
         assert!(huge.upgrade().is_some(), "the latest, whatever it holds");
         assert_eq!(kept.messages.len(), 1);
+
+        let data = vec![b'1'; 256 * 1024].into();
+        let large = RunEvent { data, ..Default::default() };
+        for seq in 0..100 {
+            let items = Items::Runs(vec![large.clone()]);
+            kept.keep(Message { mark: Mark { epoch: Time(1), seq }, items });
+        }
+        assert_eq!(kept.messages.len(), 48, "12 MiB of data");
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use muster_telemetry::events::{BusAway, Emit, Undecodable};
-use muster_wire::{Body, decode};
+use muster_wire::decode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep_until;
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Bus, BusError, Stream,
-    events::{Events, Mark},
+    events::{Events, Items, Mark},
     jetstream::{compare, nanos},
     subjects,
 };
@@ -114,10 +114,13 @@ impl Follower {
             self.tries = 0;
             at.seq = place.sequence;
             match decode(payload) {
-                Ok((_, Body::Event(group))) => return Ok(Followed::Events(Events { mark: *at, items: group.items })),
-                Ok(_) => {}
+                Ok((_, body)) => {
+                    if let Some(items) = Items::of(body) {
+                        return Ok(Followed::Events(Events { mark: *at, items }));
+                    }
+                }
                 Err(fault) => {
-                    Undecodable { subject: subjects::event().as_str(), detail: &fault.to_string() }.emit();
+                    Undecodable { subject: subjects::all_events().as_str(), detail: &fault.to_string() }.emit();
                 }
             }
         }
@@ -132,7 +135,8 @@ impl Follower {
         bus.set_up(stream).await?;
         let inbox = Inbox::open(bus).await?;
         let config = json!({
-            "filter_subject": subjects::event().as_str(),
+            // One filter for both kinds of events: nats-server 2.9 takes no second one.
+            "filter_subject": subjects::all_events().as_str(),
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": from.seq + 1,
             "ack_policy": "none",

@@ -1,10 +1,10 @@
 //! The stream of events: followed as it grows, and read between two positions.
 
-use muster_bus::{Bus, Followed, Follower, Mark, subjects};
+use muster_bus::{Bus, Followed, Follower, Items, Mark, subjects};
 use muster_testkit::{NatsServer, until};
 use muster_wire::{
     Body,
-    v1::{EventGroup, JobEvent},
+    v1::{EventGroup, JobEvent, RunEvent, RunEventGroup},
 };
 use serde_json::Value;
 
@@ -17,8 +17,18 @@ async fn tell(bus: &Bus, versions: &[u32]) {
     until(SOON, "the bus", async || bus.broadcast(&subjects::event(), body.clone()).await.ok()).await;
 }
 
-fn versions(items: &[JobEvent]) -> Vec<u32> {
-    items.iter().map(|event| event.version).collect()
+/// The same for events of runs.
+async fn tell_of_runs(bus: &Bus, versions: &[u32]) {
+    let items = versions.iter().map(|version| RunEvent { version: *version, ..Default::default() }).collect();
+    let body = Body::RunEvent(RunEventGroup { items });
+    until(SOON, "the bus", async || bus.broadcast(&subjects::workflow_event(), body.clone()).await.ok()).await;
+}
+
+fn versions(items: &Items) -> Vec<u32> {
+    match items {
+        Items::Jobs(items) => items.iter().map(|event| event.version).collect(),
+        Items::Runs(items) => items.iter().map(|event| event.version).collect(),
+    }
 }
 
 /// The position where the follower continues.
@@ -68,6 +78,40 @@ async fn a_follower_begins_with_what_comes_and_everybody_gives_it_the_same_place
         (info["state"]["consumer_count"] == 0).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn events_of_jobs_and_of_runs_come_in_one_order() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let mut follower = bus.follow_events();
+    let began = from(&mut follower).await;
+    tell(&bus, &[1]).await;
+    tell_of_runs(&bus, &[2, 3]).await;
+    tell(&bus, &[4]).await;
+    tell_of_runs(&bus, &[5]).await;
+    let mut heard = Vec::new();
+    for seq in 1..5 {
+        let (mark, versions) = told(&mut follower).await;
+        assert_eq!(mark, Mark { seq, ..began });
+        heard.push(versions);
+    }
+    assert_eq!(heard, [vec![1], vec![2, 3], vec![4], vec![5]]);
+    let (_, read) = bus.events_between(1, 9).await.unwrap();
+    assert_eq!(read.iter().map(|events| versions(&events.items)).collect::<Vec<_>>(), heard);
+    assert!(matches!((&read[0].items, &read[1].items), (Items::Jobs(_), Items::Runs(_))));
+}
+
+#[tokio::test]
+async fn a_check_of_the_stream_is_no_event_for_who_listens() {
+    let server = NatsServer::start().await;
+    let (one, other) = (bus(&server).await, loose_bus(&server.url()).await);
+    let mut listener = other.subscribe_now(&subjects::all_events()).await.unwrap();
+    // A follower checks the stream on a subject that watchers hear.
+    from(&mut one.follow_events()).await;
+    tell_of_runs(&one, &[7]).await;
+    let heard = tokio::time::timeout(SOON, listener.next()).await.expect("in time").expect("a message");
+    assert!(matches!(heard.body, Body::RunEvent(group) if group.items[0].version == 7));
 }
 
 #[tokio::test]

@@ -198,7 +198,7 @@ impl Work<'_> {
 
     /// The sub-run of a step. One that was taken over belongs to the run that started it.
     pub(crate) fn sub_run(&self, place: &Place, attempt: u32) -> Done<RunId> {
-        Ok(match self.step(place)?.taken {
+        Ok(match self.taken(place)? {
             Some(run) => sub_run_id(&About { run, ..self.about.clone() }, self.plan, place, attempt),
             None => sub_run_id(self.about, self.plan, place, attempt),
         })

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use muster_domain::RunId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use thiserror::Error;
@@ -47,6 +48,8 @@ struct PageForm {
     d: BTreeMap<u32, StepRecord>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     n: BTreeMap<String, StepRecord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    t: BTreeMap<String, u64>,
 }
 
 impl Page {
@@ -56,6 +59,11 @@ impl Page {
             return Some(record);
         }
         self.states.get(offset as usize).map(|short| &plain_items()[usize::from(*short)])
+    }
+
+    /// The run that an item was taken over from, if it was.
+    pub(crate) fn taken(&self, offset: u32) -> Option<RunId> {
+        self.taken.iter().find(|(_, items)| *items >> offset & 1 == 1).map(|(run, _)| *run)
     }
 
     /// What is known of an item, for changing it.
@@ -83,7 +91,8 @@ impl Page {
             let numbers: String = at.iter().map(|n| format!("[{n}]")).collect();
             (format!("{}{numbers}", plan.step(*node).id), record.clone())
         });
-        json(&PageForm { s, d: self.items.clone(), n: n.collect() })
+        let t = self.taken.iter().map(|(run, items)| (run.to_string(), *items)).collect();
+        json(&PageForm { s, d: self.items.clone(), n: n.collect(), t })
     }
 
     fn decode(plan: &Plan, bytes: &[u8]) -> Result<Page, String> {
@@ -99,7 +108,8 @@ impl Page {
             let at = numbers.map(|n| n.parse().map_err(|_| "no such place")).collect::<Result<_, _>>()?;
             nested.insert((node, at), record);
         }
-        Ok(Page { states, items: form.d, nested })
+        let taken = form.t.iter().map(|(run, items)| Ok((run.parse().map_err(|_| "no such run")?, *items)));
+        Ok(Page { states, items: form.d, nested, taken: taken.collect::<Result<_, &str>>()? })
     }
 }
 

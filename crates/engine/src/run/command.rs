@@ -10,7 +10,7 @@ use super::{
     records::{About, Parent, RunError},
     state::{RunState, coded},
 };
-use crate::definition::{Retry, WhenFull};
+use crate::definition::Retry;
 
 coded! {
     /// What a command does.
@@ -236,17 +236,6 @@ pub struct Submit {
     pub on_lost_lease: Option<OnLostLease>,
     /// How safely it must be stored.
     pub durability: Option<Durability>,
-}
-
-/// What a workflow's concurrency asks for, of one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlotWish {
-    /// The value of the key; empty without one.
-    pub key: String,
-    /// How many runs may hold it.
-    pub max: u32,
-    /// What to do if no place is free.
-    pub when_full: WhenFull,
 }
 
 /// The name of a task: a place, with a mark for compensations.

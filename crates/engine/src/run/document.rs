@@ -130,6 +130,13 @@ impl Run {
         Ok(())
     }
 
+    /// Notes the slot that a run holds from its start to its end. For a run that was not stored yet: what it is never
+    /// changes afterwards.
+    pub fn hold_slot(&mut self, key: String) {
+        Arc::make_mut(&mut self.about).slot = Some(key);
+        self.dirty.insert(Field::About);
+    }
+
     pub(crate) fn missing(&self, lack: &Lack) -> Missing {
         Missing { fields: lack.0.iter().map(|field| field.name(&self.plan)).collect() }
     }

@@ -5,8 +5,10 @@ use super::{
     place::{Inside, Place},
     records::StepRecord,
     sight::pages,
+    steps::loops::KEPT,
     work::{Done, Work},
 };
+use crate::definition::Kind;
 
 impl Work<'_> {
     /// Deletes everything that is known of the steps of a scope.
@@ -37,11 +39,33 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn forget_inner(&mut self, holder: &Place) -> Done {
-        for inside in self.every_inner(holder)? {
+    /// Deletes everything that is known inside a step or item.
+    pub(crate) fn forget_inner(&mut self, holder: &Place) -> Done {
+        for inside in self.kept_scopes(holder)? {
             self.forget(&inside)?;
         }
         Ok(())
+    }
+
+    /// The scopes that a step or item holds or held, as far as they are kept: all that may have to be undone, otherwise
+    /// those of the latest attempt, and of a loop the latest iterations.
+    pub(crate) fn kept_scopes(&self, holder: &Place) -> Done<Vec<Inside>> {
+        let node = self.plan.node(holder.node);
+        if node.undoes {
+            return self.every_inner(holder);
+        }
+        let mut found = Vec::new();
+        for branch in 0..node.inner.len() as u32 {
+            let latest = self.inner(holder, branch)?;
+            match (&node.step().kind, latest.at.split_last()) {
+                (Kind::Loop(_), Some((&number, around))) => {
+                    let kept = (number + 1).saturating_sub(KEPT)..=number;
+                    found.extend(kept.map(|n| Inside { scope: latest.scope, at: [around, &[n]].concat() }));
+                }
+                _ => found.push(latest),
+            }
+        }
+        Ok(found)
     }
 
     fn forget_values(&mut self, place: &Place) -> Done {

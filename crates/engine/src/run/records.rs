@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use muster_domain::{Labels, RunId, Tenant, Time};
 use serde::{Deserialize, Serialize};
 
-use super::state::{RunState, StepState, numbered};
+use super::state::{RunState, StepState, coded, numbered};
 
 /// The version of the format, in the head.
 pub(crate) const FORMAT: u32 = 1;
@@ -173,19 +173,19 @@ numbered! {
     }
 }
 
-numbered! {
-    /// How far the compensation of one step is.
-    pub(crate) Undo {
+coded! {
+    /// How far the compensation of one step, or of the run, is.
+    Undo {
         /// Nothing to undo.
-        None = 0,
+        None = 0 "none",
         /// To be undone if the run fails.
-        Due = 1,
+        Due = 1 "due",
         /// Its compensation runs.
-        Running = 2,
+        Running = 2 "running",
         /// Undone.
-        Done = 3,
+        Done = 3 "done",
         /// Its compensation failed for good.
-        Failed = 4,
+        Failed = 4 "failed",
     }
 }
 
@@ -430,6 +430,8 @@ pub(crate) struct Page {
     pub(crate) items: BTreeMap<u32, StepRecord>,
     /// Steps inside the items: the step's number, and its place's numbers from the item on.
     pub(crate) nested: BTreeMap<(usize, Vec<u32>), StepRecord>,
+    /// Items that a rerun took over, one bit each, by the run that they ran in.
+    pub(crate) taken: BTreeMap<RunId, u64>,
 }
 
 /// A signal, read or unread.

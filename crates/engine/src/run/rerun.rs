@@ -189,7 +189,8 @@ impl Run {
                     Some(((node, at.clone()), taken(record)))
                 });
                 let nested = nested.collect();
-                Arc::new(Record::Page(Page { states: page.states.clone(), items: page.items.clone(), nested }))
+                let (states, items, taken) = (page.states.clone(), page.items.clone(), page.taken.clone());
+                Arc::new(Record::Page(Page { states, items, nested, taken }))
             }
             _ => record.clone(),
         }
@@ -215,8 +216,10 @@ impl Run {
         let plan = run.plan.clone();
         let Some(old) = self.plan.find(&plan.step(node).id) else { return Ok(0) };
         let place = Place::new(old, &[]);
-        let each = match self.get(&Field::Step(place)).map_err(|_| RerunFault::NotWhole)? {
-            Some(Record::Step(StepRecord { each: Some(each), .. })) => each.clone(),
+        let (each, origin) = match self.get(&Field::Step(place)).map_err(|_| RerunFault::NotWhole)? {
+            Some(Record::Step(StepRecord { each: Some(each), taken, .. })) => {
+                (each.clone(), taken.unwrap_or(self.about.run))
+            }
             _ => return Ok(0),
         };
         self.hand_over(run, node);
@@ -237,12 +240,17 @@ impl Run {
                 });
                 if took {
                     again -= 1;
+                    if old.taken(offset).is_none() {
+                        *kept.taken.entry(origin).or_default() |= 1 << offset;
+                    }
                 } else {
+                    kept.taken.values_mut().for_each(|items| *items &= !(1 << offset));
                     kept.states[offset as usize] = StepState::Waiting.code();
                     kept.items.remove(&offset);
                     kept.nested.retain(|(_, at), _| at.first() != Some(&(page * super::records::PAGE + offset)));
                 }
             }
+            kept.taken.retain(|_, items| *items != 0);
             run.set(field, Some(Record::Page(kept)));
         }
         let fresh = Each { total: each.total, ..Each::default() };

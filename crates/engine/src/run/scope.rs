@@ -192,10 +192,7 @@ impl Work<'_> {
         let moved = self.move_step(place, StepMove::Repeat)?;
         let undoes = self.plan.node(place.node).undoes;
         if moved && !undoes && super::plan::repeats(self.plan.step(place.node)) {
-            for branch in 0..self.plan.node(place.node).inner.len() as u32 {
-                let old = self.inner(place, branch)?;
-                self.forget(&old)?;
-            }
+            self.forget_inner(place)?;
         }
         if moved {
             let record = self.step_mut(place)?;

@@ -5,7 +5,7 @@ mod approval;
 mod delay;
 mod fail;
 pub(crate) mod job;
-mod loops;
+pub(crate) mod loops;
 mod notify;
 mod parallel;
 mod scope;

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_domain::Time;
+use muster_domain::{RunId, Time};
 use serde_json::Value;
 
 use super::{
@@ -223,6 +223,22 @@ impl<'a> Work<'a> {
             Some(record) => record,
             None => waiting(),
         })
+    }
+
+    /// The run that a step or an item was taken over from, if it was.
+    pub(crate) fn taken(&self, place: &Place) -> Done<Option<RunId>> {
+        let mut place = place.clone();
+        loop {
+            if let Some(run) = self.step(&place)?.taken {
+                return Ok(Some(run));
+            }
+            let Some((each, item)) = self.plan.item_around(&place) else { return Ok(None) };
+            let page = self.page(&Field::Page(each.clone(), item / PAGE))?;
+            if let Some(run) = page.and_then(|page| page.taken(item % PAGE)) {
+                return Ok(Some(run));
+            }
+            place = each;
+        }
     }
 
     /// What is known of a step or an item, for changing it.

@@ -479,3 +479,29 @@ steps:
         (StepState::TimedOut, StepState::Cancelled, StepState::Running)
     );
 }
+
+#[test]
+fn loops_inside_loops_and_repeated_loops_leave_a_small_run() {
+    let inside = "
+steps:
+  - id: l
+    loop:
+      until: 'index >= 99'
+      max: 100
+      steps: [{id: m, loop: {until: 'index >= 4', max: 5, steps: [{id: a, set: '${{ index }}'}]}}]
+";
+    let w = World::start(inside, json!({}));
+    let kept = w.saved.keys().filter(|name| name.starts_with("s:a")).count();
+    assert_eq!((w.state(), kept), (Succeeded, 9), "three iterations of three");
+
+    let repeated = "
+steps:
+  - id: l
+    retry: {max_attempts: 20, backoff: {initial_ms: 1, max_ms: 1}}
+    loop: {until: 'false', max: 5, steps: [{id: a, set: '${{ index }}'}]}
+";
+    let mut w = World::start(repeated, json!({}));
+    w.pass(60_000);
+    let kept: Vec<&str> = w.saved.keys().filter_map(|name| name.strip_prefix("s:a")).collect();
+    assert_eq!((w.error_code().as_str(), kept), ("loop_exhausted", vec!["[20][2]", "[20][3]", "[20][4]"]));
+}

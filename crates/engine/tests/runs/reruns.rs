@@ -1,6 +1,6 @@
 //! Reruns: what is taken over, and what runs again.
 
-use muster_engine::run::{About, Again, Rerun, RerunFault, RunState::*, StepState};
+use muster_engine::run::{About, Action, Again, Rerun, RerunFault, RunOp, RunState::*, StepState, What};
 use serde_json::{Value, json};
 
 use crate::world::{World, about_of, plan};
@@ -144,4 +144,28 @@ fn another_version_may_read_a_result_that_was_not_kept() {
     r.event(muster_engine::run::What::Start);
     r.carry_out();
     assert_eq!(r.submit_of("c").payload, Some(json!("supplied")));
+}
+
+#[test]
+fn the_sub_run_of_an_item_that_was_taken_over_is_the_one_that_is_undone() {
+    let yaml = "
+steps:
+  - {id: e, for_each: {items: input.list}, workflow: {name: ship}, compensate: self}
+  - {id: f, needs: [e], fail: {code: x, message: y}}
+";
+    let mut w = World::start(yaml, json!({"list": [1, 2]}));
+    w.op(RunOp::Cancel { compensate: false, reason: String::new() });
+    w.end_sub_run("e[0]", Succeeded, None);
+    w.end_sub_run("e[1]", Cancelled, None);
+    let sub_run = |w: &World, item: usize| w.run.view_items("e", 0, 2).unwrap().unwrap().items[item].sub_run;
+    let first = sub_run(&w, 0);
+    let input = Some(json!({"list": [1, 2]}));
+    let rerun = w.run.rerun(&w.plan, about(&w), input, &Again::FailedItems("e".into())).unwrap();
+    let mut again = World::of(rerun.run);
+    again.event(What::Start);
+    again.end_sub_run("e[1]", Succeeded, None);
+    let undone = |action: &Action| if let Action::UndoRun { run, .. } = action { Some(*run) } else { None };
+    let undone: Vec<_> = again.other.iter().map(|command| undone(&command.action)).filter(Option::is_some).collect();
+    assert_eq!(undone, [sub_run(&again, 1), first]);
+    assert_ne!(sub_run(&again, 1), sub_run(&w, 1));
 }

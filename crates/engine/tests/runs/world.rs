@@ -11,7 +11,7 @@ use muster_engine::{
     definition::{Format, read},
     run::{
         About, Action, Applied, Command, Event, JobEnd, Missing, Outcome, Plan, Run, RunError, RunOp, RunState,
-        StepState, SubRunEnd, Submit, Wait, What,
+        StepState, StepView, SubRunEnd, Submit, Wait, What,
     },
 };
 use serde_json::Value;
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// The saved run with only head and what `what` turned out to need.
-    fn with_little<T>(&self, mut what: impl FnMut(&mut Run) -> Result<T, Missing>) -> (Run, T) {
+    pub(crate) fn with_little<T>(&self, mut what: impl FnMut(&mut Run) -> Result<T, Missing>) -> (Run, T) {
         let field = |name: &str| self.saved.get(name).map(Vec::as_slice);
         let mut run = Run::load_some(self.plan.clone(), ["head", "about"].map(|name| (name, field(name)))).unwrap();
         for _ in 0..10_000 {
@@ -328,6 +328,18 @@ impl World {
 
     pub(crate) fn step(&self, place: &str) -> StepState {
         self.run.step_state(place).unwrap().unwrap_or_else(|| panic!("no place {place}"))
+    }
+
+    /// All steps as people see them, which are the same with few fields.
+    pub(crate) fn views(&self) -> Vec<StepView> {
+        let views = self.run.view_steps().unwrap();
+        assert_eq!(self.with_little(|run| run.view_steps()).1, views);
+        views
+    }
+
+    pub(crate) fn view(&self, place: &str) -> StepView {
+        let views = self.views();
+        views.into_iter().find(|view| view.place == place).unwrap_or_else(|| panic!("no view of {place}"))
     }
 
     pub(crate) fn waits(&self) -> Vec<Wait> {

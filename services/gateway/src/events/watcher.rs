@@ -3,7 +3,7 @@
 //! Promises: the client gets each event that it may see once, in the order of the stream, whichever gateway it was
 //! connected to before; or it gets one `muster.gap`, and then the events that follow. The watcher reads from the
 //! stream what it did not get from the tap, a few messages at a time. Of these it holds the events for its client,
-//! [`PAGE_EVENTS`] at most, and it reads nothing more while the client does not take what it holds. It ends when the
+//! [`PAGE_EVENTS`] at most (data counts too), and it reads nothing more while the client does not take what it holds. It ends when the
 //! gateway stops, and soon after its key is deleted or expires.
 
 use std::{
@@ -18,14 +18,14 @@ use http::HeaderMap;
 use muster_bus::{BusError, Events as Told, Mark};
 use muster_domain::{ProblemCode, Time};
 use muster_flow::Flow;
-use muster_wire::v1::{JobEvent, ProgressNotice};
+use muster_wire::v1::ProgressNotice;
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
     time::{Instant, Interval, MissedTickBehavior, interval_at, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Filter, Live, News, Point, document, seats::Seat};
+use super::{Filter, Live, News, Point, document, item::Item, seats::Seat};
 use crate::{
     access::{Access, Scope},
     auth::Keys,
@@ -178,10 +178,10 @@ impl Watcher {
             (self.current, self.behind) = (None, true);
             return None;
         };
-        while let Some(event) = told.items.get(*next) {
+        while let Some(event) = Item::of(&told.items, *next) {
             let id = Point::within(told.mark, *next);
             *next += 1;
-            if let Some(shown) = show(&self.filter, id, event) {
+            if let Some(shown) = show(&self.filter, id, &event) {
                 self.at = id;
                 return Some(shown);
             }
@@ -217,7 +217,7 @@ impl Watcher {
 }
 
 /// Events to send, each with its position. The last position may have no event.
-type Page = VecDeque<(Point, Option<JobEvent>)>;
+type Page = VecDeque<(Point, Option<Item<'static>>)>;
 
 /// The result of reading the stream.
 enum Read {
@@ -261,27 +261,35 @@ async fn try_read(sources: &Sources, filter: &Filter, at: Point) -> Result<Read,
 
 /// The new events of these messages that the watcher sees, up to its limit; and whether these are all.
 fn chosen(told: Vec<Told>, filter: &Filter, at: Point) -> (Page, bool) {
-    let mut page = Page::new();
+    let (mut page, mut held) = (Page::new(), 0);
     for Told { mark, items } in told {
         let Some(first) = at.first_new(mark) else { continue };
-        for (place, event) in items.into_iter().enumerate().skip(first) {
-            if filter.event(&event).is_none() {
-                continue;
-            }
-            if page.len() == PAGE_EVENTS {
+        let events = (first..).map_while(|place| Some((place, Item::of(&items, place)?)));
+        for (place, event) in events.filter(|(_, event)| sees(filter, event)) {
+            held += event.weight();
+            if held > PAGE_EVENTS && !page.is_empty() {
                 return (page, false);
             }
-            // Copy the id: it is a slice of the message and would keep the whole message in memory.
-            let event = JobEvent { job_id: Bytes::copy_from_slice(&event.job_id), ..event };
-            page.push_back((Point::within(mark, place), Some(event)));
+            page.push_back((Point::within(mark, place), Some(event.detached())));
         }
     }
     (page, true)
 }
 
+/// Whether the watcher sees the event.
+fn sees(filter: &Filter, event: &Item<'_>) -> bool {
+    match event {
+        Item::Job(event) => filter.event(event).is_some(),
+        Item::Run(event) => filter.run_event(event).is_some(),
+    }
+}
+
 /// The event in the format for this watcher, if the watcher sees it.
-fn show(filter: &Filter, id: Point, event: &JobEvent) -> Option<Event> {
-    let shown = document::moved(id, filter.event(event)?, event)?;
+fn show(filter: &Filter, id: Point, event: &Item<'_>) -> Option<Event> {
+    let shown = match event {
+        Item::Job(event) => document::moved(id, filter.event(event)?, event)?,
+        Item::Run(event) => document::of_run(id, filter.run_event(event)?, event, filter.caller.has(Scope::Payloads))?,
+    };
     Some(data(Event::default().id(id.to_string()), &shown))
 }
 
@@ -291,7 +299,10 @@ fn data(event: Event, shown: &Bytes) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use muster_domain::{JobId, State, Tenant};
+    use muster_bus::Items;
+    use muster_domain::{JobId, RunId, State, Tenant};
+    use muster_engine::run::RunState;
+    use muster_wire::v1::{JobEvent, RunEvent};
 
     use super::*;
     use crate::{
@@ -300,7 +311,12 @@ mod tests {
     };
 
     fn of(tenant: &str) -> Filter {
-        let (id, name, topics) = ("k".to_owned(), String::new(), Vec::new());
+        of_key(tenant, &[])
+    }
+
+    fn of_key(tenant: &str, topics: &[&str]) -> Filter {
+        let (id, name) = ("k".to_owned(), String::new());
+        let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
         let key = Key { id, name, tenant: None, scopes: Scopes::all(), topics, expires_at: None };
         let caller = Caller { tenant: Tenant::parse(tenant).unwrap(), named: true, key: Arc::new(key) };
         Filter { caller, topic: None, job: None, run: None, kinds: Vec::new() }
@@ -315,8 +331,22 @@ mod tests {
             version,
             ..Default::default()
         };
-        let message = |seq| Told { mark: Mark { epoch: Time(1), seq }, items: (0..events).map(event).collect() };
+        let message = |seq| {
+            let items = Items::Jobs((0..events).map(event).collect());
+            Told { mark: Mark { epoch: Time(1), seq }, items }
+        };
         (1..=n).map(message).collect()
+    }
+
+    fn run_event(kind: &str, state: RunState, data: usize) -> RunEvent {
+        RunEvent {
+            run_id: RunId::mint(0).as_bytes().to_vec().into(),
+            tenant: "us".into(),
+            kind: kind.into(),
+            state: state.code().into(),
+            data: vec![b'1'; data].into(),
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -326,7 +356,10 @@ mod tests {
         loop {
             let (page, whole) = chosen(messages(3, 2_000), &filter, at);
             assert!(page.len() <= PAGE_EVENTS, "{}", page.len());
-            seen.extend(page.iter().map(|(point, event)| (point.seq, event.as_ref().unwrap().version)));
+            seen.extend(page.iter().map(|(point, event)| match event {
+                Some(Item::Job(event)) => (point.seq, event.version),
+                other => panic!("{other:?}"),
+            }));
             at = page.back().expect("more each time").0;
             reads += 1;
             if whole {
@@ -338,5 +371,54 @@ mod tests {
         assert_eq!(reads, 3);
         let (page, whole) = chosen(messages(3, 2_000), &of("nobody"), Point::after(Mark { epoch: Time(1), seq: 0 }));
         assert_eq!((page.len(), whole), (0, true));
+    }
+
+    #[test]
+    fn events_of_runs_are_for_those_who_watch_the_whole_tenant_or_the_run() {
+        let ended = run_event("", RunState::Failed, 0);
+        let run = RunId::from_slice(&ended.run_id).unwrap();
+        let event = Item::Run(std::borrow::Cow::Borrowed(&ended));
+        let us = || of("us");
+        let other = RunId::mint(1);
+        let kind = |text: &str| vec![crate::events::Kind::parse(text).unwrap()];
+        let (seeing, blind) = (
+            [
+                us(),
+                Filter { run: Some((run, run.to_string())), ..us() },
+                Filter { kinds: kind("muster.run.failed"), ..us() },
+            ],
+            [
+                of("them"),
+                Filter { run: Some((other, other.to_string())), ..us() },
+                Filter { kinds: kind("muster.run.succeeded"), ..us() },
+                Filter { kinds: kind("muster.job.failed"), ..us() },
+                Filter { kinds: kind("failed"), ..us() },
+                Filter { topic: Some(muster_domain::Topic::parse("mail").unwrap()), ..us() },
+                Filter { job: JobId::from_slice(run.as_bytes()), ..us() },
+                of_key("us", &["mail.*"]),
+            ],
+        );
+        assert!(seeing.iter().all(|filter| sees(filter, &event)));
+        assert!(!blind.iter().any(|filter| sees(filter, &event)));
+        let own = run_event("order.failed", RunState::Running, 0);
+        assert!(sees(&Filter { kinds: kind("order.failed"), ..us() }, &Item::Run(std::borrow::Cow::Owned(own))));
+    }
+
+    #[test]
+    fn data_fills_a_page_too_and_one_event_always_fits() {
+        let mark = Mark { epoch: Time(1), seq: 1 };
+        let sizes = [100_000, 100_000, 200_000, 0, 0];
+        let told =
+            || vec![Told { mark, items: Items::Runs(sizes.map(|n| run_event("x", RunState::Running, n)).into()) }];
+        let (mut at, mut pages) = (Point::after(Mark { seq: 0, ..mark }), Vec::new());
+        loop {
+            let (page, whole) = chosen(told(), &of("us"), at);
+            pages.push(page.len());
+            at = page.back().expect("more each time").0;
+            if whole {
+                break;
+            }
+        }
+        assert_eq!(pages, [1, 1, 1, 2]);
     }
 }

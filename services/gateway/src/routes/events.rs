@@ -28,8 +28,8 @@ use crate::{
         ("last_event_id" = Option<String>, Query, description = "The same, for clients that cannot set headers"),
         ("topic" = Option<String>, Query, description = "This topic"),
         ("job_id" = Option<String>, Query, description = "This job"),
-        ("run_id" = Option<String>, Query, description = "Jobs of this run of a workflow; without their progress"),
-        ("type" = Option<String>, Query, description = "One or more types with commas: `muster.job.<state>`, `muster.job.progress`, `muster.gap`"),
+        ("run_id" = Option<String>, Query, description = "This run of a workflow: the run itself, its steps, and its jobs without their progress"),
+        ("type" = Option<String>, Query, description = "One or more types with commas: `muster.job.<state>`, `muster.job.progress`, `muster.run.<state>`, `muster.step.<state>`, `muster.gap`, and types of your own, which `notify` steps emit"),
     ),
     responses(
         (status = 200, description = "Events until the client leaves or the gateway stops", body = schema::CloudEvent, content_type = "text/event-stream"),
@@ -61,7 +61,7 @@ fn read(caller: Caller, headers: &HeaderMap, mut params: Params) -> Result<(Filt
     let f = &mut Faults::default();
     let topic = params.read("topic", f, Topic::parse);
     let job = params.read("job_id", f, str::parse::<JobId>);
-    let run = params.read("run_id", f, str::parse::<RunId>).map(|run| run.to_string());
+    let run = params.read("run_id", f, str::parse::<RunId>).map(|run| (run, run.to_string()));
     let kinds = params.read("type", f, read_kinds).unwrap_or_default();
     let asked = params.take("last_event_id");
     params.finish(std::mem::take(f))?;

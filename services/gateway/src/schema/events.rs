@@ -14,16 +14,19 @@ pub(crate) struct CloudEvent {
     id: Option<String>,
     /// Always `urn:muster:jobs`.
     source: String,
-    /// `muster.job.<state>`, `muster.job.progress`, or `muster.gap` where events are missing.
+    /// `muster.job.<state>`, `muster.job.progress`, `muster.run.<state>`, `muster.step.<state>`, the type of an event
+    /// that a `notify` step emits, or `muster.gap` where events are missing.
     #[schema(rename = "type")]
     kind: String,
-    /// The job; absent for a gap.
+    /// The job or the run; absent for a gap.
     subject: Option<String>,
     /// When it happened.
     time: String,
     /// Always `application/json`.
     datacontenttype: String,
-    /// `job_id`, `tenant`, `topic`; for a state also `state`, `done`, `attempt`, `version` and, if there is one,
-    /// `error_code`; for progress `progress`; for a gap `detail`.
+    /// Of a job `job_id`, `tenant`, `topic`; for a state also `state`, `done`, `attempt`, `version` and, if there is one,
+    /// `error_code`; for progress `progress`. Of a run `run_id`, `tenant`, `workflow`, `version`, for a state also
+    /// `state`, `done` and, if there is one, `error_code`; of a step also `step`; for an event of a `notify` step
+    /// `step`, `event_id` and, with the scope `payloads`, `data`. For a gap `detail`.
     data: BTreeMap<String, Value>,
 }

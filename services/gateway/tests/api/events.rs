@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use muster_bus::{Bus, BusSettings, subjects};
-use muster_domain::{JobId, State};
+use muster_domain::{JobId, RunId, State};
+use muster_engine::run::{RunState, StepState};
 use muster_sdk::sse::{Frame, Frames};
 use muster_testkit::{NatsServer, redis, until};
 use muster_wire::{
     Body,
-    v1::{EventGroup, JobEvent, Progress, ProgressNotice},
+    v1::{EventGroup, JobEvent, Progress, ProgressNotice, RunEvent, RunEventGroup},
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -156,6 +157,98 @@ async fn everybody_sees_its_own_tenants_events_of_its_topics_and_what_it_asked_f
     assert_eq!(shown["data"]["progress"], progress, "whatever its lines end with");
 }
 
+fn run_event(tenant: &str, run: RunId, state: RunState, version: u32) -> RunEvent {
+    RunEvent {
+        run_id: run.as_bytes().to_vec().into(),
+        tenant: tenant.into(),
+        workflow: "order".into(),
+        version,
+        state: state.code().into(),
+        at: 1_700_000_000_000_000,
+        ..Default::default()
+    }
+}
+
+async fn tell_of_runs(bus: &Bus, items: Vec<RunEvent>) {
+    let body = Body::RunEvent(RunEventGroup { items });
+    until(SOON, "the bus", async || bus.broadcast(&subjects::workflow_event(), body.clone()).await.ok()).await;
+}
+
+#[tokio::test]
+async fn events_of_runs_stand_between_those_of_their_jobs() {
+    let nats = NatsServer::start().await;
+    let gate = Gate::over(&redis().await.url(), &nats.url(), &[]).await;
+    let bus = bus_of(&nats).await;
+    let (ours, theirs) = (gate.tenant().to_owned(), crate::gate::fresh_tenant());
+    let (run, other) = (RunId::mint(0), RunId::mint(1));
+    let without_payloads = gate.with_key(Some(&gate.make_key(&["read"], &[]).await));
+    let of_some_topics = gate.with_key(Some(&gate.make_key(&["read"], &["mail.*"]).await));
+    let mut all = Watch::open(&gate, "", None).await;
+    let mut blind = Watch::open(&without_payloads, &format!("?run_id={run}"), None).await;
+    let mut of_types = Watch::open(&gate, "?type=muster.run.failed,muster.step.failed,order.failed", None).await;
+    let mut of_topic = Watch::open(&gate, "?topic=mail.send", None).await;
+    let mut of_key = Watch::open(&of_some_topics, "", None).await;
+
+    let job = |version| JobEvent { run_id: run.to_string(), ..event(&ours, "mail.send", State::Running, version) };
+    let step = RunEvent {
+        kind: "step".into(),
+        step: "charge".into(),
+        step_state: StepState::Failed.code().into(),
+        error_code: "boom".into(),
+        ..run_event(&ours, run, RunState::Running, 5)
+    };
+    let own = RunEvent {
+        kind: "order.failed".into(),
+        step: "alarm".into(),
+        id: "e-1".into(),
+        data: r#"{"order":7}"#.into(),
+        ..run_event(&ours, run, RunState::Running, 6)
+    };
+    let of_the_future = RunEvent { state: 250, ..run_event(&ours, run, RunState::Running, 1) };
+    tell_of_runs(
+        &bus,
+        vec![
+            of_the_future,
+            run_event(&theirs, run, RunState::Failed, 2),
+            run_event(&ours, run, RunState::Running, 3),
+            run_event(&ours, other, RunState::Running, 30),
+        ],
+    )
+    .await;
+    tell(&bus, vec![job(4)]).await;
+    tell_of_runs(&bus, vec![step, own]).await;
+    tell_of_runs(&bus, vec![run_event(&ours, run, RunState::Failed, 7)]).await;
+    tell(&bus, vec![job(8)]).await;
+
+    assert_eq!(all.versions(2).await, [3, 30]);
+    let first = all.told().await;
+    assert_eq!((&first["type"], &first["data"]["version"]), (&json!("muster.job.running"), &json!(4)));
+    let mut rest = Vec::new();
+    for _ in 0..4 {
+        rest.push(all.told().await);
+    }
+    let types: Vec<&str> = rest.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(types, ["muster.step.failed", "order.failed", "muster.run.failed", "muster.job.running"]);
+    assert!(rest[..3].iter().all(|event| event["subject"] == run.to_string()));
+    assert_eq!((&rest[0]["data"]["step"], &rest[0]["data"]["error_code"]), (&json!("charge"), &json!("boom")));
+    assert_eq!((&rest[1]["data"]["data"], &rest[1]["data"]["event_id"]), (&json!({"order": 7}), &json!("e-1")));
+    assert_eq!((&rest[2]["data"]["done"], &rest[2]["data"]["workflow"]), (&json!(true), &json!("order")));
+
+    assert_eq!(blind.versions(3).await, [3, 4, 5]);
+    let own = blind.told().await;
+    assert_eq!((&own["type"], own["data"].get("data")), (&json!("order.failed"), None), "it may not see payloads");
+    assert_eq!(blind.versions(2).await, [7, 8]);
+    assert_eq!(of_types.versions(3).await, [5, 6, 7]);
+    for jobs_only in [&mut of_topic, &mut of_key] {
+        assert_eq!(jobs_only.versions(2).await, [4, 8]);
+    }
+
+    // Any gateway goes on in the middle, whatever the events before and after are of.
+    let second = Gate::over(&redis().await.url(), &nats.url(), &[]).await.for_tenant(&ours);
+    let mut resumed = Watch::open(&second, "", rest[0]["id"].as_str()).await;
+    assert_eq!(resumed.versions(3).await, [6, 7, 8]);
+}
+
 #[tokio::test]
 async fn one_goes_on_in_the_middle_of_a_group_at_another_gateway() {
     let nats = NatsServer::start().await;
@@ -288,7 +381,8 @@ async fn what_cannot_be_watched_is_refused_by_name() {
         ("job_id=7", "invalid_request", "/query/job_id"),
         ("type=muster.job.exploded", "invalid_request", "/query/type"),
         ("type=muster.run.started", "invalid_request", "/query/type"),
-        ("type=failed", "invalid_request", "/query/type"),
+        ("type=muster.step.started", "invalid_request", "/query/type"),
+        ("type=-failed", "invalid_request", "/query/type"),
         ("run_id=1", "invalid_request", "/query/run_id"),
         ("tenant=acme", "unknown_field", "/query/tenant"),
     ] {

@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct Loop;
 
 /// How many iterations are kept.
-const KEPT: u32 = 3;
+pub(crate) const KEPT: u32 = 3;
 
 fn given(step: &Step) -> Option<&LoopStep> {
     match &step.kind {

@@ -125,13 +125,18 @@ fn line(event: &Value) -> String {
     let more = match kind {
         "progress" => text(&data["progress"]),
         "gap" => text(&data["detail"]),
+        _ if data["workflow"].is_string() => {
+            format!("{}  {}", text(&data["step"]), text(&data["error_code"])).trim().to_owned()
+        }
         _ => match data["attempt"].as_u64() {
             Some(n @ 1..) => format!("attempt {n}  {}", text(&data["error_code"])),
             _ => String::new(),
         },
     };
-    let (time, job, topic) = (text(&event["time"]), text(&event["subject"]), text(&data["topic"]));
-    format!("{time:<24}  {kind:<11}  {job}  {topic}  {more}").trim_end().to_owned()
+    // A run has a workflow where a job has a topic.
+    let of = if data["workflow"].is_string() { &data["workflow"] } else { &data["topic"] };
+    let (time, id, of) = (text(&event["time"]), text(&event["subject"]), text(of));
+    format!("{time:<24}  {kind:<11}  {id}  {of}  {more}").trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -146,6 +151,9 @@ mod tests {
         let pending = json!({"time": "t", "type": "muster.job.pending", "subject": "id-1",
             "data": {"topic": "mail", "attempt": 0}});
         assert_eq!(line(&pending), format!("{:<24}  pending      id-1  mail", "t"));
+        let step = json!({"time": "t", "type": "muster.step.failed", "subject": "run-1",
+            "data": {"workflow": "order", "step": "charge", "error_code": "boom", "done": true}});
+        assert_eq!(line(&step), format!("{:<24}  step.failed  run-1  order  charge  boom", "t"));
     }
 
     #[test]
