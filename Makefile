@@ -6,10 +6,10 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/muster/target
 
 ARGS ?=
 FUZZ_SECONDS ?= 600
-FAILPOINTS := --features muster-gateway/failpoints,muster-scheduler/failpoints
+FAILPOINTS := --features muster-gateway/failpoints,muster-scheduler/failpoints,muster-workflow/failpoints
 PEERS ?= $(HOME)/.cache/muster/peers
 BENCH_FILES := --json docs/benchmarks.json --svg docs/benchmarks.svg --page docs/benchmarks.md
-BINARIES := -p muster-cli -p muster-gateway -p muster-scheduler
+BINARIES := -p muster-cli -p muster-gateway -p muster-scheduler -p muster-workflow
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run build dist test fmt lint docs bench bench-peers bench-guard fuzz soak clean-data \

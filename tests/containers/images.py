@@ -24,6 +24,7 @@ IMAGES = [
     ("muster/cli", "muster", "structure.cli.yaml"),
     ("muster/gateway", "muster-gateway", "structure.service.yaml"),
     ("muster/scheduler", "muster-scheduler", "structure.service.yaml"),
+    ("muster/workflow", "muster-workflow", "structure.service.yaml"),
 ]
 
 

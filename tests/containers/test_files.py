@@ -85,13 +85,13 @@ class Agreement(unittest.TestCase):
 
     def test_second_replicas_differ_only_in_name_and_ports(self) -> None:
         first, second = services(BASE), services(HA)
-        self.assertEqual(set(second), {f"{name}-2" for name in ("gateway", "scheduler", "worker")})
+        self.assertEqual(set(second), {f"{name}-2" for name in ("gateway", "scheduler", "workflow", "worker")})
         for name, service in second.items():
             twin = first[name.removesuffix("-2")]
             for key in sorted(set(service) | set(twin)):
                 a, b = repr(twin.get(key)), repr(service.get(key))
                 if key in ("environment", "command"):
-                    a, b = (re.sub(r"(gateway|scheduler|worker)-[12]", r"\1-N", text) for text in (a, b))
+                    a, b = (re.sub(r"(gateway|scheduler|workflow|worker)-[12]", r"\1-N", text) for text in (a, b))
                 if key != "ports":
                     self.assertEqual(a, b, f"{name} {key}")
 

@@ -44,7 +44,7 @@ from_source() {
     tools/scripts/standins.sh --build-from-source
     MUSTER_VERSION="$tag" tools/scripts/images.sh --source || { result=1; return 0; }
     MUSTER_VERSION="$tag" MUSTER_IMAGES=required make --no-print-directory images-check || result=1
-    docker image rm muster/{cli,gateway,scheduler}:"$tag" >/dev/null
+    docker image rm muster/{cli,gateway,scheduler,workflow}:"$tag" >/dev/null
 }
 
 as_a_new_user() {

@@ -14,6 +14,7 @@ images=(
     cli:muster
     gateway:muster-gateway
     scheduler:muster-scheduler
+    workflow:muster-workflow
 )
 limit_mb=60
 tag="${MUSTER_VERSION:-dev}"
