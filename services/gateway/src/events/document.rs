@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(shown, whole);
 
         let (step, step_state) = ("charge[2]".to_owned(), StepState::Running.code().into());
-        let of_step = RunEvent { kind: "step".into(), step, step_state, error_code: String::new(), ..event.clone() };
+        let of_step = RunEvent { kind: "step".into(), step, step_state, error_code: String::new(), ..event };
         let shown = of_run_event(&of_step, true);
         let data = json!({"run_id": run.to_string(), "tenant": "acme", "workflow": "order", "version": 3,
             "step": "charge[2]", "state": "running", "done": false});
