@@ -119,9 +119,8 @@ impl Stack {
         let within = Duration::from_secs(if options.cluster { 180 } else { 120 });
         until(within, "the stack to be ready", async || {
             let state = stack.read_state()?;
-            let gateways = state.processes.iter().filter(|p| p.service == "gateway").count();
-            let schedulers = state.processes.iter().filter(|p| p.service == "scheduler").count();
-            if gateways < options.replicas || schedulers < options.replicas {
+            let replicas = |service: &str| state.processes.iter().filter(|p| p.service == service).count();
+            if ["gateway", "scheduler", "workflow"].iter().any(|service| replicas(service) < options.replicas) {
                 return None;
             }
             for process in state.processes.iter().filter(|p| p.admin.is_some()) {
@@ -326,7 +325,7 @@ impl Drop for Stack {
             eprintln!("--- dev.log\n{}", tail(&dev));
             for entry in fs::read_dir(self.folder().join("logs")).into_iter().flatten().flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                if name.starts_with("gateway") || name.starts_with("scheduler") {
+                if ["gateway", "scheduler", "workflow"].iter().any(|service| name.starts_with(service)) {
                     eprintln!("--- {name}\n{}", tail(&fs::read_to_string(entry.path()).unwrap_or_default()));
                 }
             }

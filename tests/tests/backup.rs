@@ -41,7 +41,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 
-/// Shuts down gateways and schedulers: while they run, their Redis is never empty.
+/// Shuts down all services: while they run, their Redis is never empty.
 async fn without_services(stack: &Stack) -> Vec<ShutOut<'_>> {
     let mut away = Vec::new();
     for process in stack.state().processes.into_iter().filter(|process| process.admin.is_some()) {

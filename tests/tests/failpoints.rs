@@ -314,7 +314,7 @@ impl Ground {
 
     async fn all_are_up(&self) {
         until(SOON, "all replicas to be ready", async || {
-            for name in ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"] {
+            for name in ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2", "workflow-1", "workflow-2"] {
                 if !self.stack.ready(name).await {
                     return None;
                 }

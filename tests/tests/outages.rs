@@ -22,7 +22,7 @@ const LATEST: Duration = Duration::from_secs(15);
 const LEASE: Duration = Duration::from_secs(5);
 /// A leader's lease.
 const LEADING: Duration = Duration::from_secs(15);
-const REPLICAS: [&str; 4] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"];
+const REPLICAS: [&str; 6] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2", "workflow-1", "workflow-2"];
 
 /// A worker that sleeps as long as the payload says, with a lease much shorter than the outages here.
 fn sleeper(runs: &Executions, stack: &Stack) -> TestWorker {

@@ -9,5 +9,7 @@ mod doctor;
 mod fleet;
 #[path = "seen/metrics.rs"]
 mod metrics;
+#[path = "seen/shards.rs"]
+mod shards;
 #[path = "seen/vitals.rs"]
 mod vitals;

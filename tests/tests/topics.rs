@@ -125,7 +125,7 @@ async fn a_change_whose_news_was_lost_is_found_by_the_poll() {
     let loops = one.get("/loops").await;
     let watching = loops.body["items"].as_array().unwrap().iter().filter(|row| row["loop"] == "config watch");
     let watching: Vec<_> = watching.map(|row| (row["service"].as_str().unwrap(), row["class"].clone())).collect();
-    assert_eq!(watching.len(), 4, "on every gateway and scheduler: {}", loops.text);
+    assert_eq!(watching.len(), 6, "on every replica of every service: {}", loops.text);
     assert!(watching.iter().all(|(_, class)| class == "idempotent"));
 
     let runs = Executions::default();

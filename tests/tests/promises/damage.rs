@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{LONG, SOON, all_ran_once, redis};
 
-const EVERYBODY: [&str; 4] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"];
+const EVERYBODY: [&str; 6] = ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2", "workflow-1", "workflow-2"];
 
 /// The ids that a list shows, and those that it cannot read.
 async fn listed(gateway: &Probe) -> (Vec<String>, Vec<String>) {

@@ -25,10 +25,11 @@ async fn workers(gateway: &Probe) -> Vec<String> {
     items(gateway, "/workers").await.iter().map(|w| w["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The leaders of each leader loop, as the replicas report them; more than one name if they disagree.
+/// The leaders of each leader loop, as the replicas report them; more than one name if they disagree. A loop with shards
+/// has a leader for each shard: `shards.rs` tests it.
 async fn leaders(gateway: &Probe) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for row in items(gateway, "/loops").await.iter().filter(|row| row["class"] == "leader") {
+    for row in items(gateway, "/loops").await.iter().filter(|row| row["class"] == "leader" && row["shards"].is_null()) {
         let text = |name: &str| row[name].as_str().unwrap().to_owned();
         let leads = found.entry(text("loop")).or_default();
         if row["state"] == "leading" {
@@ -162,7 +163,7 @@ async fn every_loop_tells_of_its_ticks(gateway: &Probe, stack: &Stack) {
     assert!(row(&rows, "scrub")["counts"]["scanned"].is_u64(), "{}", row(&rows, "scrub"));
     let watches: Vec<&Value> =
         rows.iter().filter(|row| row["loop"] == "config watch").map(|row| &row["interval_ms"]).collect();
-    assert_eq!(watches, [&json!(30_000); 4], "how often each replica polls unless it is told otherwise");
+    assert_eq!(watches, [&json!(30_000); 6], "how often each replica polls unless it is told otherwise");
 
     // The loop goes on, and the command line shows the same in columns.
     let before = row(&rows, "reconciler");
@@ -200,14 +201,14 @@ async fn every_loop_tells_of_its_ticks(gateway: &Probe, stack: &Stack) {
 async fn one_replica_leads_each_loop_and_another_follows_it() {
     let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
-    let replicas = until(SOON, "four replicas", async || {
+    let replicas = until(SOON, "six replicas", async || {
         let all = items(&gateway, "/replicas").await;
-        (all.len() == 4).then_some(all)
+        (all.len() == 6).then_some(all)
     })
     .await;
     let names: Vec<_> = replicas.iter().map(|r| (r["service"].as_str().unwrap(), r["instance"].clone())).collect();
-    let services = ["muster-gateway", "muster-gateway", "muster-scheduler", "muster-scheduler"];
-    assert_eq!(names.iter().map(|(service, _)| *service).collect::<Vec<_>>(), services);
+    let services = ["muster-gateway", "muster-scheduler", "muster-workflow"].map(|name| [name; 2]);
+    assert_eq!(names.iter().map(|(service, _)| *service).collect::<Vec<_>>(), services.concat());
     for replica in &replicas {
         let admin = replica["admin"].as_str().unwrap();
         let own = stack.process(replica["instance"].as_str().unwrap()).admin.unwrap();

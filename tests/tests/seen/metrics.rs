@@ -234,12 +234,15 @@ async fn a_real_prometheus_sees_every_replica_and_sums_are_right() {
     let runs = Executions::default();
     let _idle = [runs.echo(&stack, "idle-1", "idle"), runs.echo(&stack, "idle-2", "idle")];
     let ended = some_jobs(&stack, &runs).await;
-    prometheus.becomes("sum(up)", 4.0).await;
+    prometheus.becomes("sum(up)", 6.0).await;
     prometheus.becomes("sum(muster_jobs_total)", ended as f64).await;
     prometheus.becomes("sum(muster_jobs_total{topic=\"counted\",state=\"succeeded\"})", JOBS as f64 + 10.0).await;
-    prometheus.becomes("count(count by (pod) (muster_build_info))", 4.0).await;
-    prometheus.becomes("sum(muster_build_info)", 4.0).await;
+    prometheus.becomes("count(count by (pod) (muster_build_info))", 6.0).await;
+    prometheus.becomes("sum(muster_build_info)", 6.0).await;
     prometheus.becomes("sum(muster_leader{loop=\"reconciler\"})", 1.0).await;
+    // Both replicas of the workflow service lead, each for its own shards of runs.
+    prometheus.becomes("sum(muster_leader{loop=\"run reconciler\"})", 2.0).await;
+    prometheus.becomes("sum(muster_run_shards)", 16.0).await;
     // Only the leader of the snapshot reports numbers of the whole fleet.
     prometheus.becomes("sum(muster_workers{topic=\"idle\"})", 2.0).await;
     let rows = prometheus.query("sum by (pod) (muster_http_request_duration_seconds_count)").await.unwrap();
@@ -283,6 +286,7 @@ async fn one_replica_tells_of_the_fleet_and_the_next_one_when_it_is_gone() {
             ("sum(muster_queue_depth{topic=\"long\"})", 0.0),
             ("sum(muster_workers{topic=\"long\"})", 1.0),
             ("sum(muster_overdue_jobs)", 0.0),
+            ("sum(muster_overdue_runs)", 0.0),
             ("sum(muster_consistency_gap)", 0.0),
             ("count(muster_queue_depth{topic=\"held\"} > 0)", 1.0),
             ("count(muster_oldest_running_age_seconds{topic=\"long\"} > 1)", 1.0),

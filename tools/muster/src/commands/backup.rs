@@ -52,7 +52,7 @@ pub(crate) struct Verify {
     dir: PathBuf,
 }
 
-/// Restore a backup into a running, empty Redis; stop gateways and schedulers first
+/// Restore a backup into a running, empty Redis; stop all services of Muster first
 #[derive(Args, Debug)]
 pub(crate) struct Restore {
     /// The folder of the backup
@@ -158,7 +158,7 @@ fn tell(done: &Restored, format: Format) {
              Runs again: {} jobs had not ended at that time. If such a job has ended since, and NATS no longer has its \
              result, it runs again. Results of attempts that began after the backup are refused, because their fences \
              do not match.\n\
-             Next: start the schedulers and gateways, then `muster doctor`.",
+             Next: start all services of Muster, then `muster doctor`.",
             done.manifest.at,
             spans::show(lost),
             done.counts.alive,

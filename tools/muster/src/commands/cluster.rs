@@ -76,6 +76,7 @@ impl Loops {
                 cell(&it["class"]),
                 cell(&it["since"]),
                 cell(&it["fence"]),
+                shards(&it["shards"]),
             ]
         };
         let mut asked: Vec<&Value> =
@@ -93,6 +94,7 @@ impl Loops {
             "CLASS",
             "SINCE",
             "FENCE",
+            "SHARDS",
         ];
         output::rows(&headings, asked.iter().map(|it| row(it)));
         if let (Some(name), true) = (&self.name, asked.is_empty()) {
@@ -132,6 +134,12 @@ async fn ask(caller: &Caller, path: &str) -> anyhow::Result<Option<Vec<Value>>> 
 fn words(list: &Value) -> String {
     let words = list.as_array().map(|all| all.iter().map(cell).collect::<Vec<_>>());
     words.unwrap_or_default().join(",")
+}
+
+/// The shards that a replica owns, as the names of their locks end; nothing for a loop without shards.
+fn shards(shards: &Value) -> String {
+    let own = shards.as_array().into_iter().flatten().filter_map(Value::as_u64);
+    own.map(|shard| format!("{shard:x}")).collect::<Vec<_>>().join(",")
 }
 
 fn counts(counts: &Value) -> String {

@@ -106,7 +106,7 @@ async fn choose(found: Vec<Primary>, onto: Onto) -> anyhow::Result<(Vec<Primary>
         }
     }
     let listed = || full.iter().map(|(name, keys)| format!("{name} has {keys} keys")).collect::<Vec<_>>().join(", ");
-    let stop = "stop the gateways and schedulers: they write to any Redis that they can reach";
+    let stop = "stop all services of Muster: they write to any Redis that they can reach";
     match onto {
         Onto::Empty if !full.is_empty() => {
             let failure = Failure::new(format!("the target is not empty: {}", listed()));
@@ -157,9 +157,8 @@ fn half_done(error: &anyhow::Error) -> Failure {
     let said = format!("{error:#}");
     let failure = Failure::new(format!("the restore stopped before its end: {said}"));
     match () {
-        () if said.contains("BUSYKEY") => failure.hint(
-            "another program writes to the target: stop the gateways and schedulers, FLUSHALL the target, try again",
-        ),
+        () if said.contains("BUSYKEY") => failure
+            .hint("another program writes to the target: stop all services of Muster, FLUSHALL the target, try again"),
         () if said.contains("DUMP payload version") => {
             failure.hint("the Redis of the target is older than the redis-server of this machine")
         }
@@ -176,7 +175,7 @@ async fn compare(primary: &Primary, sent: &KeyCounts) -> anyhow::Result<()> {
     let (found, wanted) = (keys.saturating_sub(expiring), sent.lasting());
     let failure =
         Failure::new(format!("after the restore {} has {found} keys without an expiry, not {wanted}", primary.cli));
-    Err(failure.hint("another program writes to it: stop the gateways and schedulers, FLUSHALL it, try again").into())
+    Err(failure.hint("another program writes to it: stop all services of Muster, FLUSHALL it, try again").into())
 }
 
 async fn age(targets: &[Target], manifest: &Manifest) -> anyhow::Result<Duration> {

@@ -10,7 +10,7 @@ use crate::stack::Process;
 const MICROS_PER_TICK: u64 = 10_000;
 
 /// The services whose CPU time is listed separately, in the order of a job's path.
-pub(super) const SERVICES: [&str; 6] = ["gateway", "scheduler", "worker", "redis", "nats", "client"];
+pub(super) const SERVICES: [&str; 7] = ["gateway", "scheduler", "workflow", "worker", "redis", "nats", "client"];
 
 /// Up to this many workers are listed separately; more of them are one row.
 const WORKERS_NAMED: usize = 8;

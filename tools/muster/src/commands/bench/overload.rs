@@ -54,7 +54,7 @@ pub(super) struct Overload {
     #[arg(long, default_value_t = 12_000, value_parser = clap::value_parser!(u64).range(64..=60_000))]
     connections: u64,
 
-    /// Maximum memory of a gateway, scheduler or worker, in MiB
+    /// Maximum memory of a service or worker, in MiB
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     memory: u64,
 

@@ -13,7 +13,7 @@ const LABELS: f64 = 300.0;
 const ROW: f64 = 26.0;
 const HEAD: f64 = 46.0;
 /// One colour per service, also distinguishable for colour-blind people.
-const COLOURS: [&str; 6] = ["#4477aa", "#66ccee", "#228833", "#ee6677", "#ccbb44", "#bbbbbb"];
+const COLOURS: [&str; 7] = ["#4477aa", "#66ccee", "#aa3377", "#228833", "#ee6677", "#ccbb44", "#bbbbbb"];
 
 /// One bar: its label, and its parts with their colours.
 struct Bar {
@@ -101,7 +101,7 @@ fn legend(y: f64, out: &mut String) {
 
 fn rates(report: &Report) -> Panel {
     let bar = |(scenario, figure, label): &(&str, &str, &str)| {
-        let ours = if scenario.contains("bullmq") || scenario.contains("apalis") { COLOURS[5] } else { COLOURS[0] };
+        let ours = if scenario.contains("bullmq") || scenario.contains("apalis") { COLOURS[6] } else { COLOURS[0] };
         let rate = report.figures.median(scenario, figure)?;
         Some(Bar { label: (*label).to_owned(), parts: vec![(rate, ours)] })
     };

@@ -10,16 +10,18 @@ use super::{
 };
 use crate::{programs, stack::Process};
 
-/// A service, and whether it has an HTTP port besides its admin port.
+/// A service: whether it has an HTTP port besides its admin port, and whether it submits jobs.
 struct Service {
     name: &'static str,
     binary: &'static str,
     http: bool,
+    submits: bool,
 }
 
 const SERVICES: &[Service] = &[
-    Service { name: "scheduler", binary: "muster-scheduler", http: false },
-    Service { name: "gateway", binary: "muster-gateway", http: true },
+    Service { name: "scheduler", binary: "muster-scheduler", http: false, submits: false },
+    Service { name: "workflow", binary: "muster-workflow", http: false, submits: true },
+    Service { name: "gateway", binary: "muster-gateway", http: true, submits: true },
 ];
 
 /// A service stops within 15 s; a little more before it is killed.
@@ -71,10 +73,11 @@ fn recipe(
     if let Some(http) = http {
         env.push(("MUSTER_HTTP_ADDR", format!("127.0.0.1:{http}")));
         env.push(("MUSTER_API_KEY", around.api_key.to_owned()));
-        // A rate limit is a nuisance on a developer's machine, unless it is configured.
-        if std::env::var_os("API_RATE_LIMIT_RPS").is_none() {
-            env.push(("API_RATE_LIMIT_RPS", "0".to_owned()));
-        }
+    }
+    // A rate limit is a nuisance on a developer's machine, unless it is configured. The steps of runs are submitted under
+    // the same limit as the jobs of clients, so who submits has the same one.
+    if service.submits && std::env::var_os("API_RATE_LIMIT_RPS").is_none() {
+        env.push(("API_RATE_LIMIT_RPS", "0".to_owned()));
     }
     Ok(Recipe {
         wave: Wave::Service,

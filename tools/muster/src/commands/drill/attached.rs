@@ -133,7 +133,7 @@ impl Attached {
     }
 }
 
-/// The processes with an admin port: gateways, schedulers and other services.
+/// The processes with an admin port: the replicas of all services.
 fn services(stack: &Stack) -> Vec<Process> {
     stack.processes.iter().filter(|process| process.admin.is_some()).cloned().collect()
 }

@@ -26,7 +26,7 @@ const WHOLE_MS: [u64; 2] = [78_000, 106_000];
 pub(super) struct Stage {
     pub(super) lasts: Duration,
     pub(super) cluster: bool,
-    /// Gateways, schedulers and workers, by name.
+    /// The replicas of all services, and the workers, by name.
     pub(super) processes: Vec<String>,
 }
 

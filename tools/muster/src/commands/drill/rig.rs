@@ -65,6 +65,7 @@ impl Shape {
         let names = |kind: &str, n: u16| (1..=n).map(|n| format!("{kind}-{n}")).collect::<Vec<_>>();
         [
             names("scheduler", self.replicas),
+            names("workflow", self.replicas),
             names("gateway", self.replicas),
             names("worker", self.nats_workers),
             names("http-worker", self.http_workers),

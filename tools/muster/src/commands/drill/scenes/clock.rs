@@ -1,4 +1,4 @@
-//! One scheduler and one gateway live five minutes ahead, another gateway five minutes behind, by
+//! The first replica of each service lives five minutes ahead, the second one five minutes behind, by
 //! libfaketime. Delays, back-offs, leases and deadlines must be as with exact clocks.
 
 use std::{path::PathBuf, time::Duration};
@@ -27,9 +27,10 @@ pub(super) fn env() -> anyhow::Result<Vec<Setting>> {
             Failure::new("this drill needs libfaketime, which is not installed")
                 .hint("sudo apt-get install libfaketime")
         })?;
-    let shifted = [("scheduler-1", "+5m"), ("scheduler-2", "-5m"), ("gateway-1", "+5m"), ("gateway-2", "-5m")];
-    let settings = |(process, shift): (&str, &str)| {
-        let set = |name, value: String| Setting { process: process.to_owned(), name, value };
+    let shifted = ["scheduler", "workflow", "gateway"]
+        .map(|service| [("1", "+5m"), ("2", "-5m")].map(|(n, shift)| (format!("{service}-{n}"), shift)));
+    let settings = |(process, shift): (String, &str)| {
+        let set = |name, value: String| Setting { process: process.clone(), name, value };
         [
             set("LD_PRELOAD", library.display().to_string()),
             set("FAKETIME", shift.to_owned()),
@@ -37,13 +38,13 @@ pub(super) fn env() -> anyhow::Result<Vec<Setting>> {
             set("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
         ]
     };
-    Ok(shifted.into_iter().flat_map(settings).collect())
+    Ok(shifted.into_iter().flatten().flat_map(settings).collect())
 }
 
 pub(super) async fn play(scenery: &Scenery<'_>) -> anyhow::Result<()> {
     scenery.tell(
-        "the clocks of scheduler-1 and gateway-1 are five minutes ahead, those of scheduler-2 and gateway-2 \
-                  five minutes behind",
+        "the clocks of scheduler-1, workflow-1 and gateway-1 are five minutes ahead, those of scheduler-2, \
+                  workflow-2 and gateway-2 five minutes behind",
     );
     let short = Part::default();
     // Whoever is late may not be late because workers are still coming up.
