@@ -5,9 +5,13 @@ use std::{collections::HashMap, time::Duration};
 use bytes::Bytes;
 use muster_bus::subjects;
 use muster_domain::{RunId, Time, WorkflowName};
-use muster_engine::run::{About, Applied, Event, Outcome, Run};
+use muster_engine::run::{About, Applied, Entry, Event, Outcome, Run, RunState, StepState};
 use muster_store::{RunVersion, SavedRun, StoredRun};
-use muster_wire::{Body, v1};
+use muster_telemetry::{
+    Counter,
+    metrics::{Histogram, count, observe, topic_label},
+};
+use muster_wire::{Body, run_bytes, v1};
 
 use crate::{
     BUS_PATIENCE, Runs, RunsError,
@@ -25,6 +29,8 @@ pub struct Kept {
     pub(crate) version: RunVersion,
     pub(crate) notes: Notes,
     pub(crate) hash: Option<Bytes>,
+    /// What watchers hear of after the next save.
+    pub(crate) news: Vec<v1::RunEvent>,
 }
 
 impl Kept {
@@ -52,7 +58,36 @@ impl Kept {
             RunsError::unreadable(self.id, format!("these fields were not read: {}", missing.fields.join(", ")))
         })?;
         self.notes.tell(&applied.timeline);
+        let news: Vec<v1::RunEvent> = applied.timeline.iter().filter_map(|entry| self.event_of(entry)).collect();
+        self.news.extend(news);
         Ok(applied)
+    }
+
+    /// The event for watchers, if the entry is about a state.
+    fn event_of(&self, entry: &Entry) -> Option<v1::RunEvent> {
+        let about = self.run.about();
+        let mut event = v1::RunEvent {
+            run_id: run_bytes(Some(self.id)),
+            tenant: about.tenant.to_string(),
+            workflow: about.workflow.clone(),
+            version: about.version,
+            state: self.run.state().code().into(),
+            at: entry.at.0,
+            ..v1::RunEvent::default()
+        };
+        if entry.step.is_empty() {
+            let state = RunState::parse(entry.what)?;
+            event.state = state.code().into();
+            let error = self.run.error().filter(|_| state.is_end() && state != RunState::Succeeded);
+            event.error_code = error.map(|error| error.code.clone()).unwrap_or_default();
+            return Some(event);
+        }
+        let state = StepState::parse(entry.what)?;
+        event.kind = "step".to_owned();
+        event.step = entry.step.clone();
+        event.step_state = state.code().into();
+        event.error_code = if state.is_failure() { entry.why.clone() } else { String::new() };
+        (state != StepState::Waiting).then_some(event)
     }
 
     /// Applies events in the order of their times; returns whether one of them changed something.
@@ -63,6 +98,24 @@ impl Kept {
             changed |= self.apply(event)?.outcome == Outcome::Applied;
         }
         Ok(changed)
+    }
+}
+
+/// Counts an end that was saved.
+fn measure(kept: &Kept, event: &v1::RunEvent) {
+    if event.kind.is_empty() {
+        let state = u8::try_from(event.state).ok().and_then(RunState::from_code);
+        let Some(state) = state.filter(|state| state.is_end()) else { return };
+        let workflow = topic_label(&event.workflow);
+        count(Counter::Runs, &[("workflow", workflow), ("state", state.as_str())], 1);
+        if let Some(started) = kept.run.times().0.some() {
+            observe(Histogram::RunDuration, &[("workflow", workflow)], Time(event.at).since(started).as_secs_f64());
+        }
+        return;
+    }
+    let state = u8::try_from(event.step_state).ok().and_then(StepState::from_code);
+    if let Some(state) = state.filter(|state| state.is_end()) {
+        count(Counter::RunSteps, &[("state", state.as_str())], 1);
     }
 }
 
@@ -92,7 +145,7 @@ impl Runs {
         let texts = fields.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value.as_ref())));
         let run = Run::load(workflow.plan.clone(), texts).map_err(|fault| RunsError::field(id, &fault))?;
         let notes = Notes::read(&fields).map_err(|fault| unreadable(format!("the field `{FIELD}`: {fault}")))?;
-        Ok(Kept { id, run, version, notes, hash: fields.get(HASH.as_bytes()).cloned() })
+        Ok(Kept { id, run, version, notes, hash: fields.get(HASH.as_bytes()).cloned(), news: Vec::new() })
     }
 
     /// The version of a run as it is now; none if there is no such run.
@@ -119,9 +172,21 @@ impl Runs {
                 kept.version = version;
                 kept.run.saved();
                 kept.notes.saved();
+                self.tell_watchers(kept).await;
                 Ok(true)
             }
-            SavedRun::Conflict { .. } => Ok(false),
+            SavedRun::Conflict { .. } => {
+                count(Counter::RunSaveConflicts, &[], 1);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Tells watchers what was saved. Watchers read again when they miss an event, so a failed publish is no fault.
+    pub(crate) async fn tell_watchers(&self, kept: &mut Kept) {
+        if !kept.news.is_empty() {
+            kept.news.iter().for_each(|event| measure(kept, event));
+            let _ = self.flow.tell_run_watchers(std::mem::take(&mut kept.news)).await;
         }
     }
 

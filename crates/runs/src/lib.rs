@@ -13,6 +13,7 @@ mod error;
 mod kept;
 mod notes;
 mod operate;
+mod slots;
 mod start;
 mod workflows;
 
@@ -30,6 +31,7 @@ pub use error::RunsError;
 pub use kept::Kept;
 pub use notes::TimelineEntry;
 pub use operate::{OperateRefused, Operated};
+pub use slots::Slot;
 pub use start::{Start, StartRefused, Started};
 pub use workflows::{InputFault, Workflow};
 

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use muster_bus::subjects;
 use muster_domain::{Labels, RunId, Tenant, WorkflowName};
-use muster_engine::run::{About, Event, Parent, Run, What};
+use muster_engine::run::{About, Event, Parent, Run, RunError, What};
 use muster_store::{CreatedRun, StoreError};
 use muster_wire::{Body, v1};
 use serde_json::Value;
@@ -65,6 +65,17 @@ pub enum StartRefused {
     /// Too many runs are above it.
     #[error("sub-runs nest deeper than {MOST_DEPTH}")]
     TooDeep,
+    /// The key of the workflow's concurrency cannot be computed from the input.
+    #[error("{}", .0.message)]
+    Key(RunError),
+    /// As many runs as the workflow's concurrency allows have not ended, and it says `when_full: reject`.
+    #[error("{max} runs of this workflow with the concurrency key `{key}` have not ended")]
+    Full {
+        /// The value of the key.
+        key: String,
+        /// How many runs may go on at once.
+        max: u32,
+    },
     /// The id belongs to a run that was started by another request.
     #[error("this idempotency key was used with another body")]
     Mismatch,
@@ -102,7 +113,9 @@ impl Runs {
         let workflow = self.check_start(&start).await?;
         let mut kept = self.unstored(&start, &workflow);
         let created = kept.run.about().created;
-        kept.apply(&Event { at: created, what: What::Start })?;
+        if self.may_begin(&mut kept).await? {
+            kept.apply(&Event { at: created, what: What::Start })?;
+        }
         let body = StartBody {
             workflow: start.workflow.to_string(),
             version: workflow.version,
@@ -161,7 +174,7 @@ impl Runs {
         };
         let run = Run::new(workflow.plan.clone(), about, start.input.clone());
         let hash = start.hash.map(|hash| Bytes::from(hex(hash)));
-        Kept { id: start.id, run, version: Kept::UNSTORED, notes: Notes::default(), hash }
+        Kept { id: start.id, run, version: Kept::UNSTORED, notes: Notes::default(), hash, news: Vec::new() }
     }
 
     /// Stores a run that was made by [`Runs::unstored`] or by a rerun. False if the id is taken.
@@ -178,6 +191,7 @@ impl Runs {
                 kept.version = version;
                 kept.run.saved();
                 kept.notes.saved();
+                self.tell_watchers(kept).await;
                 Ok(true)
             }
             CreatedRun::Exists => Ok(false),

@@ -82,6 +82,7 @@ pub use crate::{
     reread::{KnownMark, Lives, RereadMark},
     retention::{Removed, Retained, Retention, RetentionWalk},
     router::{Kept, NodeAddr, RedisSettings, Router},
+    run_slots::{RunSlot, RunSlotTaken},
     runs::{CreatedRun, RunVersion, SavedRun, StoredRun},
     scrub::{ScrubWalk, Scrubbed},
     settings::{ConfigRecord, Put, SeenVersion, TopicChange, TopicRecord},

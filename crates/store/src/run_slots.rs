@@ -6,7 +6,7 @@
 
 use muster_domain::{RunId, Tenant, Time, WorkflowName, slot::SLOT_LOOK, time::micros};
 
-use crate::{Store, StoreError, keys, scripts};
+use crate::{Store, StoreError, keys, router::Command, script::list, scripts};
 
 /// A slot that a run holds or waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,15 @@ impl Store {
             1 | 2 => RunSlotTaken::Held,
             _ => RunSlotTaken::Full(reply.holders.chunks(2).filter_map(|pair| run_of(pair.first()?)).collect()),
         })
+    }
+
+    /// The runs that wait for a slot, the first one first; at most 64.
+    pub async fn waiting_runs(&self, slot: &RunSlot) -> Result<Vec<RunId>, StoreError> {
+        let key = keys::run_slots(&slot.tenant, &slot.workflow, &slot.key);
+        let mut cmd = redis::cmd("ZRANGEBYSCORE");
+        cmd.arg(key.as_bytes()).arg("-inf").arg("(0").arg("LIMIT").arg(0).arg(64);
+        let members = list(self.router().call(Command::plain(cmd)).await?)?;
+        Ok(members.iter().filter_map(|member| run_of(member)).collect())
     }
 
     /// Frees the slot of a run, or takes the run out of those that wait. Returns the run that waits longest.

@@ -12,6 +12,7 @@ use muster_engine::run::{
 use muster_flow::admission::{Asked, PayloadCheck, Refusal, bounds};
 use muster_runs::{Ask, Kept, OperateRefused, RunsError, Start, StartRefused};
 use muster_store::{Fields, NewJob};
+use muster_wire::{run_bytes, v1};
 use sha2::{Digest, Sha256};
 
 use crate::context::Context;
@@ -98,11 +99,41 @@ async fn one(context: &Arc<Context>, kept: &Kept, action: Action) -> Outcome {
                 Err(fault) => fault.into(),
             }
         }
-        Action::Notify { .. }
-        | Action::OpenApproval { .. }
-        | Action::CloseApproval { .. }
-        | Action::ReleaseSlot { .. } => Outcome::Done,
+        Action::Notify { id, event_type, data, step } => notify(context, kept, (id, step), event_type, data).await,
+        Action::ReleaseSlot { .. } => match context.runs.free_slot(kept).await {
+            Ok(()) => Outcome::Done,
+            Err(fault) => RunsError::from(fault).into(),
+        },
+        // An approval is kept in its run, where people find it.
+        Action::OpenApproval { .. } | Action::CloseApproval { .. } => Outcome::Done,
         Action::Broken(error) => Outcome::Refused(error),
+    }
+}
+
+async fn notify(
+    context: &Arc<Context>,
+    kept: &Kept,
+    (id, step): (String, String),
+    kind: String,
+    data: Option<serde_json::Value>,
+) -> Outcome {
+    let about = kept.run.about();
+    let event = v1::RunEvent {
+        run_id: run_bytes(Some(kept.id)),
+        tenant: about.tenant.to_string(),
+        workflow: about.workflow.clone(),
+        version: about.version,
+        state: kept.run.state().code().into(),
+        at: kept.run.now().0,
+        kind,
+        step,
+        id,
+        data: data.map(|data| data.to_string().into_bytes().into()).unwrap_or_default(),
+        ..v1::RunEvent::default()
+    };
+    match context.runs.flow.tell_run_watchers(vec![event]).await {
+        Ok(()) => Outcome::Done,
+        Err(_) => Outcome::Later(SOON),
     }
 }
 
@@ -255,6 +286,10 @@ async fn start_run(
         }
         Err(refused @ StartRefused::UnknownWorkflow(_)) => {
             Outcome::Refused(RunError::new("unknown_workflow", refused.to_string()))
+        }
+        Err(StartRefused::Key(error)) => Outcome::Refused(error),
+        Err(refused @ StartRefused::Full { .. }) => {
+            Outcome::Refused(RunError::new("concurrency_full", refused.to_string()))
         }
         Err(refused @ StartRefused::TooDeep) => Outcome::Refused(RunError::new("too_deep", refused.to_string())),
     }

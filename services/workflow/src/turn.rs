@@ -8,8 +8,9 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_domain::{JobId, RunId, Time};
-use muster_engine::run::{Event, What};
-use muster_runs::{Kept, Runs, RunsError};
+use muster_engine::run::{Event, RunState, What};
+use muster_runs::{Kept, Runs, RunsError, Slot};
+use muster_telemetry::metrics::{Histogram, observe};
 
 use crate::{carry, context::Context};
 
@@ -83,6 +84,10 @@ async fn attempt(context: &Arc<Context>, id: RunId, cause: &Cause, hot: &mut Opt
             if !runs.save(&mut kept).await? {
                 continue;
             }
+            if kept.run.times().0 == Time::NONE {
+                // It was cancelled while it waited for its slot.
+                runs.free_slot(&kept).await?;
+            }
             Turn::Over
         } else {
             let usual = Runs::next_look(&kept, now);
@@ -122,6 +127,9 @@ async fn current(runs: &Runs, id: RunId, cause: &Cause, hot: Option<Kept>) -> Re
 async fn happened(context: &Arc<Context>, kept: &mut Kept, now: Time, cause: &Cause) -> Result<bool, RunsError> {
     let runs = &context.runs;
     let mut events = Vec::new();
+    if kept.run.state() == RunState::Queued && runs.take_slot(kept).await? == Slot::Held {
+        events.push(Event { at: now, what: What::Start });
+    }
     if !kept.run.state().is_end() || undoes(kept) {
         let known = match cause {
             Cause::Due => &[][..],
@@ -133,7 +141,8 @@ async fn happened(context: &Arc<Context>, kept: &mut Kept, now: Time, cause: &Ca
             events.extend(lost(context, kept, now).await?);
         }
     }
-    if kept.run.next_look().is_some_and(|at| at.reached(now)) {
+    if let Some(due) = kept.run.next_look().filter(|at| at.reached(now)) {
+        observe(Histogram::RunTimerLag, &[], now.since(due).as_secs_f64());
         events.push(Event { at: now, what: What::Timer });
     }
     if kept.apply_all(events)? && !runs.save(kept).await? {

@@ -51,6 +51,7 @@ fn section(out: &mut String, title: &str, about: &str, rows: impl Iterator<Item 
             Teller::Every => "every service",
             Teller::Gateway => "gateway",
             Teller::Scheduler => "scheduler",
+            Teller::Workflow => "workflow",
             Teller::Snapshot => "scheduler, leader of `snapshot`",
         };
         let _ = writeln!(out, "| `{name}` | {labels} | {teller} | {help} |");

@@ -10,6 +10,8 @@ pub enum Teller {
     Gateway,
     /// Every scheduler reports its own part.
     Scheduler,
+    /// Every replica of the workflow service reports its own part.
+    Workflow,
     /// The scheduler that leads the loop `snapshot` reports for the whole fleet.
     Snapshot,
 }
@@ -67,6 +69,9 @@ catalogue! {
         BusFaults = "muster_bus_faults_total" [] Every "Calls to NATS that failed or timed out.";
         StoreFaults = "muster_store_faults_total" [] Every "Calls to Redis that failed or timed out.";
         UnreadableRecords = "muster_unreadable_records_total" [] Every "Times that a job's record could not be read.";
+        Runs = "muster_runs_total" ["workflow", "state"] Every "Runs of workflows that ended, by final state; the replica that saved the end reports it.";
+        RunSteps = "muster_run_steps_total" ["state"] Every "Steps of runs that ended, by state. Items of a for-each count only if they failed.";
+        RunSaveConflicts = "muster_run_save_conflicts_total" [] Every "Saves of a run that found that another replica had saved it; the run is read again.";
         SpansLost = "muster_spans_lost_total" [] Every "Spans that could not be exported to the trace collector.";
     }
 }
@@ -87,6 +92,7 @@ catalogue! {
         QueueOldestAge = "muster_queue_oldest_age_seconds" ["topic"] Snapshot "How long the oldest waiting job has waited; reported by the leader of the loop `snapshot`.";
         OldestRunningAge = "muster_oldest_running_age_seconds" ["topic"] Snapshot "How long the oldest running attempt has been running; reported by the leader of the loop `snapshot`.";
         OverdueJobs = "muster_overdue_jobs" [] Snapshot "Jobs whose check is more than ten seconds late; reported by the leader of the loop `snapshot`.";
+        OverdueRuns = "muster_overdue_runs" [] Snapshot "Runs of workflows whose check is more than ten seconds late; reported by the leader of the loop `snapshot`.";
         ConsistencyGap = "muster_consistency_gap" [] Snapshot "Accepted jobs without an end and without a next check, by the last complete scrub; reported by the leader of the loop `snapshot`.";
         CensusAge = "muster_census_age_seconds" [] Snapshot "Age of the count of jobs that have not ended; reported by the leader of the loop `snapshot`.";
         Replicas = "muster_replicas" ["service"] Snapshot "Live replicas, by service, as they announce themselves.";
@@ -103,6 +109,7 @@ catalogue! {
         NatsStreamLagging = "muster_nats_stream_replicas_lagging" ["stream"] Snapshot "Copies of a stream that lag or are offline.";
         NatsStorageUsed = "muster_nats_storage_used_bytes" [] Snapshot "Bytes on disk that the streams of the NATS account use, over all copies.";
         NatsStorageLimit = "muster_nats_storage_limit_bytes" [] Snapshot "Bytes on disk that the NATS account may use; 0 if it has no limit of its own.";
+        RunShards = "muster_run_shards" [] Workflow "Shards of runs that this replica owns; all replicas together own 16.";
         BuildInfo = "muster_build_info" ["version"] Every "Always 1; the label is the version of this replica.";
     }
 }
@@ -113,6 +120,8 @@ catalogue! {
         DispatchLatency = "muster_dispatch_latency_seconds" [] Scheduler "From a job's acceptance, or its requested start time, to its first dispatch.";
         JobWait = "muster_job_wait_seconds" ["topic"] Scheduler "From the time when a job can run to its start.";
         JobDuration = "muster_job_duration_seconds" ["topic"] Every "From the start of the last attempt to the job's end.";
+        RunDuration = "muster_run_duration_seconds" ["workflow"] Every "From the start of a run to its end.";
+        RunTimerLag = "muster_run_timer_lag_seconds" [] Workflow "How late the first timer of a run was that had become due.";
         HttpRequestDuration = "muster_http_request_duration_seconds" ["route", "status"] Gateway "HTTP requests, from the request head to the answer.";
         RedisCommand = "muster_redis_command_seconds" [] Every "Calls to Redis, with retries; a pipeline counts as one call.";
     }
@@ -129,8 +138,8 @@ impl Histogram {
     pub const fn buckets(self) -> &'static [f64] {
         match self {
             Histogram::RedisCommand => QUICK,
-            Histogram::HttpRequestDuration | Histogram::DispatchLatency => REQUEST,
-            Histogram::JobWait | Histogram::JobDuration => WORK,
+            Histogram::HttpRequestDuration | Histogram::DispatchLatency | Histogram::RunTimerLag => REQUEST,
+            Histogram::JobWait | Histogram::JobDuration | Histogram::RunDuration => WORK,
         }
     }
 }

@@ -16,6 +16,7 @@ use muster_domain::RunId;
 use muster_replica::{LoopOf, Member, Shards};
 use muster_runs::RECONCILER;
 use muster_store::{DueHomes, Lease, Rescore, ShardedLock};
+use muster_telemetry::{Gauge, set};
 
 use crate::{
     context::Context,
@@ -54,6 +55,7 @@ impl Loop for Reconciler {
         let context = &self.0;
         let held: Vec<(u8, Lease)> = shards.held().map(|(shard, lease)| (shard, lease.clone())).collect();
         context.owned.set(held.clone());
+        set(Gauge::RunShards, &[], held.len() as f64);
         let mut pass = Pass { context, counts: Counts::none(), due_at: None, faults: 0, looked: 0 };
         let mut left = held;
         while !left.is_empty() {
@@ -92,6 +94,7 @@ impl Loop for Reconciler {
 
     fn stands_down(&mut self) {
         self.0.owned.set(Vec::new());
+        set(Gauge::RunShards, &[], 0.0);
     }
 }
 

@@ -212,10 +212,8 @@ impl Stack {
 }
 
 async fn ready(chassis: &Chassis) {
-    until(4 * SOON, "the service to be ready", async || {
-        (chassis.health.readiness() == Readiness::Ready).then_some(())
-    })
-    .await;
+    until(4 * SOON, "the service to be ready", async || (chassis.health.readiness() == Readiness::Ready).then_some(()))
+        .await;
 }
 
 async fn handle(topic: &str, ctx: &Context, payload: Value, executed: &Executed) -> Result<Value, HandlerError> {
