@@ -54,6 +54,14 @@ codes! {
         IdempotencyMismatch = "idempotency_mismatch",
         /// The job was retried before with other overrides.
         AlreadyRetried = "already_retried",
+        /// The run has not ended yet.
+        RunNotDone = "run_not_done",
+        /// The run has ended already.
+        RunDone = "run_done",
+        /// As many runs of the workflow go on as its concurrency allows.
+        ConcurrencyFull = "concurrency_full",
+        /// The run holds as many unread signals as it may.
+        SignalsFull = "signals_full",
         /// The resource has changed since the version that the caller names.
         PreconditionFailed = "precondition_failed",
         /// The tenant exceeds its rate.

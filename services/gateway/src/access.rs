@@ -148,6 +148,7 @@ operations! {
     ResumeTopic: Access::Scope(Scope::Control),
     ValidateWorkflow: Access::Scope(Scope::Read),
     GetWorkflowSchema: Access::Scope(Scope::Read),
+    GetRun: Access::Scope(Scope::Read),
     ListWorkers: Access::Scope(Scope::Read),
     DrainWorker: Access::Scope(Scope::Control),
     ListReplicas: Access::Fleet,

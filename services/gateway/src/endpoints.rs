@@ -38,6 +38,7 @@ pub(crate) const HTTP: &[(Method, &str, Operation)] = &[
     (Method::POST, "/api/v1/topics/{topic}/resume", Operation::ResumeTopic),
     (Method::POST, "/api/v1/workflows/validate", Operation::ValidateWorkflow),
     (Method::GET, "/api/v1/schemas/workflow", Operation::GetWorkflowSchema),
+    (Method::GET, "/api/v1/runs/{id}", Operation::GetRun),
     (Method::GET, "/api/v1/workers", Operation::ListWorkers),
     (Method::POST, "/api/v1/workers/{id}/drain", Operation::DrainWorker),
     (Method::GET, "/api/v1/replicas", Operation::ListReplicas),

@@ -33,6 +33,7 @@ mod refusals;
 mod removal;
 mod retries;
 mod routes;
+mod runs;
 mod schema;
 mod settings;
 mod state;
@@ -51,6 +52,7 @@ use muster_flow::{
     admission::{Admission, Rules},
 };
 use muster_replica::{Member, name_late, probe, supervise};
+use muster_runs::Runs;
 use muster_store::Store;
 
 use crate::{
@@ -126,6 +128,7 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
         instance: chassis.instance.clone(),
         openapi: routes::document(values.get(settings::PUBLIC_URL)),
         bulk: chassis.loops.waker(bulk::Bulk::NAME),
+        runs: Runs::new(flow.clone()),
         flow,
         stop,
     });

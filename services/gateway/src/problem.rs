@@ -193,9 +193,14 @@ pub(crate) fn status_of(code: ProblemCode) -> StatusCode {
         ProblemCode::NotFound => StatusCode::NOT_FOUND,
         ProblemCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ProblemCode::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        ProblemCode::JobDone | ProblemCode::JobNotDone | ProblemCode::JobInRun | ProblemCode::AlreadyRetried => {
-            StatusCode::CONFLICT
-        }
+        ProblemCode::JobDone
+        | ProblemCode::JobNotDone
+        | ProblemCode::JobInRun
+        | ProblemCode::AlreadyRetried
+        | ProblemCode::RunNotDone
+        | ProblemCode::RunDone
+        | ProblemCode::ConcurrencyFull
+        | ProblemCode::SignalsFull => StatusCode::CONFLICT,
         ProblemCode::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         ProblemCode::RateLimited | ProblemCode::BacklogFull => StatusCode::TOO_MANY_REQUESTS,
         ProblemCode::Overloaded | ProblemCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -221,6 +226,10 @@ fn title_of(code: ProblemCode) -> &'static str {
         ProblemCode::JobInRun => "The job belongs to a run that is kept",
         ProblemCode::IdempotencyMismatch => "The idempotency key was used with another body",
         ProblemCode::AlreadyRetried => "The job was retried before, with other overrides",
+        ProblemCode::RunNotDone => "The run has not ended",
+        ProblemCode::RunDone => "The run has ended",
+        ProblemCode::ConcurrencyFull => "As many runs of this workflow go on as its concurrency allows",
+        ProblemCode::SignalsFull => "Too many signals of this run are unread",
         ProblemCode::PreconditionFailed => "Somebody else wrote meanwhile",
         ProblemCode::RateLimited => "Over the rate limit",
         ProblemCode::BacklogFull => "Too many jobs of this topic wait already",

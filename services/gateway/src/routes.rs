@@ -23,6 +23,7 @@ mod lists;
 mod operations;
 mod pages;
 pub(crate) mod retry;
+mod run;
 mod topics;
 mod workers;
 mod workflows;
@@ -30,7 +31,7 @@ mod workflows;
 use axum::{Router, extract::FromRequestParts, middleware};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header, request::Parts};
-use muster_domain::{JobId, ProblemCode, TraceParent};
+use muster_domain::{JobId, ProblemCode, RunId, TraceParent};
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -60,6 +61,7 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(topics::resume))
         .routes(routes!(workflows::validate))
         .routes(routes!(workflows::format))
+        .routes(routes!(run::get))
         .routes(routes!(fleet::workers))
         .routes(routes!(drain::drain))
         .routes(routes!(fleet::replicas))
@@ -139,6 +141,18 @@ impl FromRequestParts<Gateway> for Id {
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Id, Problem> {
         let Named(text) = Named::from_request_parts(parts, gateway).await?;
         text.parse().map(Id).map_err(|_| Problem::new(ProblemCode::NotFound, "there is no such job"))
+    }
+}
+
+/// The id of a run in a path. A part that is not an id is answered as not found.
+pub(crate) struct RunPath(pub(crate) RunId);
+
+impl FromRequestParts<Gateway> for RunPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<RunPath, Problem> {
+        let Named(text) = Named::from_request_parts(parts, gateway).await?;
+        text.parse().map(RunPath).map_err(|_| Problem::new(ProblemCode::NotFound, "there is no such run"))
     }
 }
 

@@ -15,6 +15,7 @@ mod fields;
 mod fleet;
 mod keys;
 pub(crate) mod refusals;
+mod run;
 mod topics;
 mod workers;
 mod workflows;
@@ -38,6 +39,7 @@ pub(crate) use events::CloudEvent;
 pub(crate) use explain::Explanation;
 pub(crate) use fleet::{Drained, LockList, LoopList, ReplicaList, WorkerList};
 pub(crate) use keys::{KeyList, KeyRequest, NewKey, RotateRequest, WhoAmI};
+pub(crate) use run::Run;
 pub(crate) use topics::{Topic, TopicList, TopicSettings};
 pub(crate) use workers::{
     CompleteRequest, ExtendRequest, FailRequest, LeaseAnswer, LeaseRequest, ReleaseRequest, StandingList,

@@ -11,6 +11,7 @@ use muster_flow::{
     Flow,
     admission::{Admission, Bucket, Refusal},
 };
+use muster_runs::Runs;
 use muster_store::Want;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,7 @@ pub(crate) struct Gateway(Arc<Parts>);
 /// The parts of a gateway.
 pub(crate) struct Parts {
     pub(crate) flow: Flow,
+    pub(crate) runs: Runs,
     pub(crate) keys: Arc<Keys>,
     pub(crate) admission: Admission,
     pub(crate) config: Config,

@@ -4,6 +4,8 @@
 //! error details and progress data come back byte for byte as they were sent: they are copied, never parsed. Leaves
 //! to others: whether the caller may see payload and result (the routes pass only what it may see).
 
+pub(crate) mod run;
+
 use bytes::Bytes;
 use muster_domain::{
     Durability, Event, Head, JobError, JobId, JobSpec, Phase, Progress, State, Time, WorkerId,

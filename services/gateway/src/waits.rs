@@ -59,7 +59,6 @@ impl Waits {
 
     /// Starts to wait for the end of a run. Read the run after this call, not before, so that an end in between is
     /// noticed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the routes of runs use it"))]
     pub(crate) async fn wait_for_run(&self, run: RunId) -> Waiting {
         self.enter_for(Awaited::Run(run)).await
     }
