@@ -6,11 +6,18 @@
 
 mod account;
 mod error;
+mod fields;
+mod handle;
 mod history;
 mod job;
 mod pages;
 mod request;
+mod run;
+mod run_request;
+mod run_views;
+mod runs;
 mod transport;
+mod workflow;
 
 use std::{
     fmt,
@@ -26,11 +33,17 @@ use tokio::time::Instant;
 
 pub use account::{ApiKey, Identity, NewKey, Status};
 pub use error::{ClientError, FieldError, Problem};
+pub use handle::{RunHandle, WorkflowHandle};
 pub use history::{AttemptRecord, History, HistoryEntry};
 pub use job::{Job, JobFailure, JobProgress};
 pub use pages::{JobFilter, Pages};
 pub use request::{JobRequest, RetryRequest};
+pub use run::{Compensation, ItemCounts, Run, RunFailure, RunStep};
+pub use run_request::{CancelOptions, RerunRequest, RunFilter, StartOptions};
+pub use run_views::{RunExplanation, RunItem, RunItems, RunTimeline, RunWait, TimelineEntry};
+pub use runs::StartedRun;
 use transport::{Answer, Call, Repeat, Transport};
+pub use workflow::{GraphFormat, Workflow, WorkflowSource, WorkflowSummary, WorkflowVersion};
 
 /// The longest wait that a gateway allows in one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -250,14 +263,24 @@ impl Client {
 
     /// Waits until a job has ended. [`ClientError::NotDone`] when `limit` has passed.
     pub async fn wait(&self, id: JobId, limit: Duration) -> Result<Job, ClientError> {
+        self.until_done(limit, |left| self.get_wait(id, left), |job| job.done).await
+    }
+
+    /// Asks until the answer is `done`, or `limit` has passed.
+    async fn until_done<T, F: Future<Output = Result<T, ClientError>>>(
+        &self,
+        limit: Duration,
+        ask: impl Fn(Duration) -> F,
+        done: impl Fn(&T) -> bool,
+    ) -> Result<T, ClientError> {
         let deadline = Instant::now() + limit;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let asked = Instant::now();
             // While gateways are down, keep trying for the allowed time, and no longer.
-            let asking = tokio::time::timeout(left + self.transport.timeout, self.get_wait(id, left));
+            let asking = tokio::time::timeout(left + self.transport.timeout, ask(left));
             match asking.await {
-                Ok(Ok(job)) if job.done => return Ok(job),
+                Ok(Ok(answer)) if done(&answer) => return Ok(answer),
                 Ok(Err(error)) => return Err(error),
                 Ok(Ok(_)) | Err(_) => {}
             }
@@ -293,7 +316,7 @@ impl Client {
 
     /// Lists jobs, newest first, page by page.
     pub fn list(&self, filter: JobFilter) -> Pages {
-        Pages::new(self.clone(), filter)
+        Pages::new(self.clone(), filter.call())
     }
 
     /// The history of a job: every transition, every attempt.

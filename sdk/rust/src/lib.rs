@@ -53,12 +53,15 @@ pub mod sse;
 mod worker;
 
 pub use client::{
-    ApiKey, AttemptRecord, Client, ClientBuilder, ClientError, FieldError, History, HistoryEntry, Identity, Job,
-    JobFailure, JobFilter, JobProgress, JobRequest, NewKey, Pages, Problem, RetryRequest, Status, Submitted,
+    ApiKey, AttemptRecord, CancelOptions, Client, ClientBuilder, ClientError, Compensation, FieldError, GraphFormat,
+    History, HistoryEntry, Identity, ItemCounts, Job, JobFailure, JobFilter, JobProgress, JobRequest, NewKey, Pages,
+    Problem, RerunRequest, RetryRequest, Run, RunExplanation, RunFailure, RunFilter, RunHandle, RunItem, RunItems,
+    RunStep, RunTimeline, RunWait, StartOptions, StartedRun, Status, Submitted, TimelineEntry, Workflow,
+    WorkflowHandle, WorkflowSource, WorkflowSummary, WorkflowVersion,
 };
 pub use muster_domain::{
-    Backoff, Durability, JobId, Labels, OnLostLease, Priority, RetryPolicy, State, Tenant, Time, Topic, TraceParent,
-    WorkerId,
+    Backoff, Durability, JobId, Labels, OnLostLease, Priority, RetryPolicy, RunId, State, Tenant, Time, Topic,
+    TraceParent, WorkerId,
 };
 pub use worker::{
     Context, HandlerError, INVALID_PAYLOAD, JobResult, LEAVE_GRACE, MAX_RESULT, RESULT_PREVIEW, StopReason, Summary,

@@ -3,6 +3,7 @@
 mod it {
     mod client;
     mod gateway;
+    mod runs;
     mod scheduler;
     mod unreadable;
     mod worker;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::run::Run;
+
 /// A field that the gateway rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -84,9 +86,17 @@ pub enum ClientError {
     /// The answer could not be read.
     #[error("unexpected answer: {0}")]
     Unexpected(String),
-    /// The job had not ended when the time for waiting was over.
-    #[error("the job has not ended within {} ms", .0.as_millis())]
+    /// The job or run had not ended when the time for waiting was over.
+    #[error("it has not ended within {} ms", .0.as_millis())]
     NotDone(Duration),
+    /// The run whose output was asked for ended, but not well.
+    #[error("{}", ended(.0))]
+    RunEnded(Box<Run>),
+}
+
+fn ended(run: &Run) -> String {
+    let why = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    format!("run {} ended as {}{why}", run.id, run.state)
 }
 
 impl ClientError {
@@ -120,7 +130,7 @@ impl ClientError {
                 problem.retryable.unwrap_or(matches!(problem.status, 429 | 502 | 503 | 504))
             }
             ClientError::Unreachable(_) | ClientError::NotDone(_) => true,
-            ClientError::Invalid(_) | ClientError::Unexpected(_) => false,
+            ClientError::Invalid(_) | ClientError::Unexpected(_) | ClientError::RunEnded(_) => false,
         }
     }
 }

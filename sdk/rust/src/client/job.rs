@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 
 use muster_domain::{JobId, State, Time};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::error::{ClientError, Problem};
+use super::{
+    error::{ClientError, Problem},
+    fields::{as_text, moment, present, read},
+};
 
 /// A job.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -114,18 +117,13 @@ impl Job {
 
     /// The result as a value.
     pub fn result_as<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        read(self.result.as_deref(), "result")
+        read(self.result.as_deref(), "result of the job")
     }
 
     /// The payload as a value.
     pub fn payload_as<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        read(self.payload.as_deref(), "payload")
+        read(self.payload.as_deref(), "payload of the job")
     }
-}
-
-fn read<T: DeserializeOwned>(json: Option<&RawValue>, what: &str) -> Result<T, ClientError> {
-    serde_json::from_str(json.map_or("null", RawValue::get))
-        .map_err(|error| ClientError::Unexpected(format!("the job's {what} does not fit: {error}")))
 }
 
 /// Why a job or an attempt failed.
@@ -182,39 +180,6 @@ impl BatchItem {
             }
             (None, None) => Err(ClientError::Unexpected("an item of the batch has neither job nor error".to_owned())),
         }
-    }
-}
-
-/// A field that is present, even if it is `null`: a result may be `null`.
-fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(from).map(Some)
-}
-
-mod as_text {
-    use super::{Deserialize, Deserializer, JobId, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(id: &JobId, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(id)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<JobId, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-mod moment {
-    use super::{Deserialize, Deserializer, Serializer, Time};
-
-    pub(super) fn serialize<S: Serializer>(moment: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
-        match moment {
-            Some(moment) => to.serialize_str(&moment.rfc3339()),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Time>, D::Error> {
-        // A moment that cannot be read becomes none, so that the job itself stays readable.
-        Ok(Option::<String>::deserialize(from)?.as_deref().and_then(Time::parse_rfc3339))
     }
 }
 

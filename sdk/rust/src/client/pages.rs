@@ -1,8 +1,10 @@
-//! Lists of jobs: the filter, and the pages.
+//! Lists: the pages of any list, and the filter of jobs.
+
+use std::{fmt, marker::PhantomData};
 
 use muster_domain::{State, Time};
 use reqwest::Method;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{Client, error::ClientError, job::Job, transport::Call};
 
@@ -99,32 +101,40 @@ impl JobFilter {
         self.include.push("result");
         self
     }
+
+    /// The call for the first page.
+    pub(super) fn call(self) -> Call {
+        let lists = [("state", self.states.join(",")), ("include", self.include.join(","))];
+        let lists = lists.into_iter().filter(|(_, list)| !list.is_empty());
+        let call = lists.fold(Call::new(Method::GET, ["jobs"]), |call, (name, list)| call.query(name, list));
+        self.query.into_iter().fold(call, |call, (key, value)| call.query(key, value))
+    }
 }
 
 /// A list that is read page by page, newest first.
-#[derive(Debug)]
-pub struct Pages {
+#[must_use]
+pub struct Pages<T = Job> {
     client: Client,
-    filter: JobFilter,
+    first: Call,
     cursor: Option<String>,
     over: bool,
+    items: PhantomData<fn() -> T>,
 }
 
 #[derive(Deserialize)]
-struct Page {
-    items: Vec<Job>,
+struct Page<T> {
+    items: Vec<T>,
     #[serde(default)]
     next_cursor: Option<String>,
 }
 
-impl Pages {
-    pub(super) fn new(client: Client, filter: JobFilter) -> Pages {
-        Pages { client, filter, cursor: None, over: false }
+impl<T> Pages<T> {
+    pub(super) fn new(client: Client, first: Call) -> Pages<T> {
+        Pages { client, first, cursor: None, over: false, items: PhantomData }
     }
 
     /// Begins at the [`Pages::cursor`] of another list.
-    #[must_use]
-    pub fn from_cursor(mut self, cursor: impl Into<String>) -> Pages {
+    pub fn from_cursor(mut self, cursor: impl Into<String>) -> Pages<T> {
         self.cursor = Some(cursor.into());
         self
     }
@@ -133,36 +143,36 @@ impl Pages {
     pub fn cursor(&self) -> Option<&str> {
         self.cursor.as_deref()
     }
+}
 
+impl<T: DeserializeOwned> Pages<T> {
     /// The next page; `None` after the last. A page may be short, or even empty: the list goes on.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<Job>>, ClientError> {
+    pub async fn next_page(&mut self) -> Result<Option<Vec<T>>, ClientError> {
         if self.over {
             return Ok(None);
         }
-        let mut call = Call::new(Method::GET, ["jobs"]);
-        for (name, list) in [("state", &self.filter.states), ("include", &self.filter.include)] {
-            if !list.is_empty() {
-                call = call.query(name, list.join(","));
-            }
-        }
-        for (key, value) in &self.filter.query {
-            call = call.query(key, value);
-        }
+        let mut call = self.first.clone();
         if let Some(cursor) = &self.cursor {
             call = call.query("cursor", cursor);
         }
-        let page: Page = self.client.transport.call(&call).await?.json()?;
+        let page: Page<T> = self.client.transport.call(&call).await?.json()?;
         self.over = page.next_cursor.is_none();
         self.cursor = page.next_cursor;
         Ok(Some(page.items))
     }
 
-    /// All remaining jobs at once. Beware of large lists.
-    pub async fn all(mut self) -> Result<Vec<Job>, ClientError> {
-        let mut jobs = Vec::new();
+    /// All remaining items at once. Beware of large lists.
+    pub async fn all(mut self) -> Result<Vec<T>, ClientError> {
+        let mut all = Vec::new();
         while let Some(page) = self.next_page().await? {
-            jobs.extend(page);
+            all.extend(page);
         }
-        Ok(jobs)
+        Ok(all)
+    }
+}
+
+impl<T> fmt::Debug for Pages<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("first", &self.first).field("cursor", &self.cursor).finish_non_exhaustive()
     }
 }

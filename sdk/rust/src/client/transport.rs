@@ -34,7 +34,11 @@ pub(super) struct Call {
     path: Vec<String>,
     query: Vec<(String, String)>,
     body: Option<Bytes>,
+    /// The media type of the body.
+    media: &'static str,
     idempotency_key: Option<String>,
+    /// The version that must still be current.
+    if_match: Option<u32>,
     /// The wait that was requested from the gateway.
     wait: Duration,
     repeat: Repeat,
@@ -47,7 +51,9 @@ impl Call {
             path: path.into_iter().map(Into::into).collect(),
             query: Vec::new(),
             body: None,
+            media: "application/json",
             idempotency_key: None,
+            if_match: None,
             wait: Duration::ZERO,
             repeat: Repeat::Always,
         }
@@ -64,12 +70,24 @@ impl Call {
         Ok(self)
     }
 
+    /// Sends text of this media type.
+    pub(super) fn text(mut self, text: Bytes, media: &'static str) -> Call {
+        (self.body, self.media) = (Some(text), media);
+        self
+    }
+
+    /// Makes the call fail unless this version is still current.
+    pub(super) fn if_match(mut self, version: u32) -> Call {
+        self.if_match = Some(version);
+        self
+    }
+
     pub(super) fn idempotency_key(mut self, key: Option<String>) -> Call {
         self.idempotency_key = key;
         self
     }
 
-    /// Asks the gateway to wait for the job's end.
+    /// Asks the gateway to wait for the end of the job or run.
     pub(super) fn wait(mut self, wait: Duration) -> Call {
         self.wait = wait;
         self.query("wait_ms", wait.as_millis().to_string())
@@ -92,6 +110,10 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         serde_json::from_slice(&self.body).map_err(|e| ClientError::Unexpected(e.to_string()))
+    }
+
+    pub(super) fn text(&self) -> Result<String, ClientError> {
+        String::from_utf8(self.body.to_vec()).map_err(|e| ClientError::Unexpected(e.to_string()))
     }
 }
 
@@ -168,8 +190,11 @@ impl Transport {
         if let Some(key) = &call.idempotency_key {
             request = request.header("Idempotency-Key", key);
         }
+        if let Some(version) = call.if_match {
+            request = request.header(header::IF_MATCH, format!("\"{version}\""));
+        }
         if let Some(body) = &call.body {
-            request = request.header(header::CONTENT_TYPE, "application/json").body(body.clone());
+            request = request.header(header::CONTENT_TYPE, call.media).body(body.clone());
         }
         let lost = |error: reqwest::Error| {
             let unsent = error.is_connect() || error.is_builder();
