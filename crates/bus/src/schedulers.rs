@@ -1,10 +1,10 @@
 //! Requests to the schedulers: starts and extensions.
 //!
-//! A request goes to the queue group first. While no answer comes, the same request goes to other schedulers by name, so a scheduler that
-//! is frozen or cut off costs a fraction of a second. After several such silences in a row the group is avoided for a
-//! while, because the silent scheduler is still a member. The first useful answer counts. After the limit, the caller
-//! decides whether to ask again. A scheduler may act on a request whose answer was lost, and two schedulers may act on
-//! one request, so every request must be harmless to repeat.
+//! A request goes to the queue group first. While no answer comes, the same request goes to other schedulers by name, so
+//! a scheduler that is frozen or cut off costs a fraction of a second. After several such silences in a row the group is
+//! avoided for a while, because the silent scheduler is still a member. The first useful answer counts. After the limit,
+//! the caller decides whether to ask again. A scheduler may act on a request whose answer was lost, and two schedulers
+//! may act on one request, so every request must be harmless to repeat.
 
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ impl Question {
 
 impl Bus {
     /// Asks the schedulers, and waits for the first useful answer. [`BusError::NoResponders`] at once if no scheduler
-    /// listens. An answer that says "again" for everything is returned only if no other scheduler gives a better one
-    /// before the next would be asked.
+    /// listens, and soon if the one that was asked left without an answer and no other listens. An answer that says
+    /// "again" for everything is returned only if no other scheduler gives a better one before the next would be asked.
     pub async fn ask_schedulers(&self, question: Question, body: Body, limit: Duration) -> Result<Body, BusError> {
         let deadline = Instant::now() + limit;
         self.connected_by(deadline, question.group().as_str()).await?;
@@ -86,12 +86,21 @@ impl Bus {
             asked.push(target);
             waiting.push(async move { (place, now, expected.heard().await) });
             let until = now + pause;
+            // Whether the group has no member any more: then an earlier request went to a scheduler that has left.
+            let mut left = false;
             // Each further pause is longer: all schedulers may be busy, and each request is work for them.
             pause *= 2;
             loop {
                 let answer = tokio::select! {
                     Some(answer) = waiting.next() => answer,
-                    () = sleep_until(until) => break,
+                    // A scheduler that was leaving had this long for the answer that it owed.
+                    () = sleep_until(until) => match left {
+                        true => {
+                            let none = || BusError::NoResponders { subject: question.group().to_string() };
+                            return again.ok_or_else(none);
+                        }
+                        false => break,
+                    },
                 };
                 let (place, sent_at, message) = answer;
                 let message = message.ok_or_else(|| BusError::away("the connection was closed"))?;
@@ -105,7 +114,10 @@ impl Bus {
                         Target::Group if waiting.is_empty() => {
                             return Err(BusError::NoResponders { subject: question.group().to_string() });
                         }
-                        Target::Group => continue,
+                        Target::Group => {
+                            left = true;
+                            continue;
+                        }
                     }
                 }
                 let (envelope, body) = decode(message.payload)?;

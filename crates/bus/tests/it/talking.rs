@@ -258,3 +258,19 @@ async fn a_scheduler_that_has_left_is_not_waited_for() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_last_scheduler_that_leaves_without_an_answer_is_not_waited_for_until_the_limit() {
+    let server = NatsServer::start().await;
+    let (bus, last) = (bus(&server).await, Bus::connect(BusSettings::new(server.url(), "s1")).await.unwrap());
+    last.connected().await;
+    let mut questions = last.subscribe(&Question::Start.group(), Some(subjects::SCHEDULERS)).await.unwrap();
+    last.flush(LIMIT).await;
+    let leaves = async {
+        questions.next().await.expect("a question");
+        drop((questions, last));
+    };
+    let (answer, ()) = tokio::join!(timeout(SOON, asks(&bus, 2 * SOON)), leaves);
+    let fault = answer.expect("an answer before the limit").unwrap_err();
+    assert!(matches!(fault, BusError::NoResponders { .. }), "{fault:?}");
+}
