@@ -16,7 +16,7 @@ The background loops of each service, and why any number of replicas may run the
 The interval is the longest pause between two ticks; due work and hints start a tick earlier. A tick that takes longer than its budget is counted as an overrun. A tick that takes twice its budget is cancelled, and the loop continues with the next one.
 
 TEXT
-for service in muster-gateway muster-scheduler; do
+for service in muster-gateway muster-scheduler muster-workflow; do
     "$1/$service" --print-loops
     echo
 done

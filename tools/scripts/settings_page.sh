@@ -12,7 +12,7 @@ A setting comes from a file, from the environment or from a flag; the later wins
 `--check-config` says whether the settings are fine, `--print-config` shows them with secrets masked, `--help` explains them. A bad value, an unknown key in the file or an unknown flag: the service refuses to start with exit code 2 and lists every fault. Where it says so, a setting can be changed while the services run: see [operate](../operate.md). An unknown `MUSTER_*` variable is only a warning.
 
 TEXT
-for service in muster-gateway muster-scheduler; do
+for service in muster-gateway muster-scheduler muster-workflow; do
     "$1/$service" --print-reference
     echo
 done
