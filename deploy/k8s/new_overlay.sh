@@ -95,7 +95,7 @@ END
 END
     if [ -n "$registry$tag" ]; then
         echo 'images:'
-        programs=(gateway scheduler)
+        programs=(gateway scheduler workflow)
         [ -z "$worker" ] || programs+=(cli)
         for program in "${programs[@]}"; do
             echo "  - name: muster/$program"

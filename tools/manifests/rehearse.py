@@ -89,7 +89,7 @@ class Rehearsal:
         self.say(f"{len(nodes)} Redis nodes started at new addresses")
 
     def services_stop(self) -> None:
-        for pod in self.of("gateway") + self.of("scheduler"):
+        for pod in self.of("gateway") + self.of("workflow") + self.of("scheduler"):
             began = time.monotonic()
             code = self.node.signal(pod)
             took = time.monotonic() - began
