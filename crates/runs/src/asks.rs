@@ -2,7 +2,7 @@
 //! were saved, so that they can be applied again if a failover loses the save.
 
 use muster_domain::{Labels, RunId, Tenant, Time};
-use muster_engine::run::{Parent, RunOp, What};
+use muster_engine::run::{Again, Parent, RunOp, What};
 use muster_wire::{run_bytes, v1};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -125,6 +125,38 @@ pub struct StartBody {
     /// The hash of the request, in hexadecimal.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
+    /// The run that it repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun: Option<RerunBody>,
+}
+
+/// What a rerun takes over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RerunBody {
+    /// The id of the old run.
+    pub of: String,
+    /// The step from which on all runs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The for-each whose failed items run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_items: Option<String>,
+}
+
+impl RerunBody {
+    pub(crate) fn new(of: RunId, again: &Again) -> RerunBody {
+        let (from, failed_items) = match again.clone() {
+            Again::From(step) => (Some(step), None),
+            Again::FailedItems(step) => (None, Some(step)),
+        };
+        RerunBody { of: of.to_string(), from, failed_items }
+    }
+
+    /// What runs again; none if the message does not say.
+    pub fn again(&self) -> Option<Again> {
+        let each = self.failed_items.clone().map(Again::FailedItems);
+        self.from.clone().map(Again::From).or(each)
+    }
 }
 
 /// The id and the kind of the operation that starts a run.

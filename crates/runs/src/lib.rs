@@ -10,11 +10,16 @@
 mod asks;
 mod ends;
 mod error;
+mod explain;
 mod kept;
+mod list;
 mod notes;
 mod operate;
+mod part;
+mod rerun;
 mod slots;
 mod start;
+mod story;
 mod workflows;
 
 use std::{sync::Arc, time::Duration};
@@ -25,14 +30,18 @@ use muster_flow::Flow;
 use muster_store::StoreError;
 use muster_wire::{Body, v1};
 
-pub use asks::{Ask, StartBody};
+pub use asks::{Ask, RerunBody, StartBody};
 pub use ends::JobEnds;
 pub use error::RunsError;
+pub use explain::{RunExplanation, Waiting};
 pub use kept::Kept;
+pub use list::{ListRefused, RunFilter, RunList, RunValues};
 pub use notes::TimelineEntry;
 pub use operate::{OperateRefused, Operated};
+pub use rerun::{Rerun, RerunPlan, RerunRefused};
 pub use slots::Slot;
 pub use start::{Start, StartRefused, Started};
+pub use story::RunStory;
 pub use workflows::{InputFault, Workflow};
 
 /// The name of the loop that looks at due runs: a hint with this name wakes it.
@@ -50,12 +59,13 @@ pub struct Runs {
     /// Both stores.
     pub flow: Flow,
     workflows: Arc<workflows::Cache>,
+    turns: Arc<operate::Turns>,
 }
 
 impl Runs {
     /// Creates an empty cache over both stores.
     pub fn new(flow: Flow) -> Runs {
-        Runs { flow, workflows: Arc::default() }
+        Runs { flow, workflows: Arc::default(), turns: Arc::default() }
     }
 
     /// Makes a run due in `after`, and hints to the owner of its shard.

@@ -8,13 +8,33 @@ use std::time::Duration;
 
 use muster_domain::{RunId, Tenant};
 use muster_engine::run::{Event, Outcome, Refusal};
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{Ask, Kept, Runs, RunsError};
 
 /// How often a save is tried again after another process saved the run.
 const TRIES: u32 = 30;
+/// How many runs may be operated on at once. Two runs that share a turn wait for each other.
+const TURNS: usize = 1024;
 /// The longest pause before the next try.
 const PAUSE_MS: u64 = 20;
+
+/// The operations of one process on one run come one after the other, so that many at once do not make each other
+/// repeat. Between processes the version of the run decides.
+pub(crate) struct Turns(Vec<Mutex<()>>);
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns((0..TURNS).map(|_| Mutex::default()).collect())
+    }
+}
+
+impl Turns {
+    async fn of(&self, run: RunId) -> MutexGuard<'_, ()> {
+        let [.., byte, last] = run.as_bytes();
+        self.0[(usize::from(*byte) << 4 | usize::from(*last >> 4)) % TURNS].lock().await
+    }
+}
 
 /// What became of an operation.
 #[derive(Debug)]
@@ -59,6 +79,7 @@ impl Runs {
         op_id: &str,
         ask: &Ask,
     ) -> Result<Operated, OperateRefused> {
+        let _turn = self.turns.of(id).await;
         for tries in 0..TRIES {
             if tries > 0 {
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=PAUSE_MS))).await;
@@ -119,6 +140,7 @@ impl Runs {
                 if !self.save(&mut kept).await? {
                     continue;
                 }
+                muster_flow::failpoint!("run.deliver.after_save");
             }
             self.wake(id, Duration::ZERO).await?;
             return Ok(());

@@ -51,7 +51,10 @@ impl Runs {
         let (Some(slot), Some(concurrency)) = (slot_of(kept), concurrency) else { return Ok(Slot::Held) };
         let since = kept.run.about().created;
         let taken = self.flow.store.take_run_slot(&slot, concurrency.max, Some(since)).await?;
-        let RunSlotTaken::Full(holders) = taken else { return Ok(Slot::Held) };
+        let RunSlotTaken::Full(holders) = taken else {
+            muster_flow::failpoint!("run.slot.after_take");
+            return Ok(Slot::Held);
+        };
         if self.free_unstored(&slot, &holders).await? {
             return Box::pin(self.take_slot(kept)).await;
         }
@@ -70,7 +73,9 @@ impl Runs {
     /// Frees the slot of a run, or takes it out of those that wait, and makes the next run due.
     pub async fn free_slot(&self, kept: &Kept) -> Result<(), StoreError> {
         let Some(slot) = slot_of(kept) else { return Ok(()) };
-        match self.flow.store.free_run_slot(&slot).await? {
+        let next = self.flow.store.free_run_slot(&slot).await?;
+        muster_flow::failpoint!("run.slot.after_free");
+        match next {
             Some(next) => self.wake(next, Duration::ZERO).await,
             None => Ok(()),
         }
@@ -107,7 +112,7 @@ impl Runs {
 }
 
 /// The slot that a run holds or asks for.
-fn slot_of(kept: &Kept) -> Option<RunSlot> {
+pub(crate) fn slot_of(kept: &Kept) -> Option<RunSlot> {
     let about = kept.run.about();
     let workflow = WorkflowName::parse(&about.workflow).ok()?;
     Some(RunSlot { tenant: about.tenant.clone(), workflow, key: about.slot.clone()?, run: kept.id })

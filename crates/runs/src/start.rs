@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{
     BUS_PATIENCE, InputFault, Kept, MOST_DEPTH, Runs, RunsError, StartBody, Workflow,
     asks::{message, message_id},
-    notes::{FIELD, HASH, Notes},
+    notes::{FIELD, HASH, Notes, Unpublished},
 };
 
 /// A run that somebody wants to start.
@@ -90,6 +90,23 @@ impl From<StoreError> for StartRefused {
     }
 }
 
+impl Start {
+    /// What is needed to start this run again.
+    pub(crate) fn body(&self, kept: &Kept) -> StartBody {
+        StartBody {
+            workflow: self.workflow.to_string(),
+            version: kept.run.about().version,
+            input: self.input.clone(),
+            labels: self.labels.clone(),
+            principal: self.principal.clone(),
+            parent: self.parent.clone(),
+            depth: self.depth,
+            hash: self.hash.map(hex).unwrap_or_default(),
+            rerun: None,
+        }
+    }
+}
+
 impl Runs {
     /// The workflow that a start would run, and what is wrong with the start.
     pub async fn check_start(&self, start: &Start) -> Result<Arc<Workflow>, StartRefused> {
@@ -116,21 +133,16 @@ impl Runs {
         if self.may_begin(&mut kept).await? {
             kept.apply(&Event { at: created, what: What::Start })?;
         }
-        let body = StartBody {
-            workflow: start.workflow.to_string(),
-            version: workflow.version,
-            input: start.input.clone(),
-            labels: start.labels.clone(),
-            principal: start.principal.clone(),
-            parent: start.parent.clone(),
-            depth: start.depth,
-            hash: start.hash.map(hex).unwrap_or_default(),
-        };
-        let op = body.unpublished(created);
+        let body = start.body(&kept);
+        self.begin(&start, kept, body.unpublished(created)).await
+    }
+
+    /// Stores a new run, publishes its start, and makes it due.
+    pub(crate) async fn begin(&self, start: &Start, mut kept: Kept, op: Unpublished) -> Result<Started, StartRefused> {
         kept.notes.publish(op.clone());
         muster_flow::failpoint!("run.start.before_create");
         if !self.create(&mut kept).await? {
-            return self.known(&start).await?.ok_or_else(|| RunsError::Contended(start.id).into());
+            return self.known(start).await?.ok_or_else(|| RunsError::Contended(start.id).into());
         }
         muster_flow::failpoint!("run.start.after_create");
         let body = Body::RunOp(v1::RunOpGroup { items: vec![message(start.id, &start.tenant, &op)] });
@@ -146,7 +158,7 @@ impl Runs {
     }
 
     /// The run with this id, if it is there: the answer to a repeat.
-    async fn known(&self, start: &Start) -> Result<Option<Started>, StartRefused> {
+    pub(crate) async fn known(&self, start: &Start) -> Result<Option<Started>, StartRefused> {
         let Some((kept, _)) = self.read(start.id).await? else { return Ok(None) };
         let hash = start.hash.map(hex);
         if kept.run.about().tenant != start.tenant || kept.hash.as_deref() != hash.as_deref().map(str::as_bytes) {

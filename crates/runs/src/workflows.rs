@@ -7,9 +7,9 @@ use std::{
 };
 
 use jsonschema::{PatternOptions, Validator};
-use muster_domain::{Tenant, WorkflowName};
+use muster_domain::{Tenant, Time, WorkflowName};
 use muster_engine::{
-    definition::{Definition, Format, read_named},
+    definition::{Definition, Format, Kind, Scope, read_named},
     run::Plan,
 };
 use muster_store::StoreError;
@@ -24,10 +24,10 @@ const MOST_FAULTS: usize = 20;
 /// The most bytes of one fault message.
 const MOST_WORDS: usize = 500;
 
-/// A fault of the input of a run.
+/// A fault of the input of a run, or of the body of a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputFault {
-    /// The JSON pointer to the value within the input.
+    /// The JSON pointer to the value within the input, or within the body.
     pub pointer: String,
     /// What is wrong. It does not repeat the value.
     pub detail: String,
@@ -37,39 +37,76 @@ pub struct InputFault {
 pub struct Workflow {
     /// The number of the version.
     pub version: u32,
+    /// When the version was stored, in Redis time.
+    pub stored_at: Time,
     /// The definition.
     pub definition: Arc<Definition>,
     /// The definition laid out for running.
     pub plan: Arc<Plan>,
     input: Option<Validator>,
+    /// The signals that its steps wait for, each with the schema of its body.
+    signals: Vec<(String, Option<Validator>)>,
 }
 
 impl Workflow {
     fn new(version: u32, definition: Definition) -> Result<Workflow, String> {
         let definition = Arc::new(definition);
-        let options = || {
+        let build = |schema: Option<&Value>, what: &str| {
             let patterns = PatternOptions::regex().size_limit(1 << 20);
-            jsonschema::options().offline().with_pattern_options(patterns)
+            let options = jsonschema::options().offline().with_pattern_options(patterns);
+            schema.map(|schema| options.build(schema)).transpose().map_err(|fault| format!("{what}: {fault}"))
         };
-        let input = definition.input.as_ref().map(|schema| options().build(schema)).transpose();
-        let input = input.map_err(|fault| format!("the schema of the input: {fault}"))?;
-        Ok(Workflow { version, plan: Arc::new(Plan::new(&definition)), definition, input })
+        let input = build(definition.input.as_ref(), "the schema of the input")?;
+        let mut awaited = Vec::new();
+        signals(&definition.steps, &mut awaited);
+        let signal = |(name, schema): (&String, Option<&Value>)| {
+            Ok((name.clone(), build(schema, &format!("the schema of the signal `{name}`"))?))
+        };
+        let signals = awaited.into_iter().map(signal).collect::<Result<_, String>>()?;
+        let plan = Arc::new(Plan::new(&definition));
+        Ok(Workflow { version, stored_at: Time::NONE, plan, definition, input, signals })
     }
 
     /// What is wrong with an input. A missing input is checked as `null`, if there is a schema.
     pub fn check_input(&self, input: Option<&Value>) -> Vec<InputFault> {
         let Some(validator) = &self.input else { return Vec::new() };
-        let given = input.unwrap_or(&Value::Null);
-        if validator.is_valid(given) {
-            return Vec::new();
+        faults(validator, input.unwrap_or(&Value::Null))
+    }
+
+    /// What is wrong with the body of a signal. It fits if one of the steps that wait for the signal takes it; a signal
+    /// that no step waits for may be anything.
+    pub fn check_signal(&self, name: &str, body: &Value) -> Vec<InputFault> {
+        let mut wrong = Vec::new();
+        for (_, validator) in self.signals.iter().filter(|(awaited, _)| awaited == name) {
+            wrong = validator.as_ref().map(|validator| faults(validator, body)).unwrap_or_default();
+            if wrong.is_empty() {
+                break;
+            }
         }
-        let told = |error: jsonschema::ValidationError<'_>| {
-            let mut detail = error.masked().to_string();
-            let end = (0..=MOST_WORDS.min(detail.len())).rev().find(|&n| detail.is_char_boundary(n)).unwrap_or(0);
-            detail.truncate(end);
-            InputFault { pointer: error.instance_path().to_string(), detail }
-        };
-        validator.iter_errors(given).take(MOST_FAULTS).map(told).collect()
+        wrong
+    }
+}
+
+fn faults(validator: &Validator, given: &Value) -> Vec<InputFault> {
+    if validator.is_valid(given) {
+        return Vec::new();
+    }
+    let told = |error: jsonschema::ValidationError<'_>| {
+        let mut detail = error.masked().to_string();
+        let end = (0..=MOST_WORDS.min(detail.len())).rev().find(|&n| detail.is_char_boundary(n)).unwrap_or(0);
+        detail.truncate(end);
+        InputFault { pointer: error.instance_path().to_string(), detail }
+    };
+    validator.iter_errors(given).take(MOST_FAULTS).map(told).collect()
+}
+
+/// The signals that the steps of a scope wait for, with those inside of other steps.
+fn signals<'a>(scope: &'a Scope, found: &mut Vec<(&'a String, Option<&'a Value>)>) {
+    for step in &scope.steps {
+        if let Kind::WaitSignal(wait) = &step.kind {
+            found.push((&wait.name, wait.schema.as_ref()));
+        }
+        step.kind.scopes().into_iter().for_each(|scope| signals(scope, found));
     }
 }
 
@@ -124,11 +161,33 @@ impl Runs {
                 faults.first().map_or_else(|| "no reason".to_owned(), |fault| fault.message.clone())
             };
             let definition = read_named(&stored.text, Format::Json, None).map_err(first)?;
-            Workflow::new(version, definition)
+            let workflow = Workflow::new(version, definition)?;
+            Ok(Workflow { stored_at: stored.stored_at, ..workflow })
         });
         let workflow = workflow.await.map_err(|fault| decode(fault.to_string()))?.map_err(decode)?;
         let workflow = Arc::new(workflow);
         self.workflows.put(key, &workflow);
         Ok(Some(workflow))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_fits_if_one_of_its_steps_takes_it() {
+        let yaml = "steps:\n\
+            - {id: a, wait_signal: {name: paid, schema: {type: integer}}}\n\
+            - {id: b, parallel: {branches: {x: [{id: c, wait_signal: {name: paid, schema: {type: string}}}]}}}\n\
+            - {id: d, wait_signal: {name: any}}\n";
+        let workflow = Workflow::new(1, read_named(yaml.as_bytes(), Format::Yaml, None).unwrap()).unwrap();
+        let fits = |name: &str, body| workflow.check_signal(name, &body).is_empty();
+        assert!(
+            fits("paid", json!(1)) && fits("paid", json!("1")) && fits("any", json!(null)) && fits("other", json!(1))
+        );
+        assert!(!fits("paid", json!(1.5)) && !fits("paid", json!(null)));
     }
 }

@@ -30,6 +30,18 @@ pub struct RunPage {
     pub next_cursor: Option<String>,
 }
 
+impl RunPage {
+    /// Ends the page behind its first `n` runs: the next page begins with the others.
+    pub fn cut(&mut self, n: usize) {
+        if n == 0 || n >= self.items.len() {
+            return;
+        }
+        self.items.truncate(n);
+        let last = self.items.last().and_then(|(_, run)| run.place);
+        self.next_cursor = last.and_then(|place| cursor(place.bucket(), place.position()));
+    }
+}
+
 fn cursor(bucket: Bucket, below: u64) -> Option<String> {
     Some(format!("r.{bucket}.{below}"))
 }
