@@ -18,7 +18,7 @@ TARGET = frozenset({"job", "instance"})
 
 class Series(NamedTuple):
     """One name, its labels, why it may be missing in a stack where all is well ("" if it may not), and
-    the replicas that report it: Every, Gateway, Scheduler, Snapshot as in the catalogue, "" for series of other programs."""
+    the replicas that report it: Every, Gateway, Scheduler, Workflow, Snapshot as in the catalogue, "" for series of other programs."""
 
     name: str
     labels: FrozenSet[str]
@@ -27,6 +27,7 @@ class Series(NamedTuple):
 
 
 FAULT = "appears with the first fault"
+RUN = "only where workflows run"
 # Series of ours that a healthy stack under load need not have. Counters without labels are 0 from the start, and so
 # are those whose label values the services know (lost leases, stale writes, what was reconciled).
 RARE = {
@@ -34,6 +35,10 @@ RARE = {
     "muster_task_panics_total": FAULT,
     "muster_bus_publish_failures_total": FAULT,
     "muster_decisions_total": "only with MUSTER_DECIDE_TOPICS",
+    "muster_runs_total": RUN,
+    "muster_run_steps_total": RUN,
+    "muster_run_duration_seconds": RUN,
+    "muster_run_timer_lag_seconds": RUN,
 }
 KUBERNETES, PROBE = "only where kube-state-metrics runs", "only where blackbox_exporter probes certificates"
 FOREIGN = [

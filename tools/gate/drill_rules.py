@@ -26,6 +26,7 @@ WINDOWS = {
 LIMITS = {
     "MusterOldestJobTooOld": ("> 300", "> 5"),  # seconds
     "MusterWaitP99High": ("> 30", "> 2"),  # seconds
+    "MusterRunTimersLate": ("> 10", "> 2"),  # seconds
     "MusterSubmitsLate": ("> 20", "> 3"),  # seconds
     "MusterNatsStorageNearFull": ("> 0.85", "> 0.004"),  # 32 MB of 8 GB
     "MusterStoreFaults": ("> 50", "> 5"),  # calls

@@ -16,12 +16,17 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTup
 from .certificate import Certificate, probed
 from .context import Context
 from .jobs import ended, submit, submit_one, unique
+from .leaders import SHARDS
 from .publish import last, publish, purge
+from .runs import runs_ended, runs_go_on, started, stored
 from .stacks import engine
 from .stacks.base import Replica
 
 Fault = Callable[[Context], ContextManager[Any]]
 RECONCILER = "muster:reconciler:default"
+RUN_SHARDS = "muster:workflow-engine:reconciler:"
+# Longer than a replica needs to notice that a lock is lost: it renews each every 5 s.
+TIMER_MS = 8000
 # A consumer of the schedulers has at most 4,096 unacknowledged messages; the others stay pending.
 PILE = 8_000
 
@@ -79,6 +84,49 @@ def lock_held_by_a_hanging_process(ctx: Context) -> Iterator[None]:
     finally:
         ctx.stack.redis("DEL", RECONCILER)
         cancel(ctx, ids)
+
+
+@contextmanager
+def shards_held(ctx: Context) -> Iterator[None]:
+    """A process that does nothing holds the locks of all shards of runs, so no run goes on by itself."""
+    locks = [f"{RUN_SHARDS}{shard}" for shard in SHARDS]
+    fences = [int(ctx.stack.redis("GET", lock).rpartition(":")[2] or 1) for lock in locks]
+    try:
+        for lock in locks:
+            ctx.stack.redis("SET", lock, f"hanging~{uuid.uuid4().hex[:8]}:{max(fences) + 1}", "PX", "120000")
+        yield
+    finally:
+        for lock in locks:
+            ctx.stack.redis("DEL", lock)
+
+
+@contextmanager
+def shards_held_by_a_hanging_process(ctx: Context) -> Iterator[None]:
+    """Runs wait for timers that end while no replica owns their shards."""
+    ids = started(ctx, delay(ctx, TIMER_MS), 5)
+    runs_go_on(ctx, ids)
+    with shards_held(ctx):
+        yield
+    runs_ended(ctx, ids, 60)
+
+
+@contextmanager
+def timers_that_waited(ctx: Context) -> Iterator[None]:
+    """Timers of runs ended while no replica owned their shards, and act late."""
+    # The replica that has each shard owns the same shard afterwards: its histogram exists before it grows.
+    runs_ended(ctx, started(ctx, delay(ctx, 100), 10), 30)
+    time.sleep(3)  # Prometheus has to see the histogram.
+    ids = started(ctx, delay(ctx, TIMER_MS), 10)
+    runs_go_on(ctx, ids)
+    with shards_held(ctx):
+        time.sleep(TIMER_MS / 1000 + 6)  # This wait is the fault.
+    runs_ended(ctx, ids, 60)
+    yield
+
+
+def delay(ctx: Context, ms: int) -> str:
+    """Stores a workflow that waits, and returns its name."""
+    return stored(ctx, unique("gate-delay"), [{"id": "wait", "delay": {"ms": ms}}])
 
 
 @contextmanager
@@ -145,7 +193,7 @@ def damaged_record(ctx: Context) -> Iterator[None]:
 def homes_removed(ctx: Context) -> Iterator[None]:
     """A manual change in Redis has removed the homes of active jobs; the scrub restores them."""
     ids = submit(ctx, unique("gate.alerts"), 4, delay_ms=600_000)
-    for shard in "0123456789abcdef":
+    for shard in SHARDS:
         ctx.stack.redis("DEL", f"muster:due:job:{shard}")
     try:
         yield
@@ -367,6 +415,9 @@ BATCHES: List[List[Drill]] = [
     ],
     [Drill("the reconciler's lock held by a hanging process", lock_held_by_a_hanging_process,
            ("MusterLeaseLost", "MusterOverdueJobs", "MusterLeaderMissing"))],
+    [Drill("the shards of runs held by a hanging process", shards_held_by_a_hanging_process,
+           ("MusterRunShardsUnowned", "MusterOverdueRuns"))],
+    [Drill("timers of runs that waited", timers_that_waited, ("MusterRunTimersLate",))],
     [Drill("no scheduler", no_scheduler,
            ("MusterServiceDown", "MusterLeaderMissing", "MusterSeriesMissing", "MusterSubmitsLate"))],
     [Drill("schedulers without CPU", schedulers_without_cpu, ("MusterLoopOverruns",))],

@@ -131,11 +131,12 @@ impl Store {
         Ok((number(&cursor)?, list(found)?.chunks(2).filter_map(id).collect()))
     }
 
-    /// How many homes have been due for more than `late`, by the clock of their own node as this process last saw it.
-    pub async fn count_overdue(&self, late: Duration) -> Result<u64, StoreError> {
+    /// How many homes of this kind have been due for more than `late`, by the clock of their own node as this process
+    /// last saw it.
+    pub async fn count_overdue(&self, kind: HomeKind, late: Duration) -> Result<u64, StoreError> {
         let until = self.now().before(late).0;
         let command = |shard| {
-            let key = keys::homes(HomeKind::Job, shard);
+            let key = keys::homes(kind, shard);
             let mut cmd = redis::cmd("ZCOUNT");
             cmd.arg(key.as_bytes()).arg("-inf").arg(until);
             Command::plain(cmd)

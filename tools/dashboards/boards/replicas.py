@@ -24,7 +24,7 @@ BOARD = Board(
         Row("Leaders", [
             graph("Who leads", "1 on the replica that leads the loop.", "none",
                   (f"muster_leader{{{P}}} == 1", "{{loop}}: {{pod}}")),
-            graph("Leaders per loop", "How many replicas lead each loop. 1 is right; 0 for longer than 15 s is not.", "none",
+            graph("Leaders per loop", "How many replicas lead each loop. 1 is right, and more for a loop with shards; 0 for longer than 15 s is not.", "none",
                   ("muster:loop_leaders:sum", "{{loop}}")),
             graph("Lost locks", "Locks lost before they were released, within ten minutes.", "none",
                   ("muster:lease_lost:increase10m", "{{lock}}")),

@@ -199,5 +199,5 @@ GATE = Gate(
                 r"MusterKeyExpiring did not fire for a key that expires tomorrow", CONTAINERS, inside=True),
     ],
     needs=CONTAINERS,
-    limit_s=900.0,
+    limit_s=1080.0,
 )

@@ -12,7 +12,7 @@ use std::{
 
 use muster_domain::{Line, State, Tenant, Time, Topic};
 use muster_flow::Waits;
-use muster_store::{Lease, LiveCounts, LiveCountsWalk, TopicCounts, WorkerSeen};
+use muster_store::{HomeKind, Lease, LiveCounts, LiveCountsWalk, TopicCounts, WorkerSeen};
 use muster_telemetry::{Gauge, metrics::topic_label};
 
 use super::{
@@ -61,7 +61,9 @@ impl FleetGauges {
             self.counts = Some(counts);
         }
         self.measured = Some(Instant::now());
-        now.insert((Gauge::OverdueJobs, String::new(), ""), context.store().count_overdue(LATE).await? as f64);
+        for (gauge, kind) in [(Gauge::OverdueJobs, HomeKind::Job), (Gauge::OverdueRuns, HomeKind::Run)] {
+            now.insert((gauge, String::new(), ""), context.store().count_overdue(kind, LATE).await? as f64);
+        }
         if let Some(pass) = context.store().scrub_pass().await? {
             now.insert((Gauge::ConsistencyGap, String::new(), ""), pass.homeless as f64);
         }
