@@ -20,7 +20,7 @@ from .runner import Interrupted, signals_interrupt
 from .stacks.base import find_program
 
 JOBS = 2000
-SERVICES = ("gateway-1", "gateway-2", "scheduler-1", "scheduler-2")
+SERVICES = ("gateway-1", "gateway-2", "scheduler-1", "scheduler-2", "workflow-1", "workflow-2")
 # Each drill with the services whose process it replaces. "one gateway": the drill chooses which one.
 DRILLS: Dict[str, List[str]] = {
     "worker": [],

@@ -18,6 +18,9 @@ from .stacks.base import Replica
 TTL_S = 15.0
 SLACK_S = 1.5
 LIMIT_S = TTL_S + SLACK_S
+# The shards of a loop whose replicas share its work, and what stands between the names of the loop and the shard.
+SHARDS = "0123456789abcdef"
+OF_SHARD = ", shard "
 
 
 class Leader(NamedTuple):
@@ -29,10 +32,16 @@ class Leader(NamedTuple):
 
 
 def locks(ctx: Context) -> Dict[str, str]:
-    """The key of each leader loop's lock, by loop."""
+    """The key of each leader loop's lock, by loop. A loop with shards has a lock for each: here each of its shards is an
+    entry of its own, such as `run reconciler, shard a`."""
     answer = ctx.stack.api("GET", "/loops", timeout=5)
     ctx.expect(answer.status == 200, f"GET /loops: {answer.status} {answer.text[:200]}")
-    found = {row["loop"]: row["lock"] for row in answer.json["items"] if row.get("lock")}
+    found = {}
+    for row in answer.json["items"]:
+        if "shards" in row:
+            found.update({f"{row['loop']}{OF_SHARD}{shard}": row["lock"].replace("<shard>", shard) for shard in SHARDS})
+        elif row.get("lock"):
+            found[row["loop"]] = row["lock"]
     ctx.expect(found, "no loop has a leader's lock: nothing can be taken over")
     return found
 
@@ -117,6 +126,14 @@ class TakeOver(threading.Thread):
         return {loop: round(took - self.lasted[loop], 2) for loop, took in self.took.items()}
 
 
-def holders(held: Mapping[str, Leader]) -> Set[str]:
-    """The replicas that lead at least one loop."""
-    return {each.instance for each in held.values()}
+def doomed(held: Mapping[str, Leader], first: str) -> Set[str]:
+    """The replicas whose death takes a leader from every loop, `first` among them. A loop with shards has several leaders,
+    and one of them dies: the others must take over its shards."""
+    by_loop: Dict[str, Set[str]] = {}
+    for name, each in held.items():
+        by_loop.setdefault(name.partition(OF_SHARD)[0], set()).add(each.instance)
+    found = {first}
+    for instances in by_loop.values():
+        if not instances & found:
+            found.add(max(instances))
+    return found

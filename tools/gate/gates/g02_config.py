@@ -109,7 +109,7 @@ def eviction_on(ctx: Context) -> Iterator[None]:
             ctx.stack.redis("CONFIG", "SET", name, value)
 
 
-THREE = {name: {"environment": {"NATS_REPLICAS": "3"}} for name in ("gateway", "gateway-2", "scheduler", "scheduler-2")}
+THREE = {f"{service}{second}": {"environment": {"NATS_REPLICAS": "3"}} for service in OUR_SERVICES for second in ("", "-2")}
 
 
 @contextmanager

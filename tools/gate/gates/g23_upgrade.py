@@ -25,7 +25,7 @@ from ..served import serve_from_containers
 from ..stacks import engine
 
 # The documented order.
-ORDER = ("scheduler", "scheduler-2", "gateway", "gateway-2", "worker", "worker-2")
+ORDER = ("scheduler", "scheduler-2", "workflow", "workflow-2", "gateway", "gateway-2", "worker", "worker-2")
 READY_S = 30.0
 RATE, WORK_MS = 20.0, 150
 END_S = 90.0
@@ -65,9 +65,9 @@ def _steps(ctx: Context) -> List[List[str]]:
     """The replicas of each step; in the documented procedure each step is one replica."""
     there = {each["Config"]["Labels"]["com.docker.compose.service"] for each in ctx.stack.inspected()}
     names = [name for name in ORDER if name in there]
-    ctx.expect({"gateway-2", "scheduler-2"} <= there, f"two of each are needed: {sorted(there)}")
+    ctx.expect({"gateway-2", "scheduler-2", "workflow-2"} <= there, f"two of each are needed: {sorted(there)}")
     if ctx.planted.get("at once"):
-        return [[name for name in names if name.startswith(kind)] for kind in ("scheduler", "gateway", "worker")]
+        return [[name for name in names if name.startswith(kind)] for kind in ("scheduler", "workflow", "gateway", "worker")]
     return [[name] for name in names]
 
 
@@ -78,7 +78,7 @@ def old_images(ctx: Context, new: str) -> str:
         ctx.note("old version", f"images with the tag {old}")
         return old
     old = f"{new}-before"
-    for image in ("gateway", "scheduler", "cli"):
+    for image in ("gateway", "scheduler", "workflow", "cli"):
         words = ["docker", "build", "--quiet", "--tag", f"muster/{image}:{old}", "-"]
         text = f'FROM muster/{image}:{new}\nLABEL muster.version="before {new}"\n'
         done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ from ..model import Red, Skip
 from .resp import Redis
 
 ROOT = Path(__file__).resolve().parents[3]
-OUR_SERVICES = ("gateway", "scheduler")
+OUR_SERVICES = ("gateway", "scheduler", "workflow")
 
 
 class Replica(NamedTuple):

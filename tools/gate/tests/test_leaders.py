@@ -8,9 +8,9 @@ from typing import Any, Dict, List
 
 from gate.context import Context
 from gate.gates.g19_ha import all_up_again
-from gate.leaders import Leader, TakeOver
+from gate.leaders import SHARDS, Leader, TakeOver, doomed, locks
 from gate.model import Red
-from gate.stacks.base import Replica
+from gate.stacks.base import Replica, Response
 
 OLD = Leader("scheduler-1", "a", 7)
 
@@ -50,6 +50,34 @@ class TakeOvers(unittest.TestCase):
     def test_a_fence_that_does_not_rise_is_red(self) -> None:
         with self.assertRaisesRegex(Red, "the fence went from 7 to 7"):
             self.watch(Redis(lasts_s=0.1, after_s=0.2, fence=7)).seconds()
+
+
+class Api:
+    """A stack with one leader loop, one loop with shards, and one loop without a lock."""
+
+    def api(self, _method: str, _path: str, timeout: float) -> Response:
+        rows = [
+            {"loop": "reconciler", "lock": "muster:r"}, {"loop": "config watch"},
+            {"loop": "run reconciler", "lock": "muster:w:<shard>", "shards": [0, 2]},
+            {"loop": "run reconciler", "lock": "muster:w:<shard>", "shards": []},
+        ]
+        return Response(200, {}, {"items": rows})
+
+
+class Shards(unittest.TestCase):
+    def test_each_shard_of_a_loop_has_a_lock_of_its_own(self) -> None:
+        found = locks(context(Api()))
+        self.assertEqual(len(found), 1 + len(SHARDS))
+        self.assertEqual((found["reconciler"], found["run reconciler, shard a"]), ("muster:r", "muster:w:a"))
+
+    def test_one_leader_of_every_loop_dies_and_one_of_those_that_share_a_loop(self) -> None:
+        held = {
+            "reconciler": OLD, "retention": Leader("gateway-1", "c", 8),
+            "run reconciler, shard 0": Leader("workflow-1", "d", 9), "run reconciler, shard 1": Leader("workflow-2", "e", 9),
+        }
+        self.assertEqual(doomed(held, "scheduler-1"), {"scheduler-1", "gateway-1", "workflow-2"})
+        self.assertEqual(doomed(held, "workflow-1"), {"scheduler-1", "gateway-1", "workflow-1"})
+        self.assertEqual(doomed({}, "scheduler-2"), {"scheduler-2"})
 
 
 class Stack:
