@@ -32,15 +32,15 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 pub use account::{ApiKey, Identity, NewKey, Status};
-pub use error::{ClientError, FieldError, Problem};
+pub use error::{ClientError, FieldError, Problem, RunFailure};
 pub use handle::{RunHandle, WorkflowHandle};
 pub use history::{AttemptRecord, History, HistoryEntry};
 pub use job::{Job, JobFailure, JobProgress};
 pub use pages::{JobFilter, Pages};
 pub use request::{JobRequest, RetryRequest};
-pub use run::{Compensation, ItemCounts, Run, RunFailure, RunStep};
+pub use run::{Compensation, ItemCounts, Run, RunStep};
 pub use run_request::{CancelOptions, RerunRequest, RunFilter, StartOptions};
-pub use run_views::{RunExplanation, RunItem, RunItems, RunTimeline, RunWait, TimelineEntry};
+pub use run_views::{RerunPlan, RunExplanation, RunItem, RunItems, RunTimeline, RunWait, TimelineEntry};
 pub use runs::StartedRun;
 use transport::{Answer, Call, Repeat, Transport};
 pub use workflow::{GraphFormat, Workflow, WorkflowSource, WorkflowSummary, WorkflowVersion};

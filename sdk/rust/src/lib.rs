@@ -55,8 +55,8 @@ mod worker;
 pub use client::{
     ApiKey, AttemptRecord, CancelOptions, Client, ClientBuilder, ClientError, Compensation, FieldError, GraphFormat,
     History, HistoryEntry, Identity, ItemCounts, Job, JobFailure, JobFilter, JobProgress, JobRequest, NewKey, Pages,
-    Problem, RerunRequest, RetryRequest, Run, RunExplanation, RunFailure, RunFilter, RunHandle, RunItem, RunItems,
-    RunStep, RunTimeline, RunWait, StartOptions, StartedRun, Status, Submitted, TimelineEntry, Workflow,
+    Problem, RerunPlan, RerunRequest, RetryRequest, Run, RunExplanation, RunFailure, RunFilter, RunHandle, RunItem,
+    RunItems, RunStep, RunTimeline, RunWait, StartOptions, StartedRun, Status, Submitted, TimelineEntry, Workflow,
     WorkflowHandle, WorkflowSource, WorkflowSummary, WorkflowVersion,
 };
 pub use muster_domain::{

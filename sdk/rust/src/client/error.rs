@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use super::run::Run;
+use muster_domain::RunId;
+use serde::{Deserialize, Serialize};
 
 /// A field that the gateway rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -71,6 +70,27 @@ impl Problem {
     }
 }
 
+/// Why a run, a step or an item failed.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct RunFailure {
+    /// The code to match on.
+    pub code: String,
+    /// A message for people.
+    pub message: String,
+    /// The step that failed first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+impl std::fmt::Display for RunFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)?;
+        self.step.as_ref().map_or(Ok(()), |step| write!(f, " (step {step})"))
+    }
+}
+
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -90,13 +110,15 @@ pub enum ClientError {
     #[error("it has not ended within {} ms", .0.as_millis())]
     NotDone(Duration),
     /// The run whose output was asked for ended, but not well.
-    #[error("{}", ended(.0))]
-    RunEnded(Box<Run>),
-}
-
-fn ended(run: &Run) -> String {
-    let why = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-    format!("run {} ended as {}{why}", run.id, run.state)
+    #[error("run {run} ended as {state}{}", error.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
+    RunEnded {
+        /// The run.
+        run: RunId,
+        /// Its state.
+        state: String,
+        /// Why it failed.
+        error: Option<Box<RunFailure>>,
+    },
 }
 
 impl ClientError {
@@ -130,7 +152,7 @@ impl ClientError {
                 problem.retryable.unwrap_or(matches!(problem.status, 429 | 502 | 503 | 504))
             }
             ClientError::Unreachable(_) | ClientError::NotDone(_) => true,
-            ClientError::Invalid(_) | ClientError::Unexpected(_) | ClientError::RunEnded(_) => false,
+            ClientError::Invalid(_) | ClientError::Unexpected(_) | ClientError::RunEnded { .. } => false,
         }
     }
 }

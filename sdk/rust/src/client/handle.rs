@@ -118,7 +118,10 @@ impl<Out: DeserializeOwned> RunHandle<Out> {
     /// The same, for at most this long. [`ClientError::NotDone`] after that.
     pub async fn result_within(&self, limit: Duration) -> Result<Out, ClientError> {
         let run = self.client.wait_run(self.id, limit).await?;
-        if run.succeeded() { run.output_as() } else { Err(ClientError::RunEnded(Box::new(run))) }
+        if run.succeeded() {
+            return run.output_as();
+        }
+        Err(ClientError::RunEnded { run: run.id, state: run.state, error: run.error.map(Box::new) })
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::{
-    error::ClientError,
+    error::{ClientError, RunFailure},
     fields::{as_text, maybe_text, moment, present, read},
 };
 
@@ -97,27 +97,6 @@ impl Run {
     /// The step with this id, or at this place.
     pub fn step(&self, id: &str) -> Option<&RunStep> {
         self.steps.iter().find(|step| step.place == id).or_else(|| self.steps.iter().find(|step| step.id == id))
-    }
-}
-
-/// Why a run, a step or an item failed.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct RunFailure {
-    /// The code to match on.
-    pub code: String,
-    /// A message for people.
-    pub message: String,
-    /// The step that failed first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<String>,
-}
-
-impl std::fmt::Display for RunFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.code, self.message)?;
-        self.step.as_ref().map_or(Ok(()), |step| write!(f, " (step {step})"))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use muster_domain::Time;
+use muster_domain::{RunId, Time};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -114,6 +114,21 @@ impl RunFilter {
         self.with(format!("label.{key}"), value)
     }
 
+    /// Only runs of this version of their workflow.
+    pub fn version(self, version: u32) -> Self {
+        self.with("version", version.to_string())
+    }
+
+    /// Only runs that failed with this code.
+    pub fn error_code(self, code: impl Into<String>) -> Self {
+        self.with("error_code", code)
+    }
+
+    /// Only runs that a step of this run started.
+    pub fn parent(self, run: RunId) -> Self {
+        self.with("parent_run_id", run.to_string())
+    }
+
     /// Only runs accepted after this moment.
     pub fn created_after(self, moment: Time) -> Self {
         self.with("created_after", moment.rfc3339())
@@ -122,6 +137,16 @@ impl RunFilter {
     /// Only runs accepted before this moment.
     pub fn created_before(self, moment: Time) -> Self {
         self.with("created_before", moment.rfc3339())
+    }
+
+    /// Only runs that ended after this moment.
+    pub fn finished_after(self, moment: Time) -> Self {
+        self.with("finished_after", moment.rfc3339())
+    }
+
+    /// Only runs that ended before this moment.
+    pub fn finished_before(self, moment: Time) -> Self {
+        self.with("finished_before", moment.rfc3339())
     }
 
     /// Sets the most runs per page.
@@ -198,7 +223,7 @@ pub struct RerunRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u32>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) dry_run: bool,
+    dry_run: bool,
 }
 
 impl RerunRequest {
@@ -222,6 +247,11 @@ impl RerunRequest {
     pub fn version(mut self, version: u32) -> Self {
         self.version = Some(version);
         self
+    }
+
+    /// The same request, of which nothing is stored.
+    pub(super) fn dry(&self) -> RerunRequest {
+        RerunRequest { dry_run: true, ..self.clone() }
     }
 }
 

@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::{
-    error::ClientError,
+    error::{ClientError, RunFailure},
     fields::{maybe_text, moment, present, read},
-    run::RunFailure,
 };
 
 /// What happened in a run, the oldest first.
@@ -61,10 +60,10 @@ pub struct RunExplanation {
 pub struct RunWait {
     /// The step; empty for the run itself.
     pub step: String,
-    /// What the run waits for, such as `job`, `signal` or `timer`.
+    /// `start`, `resume`, `command`, `job`, `run`, `signal`, `approval` or `time`. A newer gateway may know more.
     #[serde(rename = "for")]
     pub what: String,
-    /// The time, for a timer.
+    /// The time.
     #[serde(with = "moment", skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
     /// The job.
@@ -75,6 +74,24 @@ pub struct RunWait {
     pub run_id: Option<RunId>,
     /// The same for people.
     pub sentence: String,
+}
+
+/// What a rerun would do.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct RerunPlan {
+    /// The name of the workflow.
+    pub workflow: String,
+    /// The version of the workflow.
+    pub version: u32,
+    /// The outermost steps that would run again, or for the first time.
+    pub again: Vec<String>,
+    /// The outermost steps whose results would be taken over.
+    pub taken: Vec<String>,
+    /// How many items would run again, if it is about failed items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<u32>,
 }
 
 /// Some items of a for-each.

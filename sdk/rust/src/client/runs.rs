@@ -1,5 +1,5 @@
-//! Calls about runs of workflows. A repeated call has its effect once: starts, signals and reruns carry an idempotency
-//! key, and the other operations do nothing the second time.
+//! Calls about runs of workflows. A repeated call has its effect once: it carries an idempotency key. To complete or to
+//! skip a step needs none, because the same request for the same step is one operation.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
     pages::Pages,
     run::Run,
     run_request::{CancelOptions, RerunRequest, RunFilter, StartOptions, raw},
-    run_views::{RunExplanation, RunItems, RunTimeline},
+    run_views::{RerunPlan, RunExplanation, RunItems, RunTimeline},
     transport::{Answer, Call},
     workflow::GraphFormat,
 };
@@ -83,22 +83,22 @@ impl Client {
     /// Cancels a run: nothing new starts except its compensations. Repeating is fine; for a run that ended in another
     /// way the gateway answers `run_done`.
     pub async fn cancel_run(&self, id: RunId, options: &CancelOptions) -> Result<Run, ClientError> {
-        self.operate(id, &["cancel"], options).await
+        self.operate(id, &["cancel"], options, Some(random_key())).await
     }
 
     /// Pauses a run: what runs, runs on, and nothing new starts.
     pub async fn pause_run(&self, id: RunId) -> Result<Run, ClientError> {
-        self.operate(id, &["pause"], &json!({})).await
+        self.operate(id, &["pause"], &json!({}), Some(random_key())).await
     }
 
     /// Resumes a paused run.
     pub async fn resume_run(&self, id: RunId) -> Result<Run, ClientError> {
-        self.operate(id, &["resume"], &json!({})).await
+        self.operate(id, &["resume"], &json!({}), Some(random_key())).await
     }
 
     /// Tries the compensations of an ended run again that are missing.
     pub async fn compensate_run(&self, id: RunId) -> Result<Run, ClientError> {
-        self.operate(id, &["compensate"], &json!({})).await
+        self.operate(id, &["compensate"], &json!({}), Some(random_key())).await
     }
 
     /// Sends a signal to a run, which keeps it until a step reads it.
@@ -132,19 +132,24 @@ impl Client {
         reason: Option<&str>,
     ) -> Result<Run, ClientError> {
         let output = raw(output, "output")?;
-        self.operate(id, &["steps", step, "complete"], &Output { output: &output, reason }).await
+        self.operate(id, &["steps", step, "complete"], &Output { output: &output, reason }, None).await
     }
 
     /// Skips a step that is stuck.
     pub async fn skip_step(&self, id: RunId, step: &str, reason: Option<&str>) -> Result<Run, ClientError> {
         let body = reason.map_or_else(|| json!({}), |reason| json!({"reason": reason}));
-        self.operate(id, &["steps", step, "skip"], &body).await
+        self.operate(id, &["steps", step, "skip"], &body, None).await
     }
 
     /// Runs an ended run again in part, as a new run that names the old one in `rerun_of`.
     pub async fn rerun_run(&self, id: RunId, request: &RerunRequest) -> Result<StartedRun, ClientError> {
         let call = post(id, &["rerun"]).body(request)?.idempotency_key(Some(random_key()));
         StartedRun::read(&self.transport.call(&call).await?)
+    }
+
+    /// What a rerun would do. Nothing is stored.
+    pub async fn plan_rerun(&self, id: RunId, request: &RerunRequest) -> Result<RerunPlan, ClientError> {
+        self.transport.call(&post(id, &["rerun"]).body(&request.dry())?).await?.json()
     }
 
     /// What happened in a run, when and why.
@@ -169,8 +174,14 @@ impl Client {
         self.transport.call(&get(id, &["graph"]).query("format", format.as_str())).await?.text()
     }
 
-    async fn operate(&self, id: RunId, what: &[&str], body: &impl Serialize) -> Result<Run, ClientError> {
-        self.transport.call(&post(id, what).body(body)?).await?.json()
+    async fn operate(
+        &self,
+        id: RunId,
+        what: &[&str],
+        body: &impl Serialize,
+        key: Option<String>,
+    ) -> Result<Run, ClientError> {
+        self.transport.call(&post(id, what).body(body)?.idempotency_key(key)).await?.json()
     }
 }
 

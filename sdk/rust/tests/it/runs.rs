@@ -74,10 +74,9 @@ async fn a_typed_handle_waits_for_the_output_and_tells_a_bad_end() {
     gateway.asked();
     let failed = r#","error":{"code":"no_stock","message":"none left","step":"reserve[3]"}"#;
     gateway.then(200, &[], &run(id, "failed", failed));
-    let Err(ClientError::RunEnded(ended)) = handle.result().await else { panic!("the run failed") };
-    assert_eq!(ended.state, "failed");
-    let said = ClientError::RunEnded(ended).to_string();
-    assert_eq!(said, format!("run {id} ended as failed: no_stock: none left (step reserve[3])"));
+    let ended = handle.result().await.unwrap_err();
+    assert!(matches!(&ended, ClientError::RunEnded { state, .. } if state == "failed") && !ended.is_retryable());
+    assert_eq!(ended.to_string(), format!("run {id} ended as failed: no_stock: none left (step reserve[3])"));
     assert!(only(&gateway).uri.starts_with(&format!("/api/v1/runs/{id}?wait_ms=")));
 
     for _ in 0..9 {
@@ -89,7 +88,7 @@ async fn a_typed_handle_waits_for_the_output_and_tells_a_bad_end() {
     let gateway = Gateway::start().await;
     gateway.then(200, &[], &format!(r#"{{"id":"{id}","state":"evaporated","done":true}}"#));
     let strange = client(&gateway).run::<Receipt>(id).result().await;
-    assert!(matches!(strange, Err(ClientError::RunEnded(run)) if run.state == "evaporated"));
+    assert!(matches!(strange, Err(ClientError::RunEnded { state, .. }) if state == "evaporated"));
 }
 
 #[tokio::test]
@@ -153,6 +152,8 @@ async fn operations_on_runs_go_where_the_contract_says() {
     gateway.then(202, &[], &run(RunId::mint(0), "queued", &format!(r#","rerun_of":"{id}""#)));
     let again = RerunRequest::failed_items("reserve").input(&json!({"total": 1})).unwrap().version(3);
     assert_eq!(client.rerun_run(id, &again).await.unwrap().run.rerun_of, Some(id));
+    gateway.then(200, &[], r#"{"dry_run":true,"again":["charge"],"taken":["reserve"]}"#);
+    assert_eq!(client.plan_rerun(id, &RerunRequest::from_step("charge")).await.unwrap().again, ["charge"]);
 
     let asked = gateway.asked();
     let seen: Vec<(String, serde_json::Value)> = asked.iter().map(|ask| (ask.uri.clone(), ask.json())).collect();
@@ -167,6 +168,7 @@ async fn operations_on_runs_go_where_the_contract_says() {
         (at("steps/charge/complete"), json!({"output": {"id": 9}, "reason": "by phone"})),
         (at("steps/mail/skip"), json!({})),
         (at("rerun"), json!({"failed_items": "reserve", "input": {"total": 1}, "version": 3})),
+        (at("rerun"), json!({"from": "charge", "dry_run": true})),
     ];
     assert_eq!(seen, expected);
     assert_eq!(asked[5].header("idempotency-key"), Some("k1"));
