@@ -21,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 async fn serve(tasks: &Tasks, app: Router) -> listen::Serving {
     let listener = listen::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();

@@ -114,7 +114,7 @@ fn a_second_signal_ends_a_hanging_stop_at_once() {
     let began = std::time::Instant::now();
     signal(&child, "-TERM");
     assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -132,6 +132,17 @@ fn probe(word: &str, admin: &str) -> (i32, String) {
     (code, out + &err)
 }
 
+/// The same for a replica that answers. A probe gives up after two seconds, in which a busy machine may stand still.
+fn answered_probe(word: &str, admin: &str) -> (i32, String) {
+    let mut said = probe(word, admin);
+    for _ in 0..4 {
+        if said.1.contains("no answer within 2 s") {
+            said = probe(word, admin);
+        }
+    }
+    said
+}
+
 #[test]
 fn a_probe_asks_the_replica_with_the_same_settings() {
     // Nothing listens on this port.
@@ -144,8 +155,8 @@ fn a_probe_asks_the_replica_with_the_same_settings() {
     // The replica listens on all addresses, and the probe asks it on loopback.
     let everywhere = format!("0.0.0.0:{}", free.port());
     let (mut child, log) = started(&["--admin-addr", &everywhere], "running");
-    assert_eq!(probe("livez", &everywhere), (0, "muster-plain: livez: alive\n".to_owned()));
-    assert_eq!(probe("readyz", &everywhere), (0, "muster-plain: readyz: ready\n".to_owned()));
+    assert_eq!(answered_probe("livez", &everywhere), (0, "muster-plain: livez: alive\n".to_owned()));
+    assert_eq!(answered_probe("readyz", &everywhere), (0, "muster-plain: readyz: ready\n".to_owned()));
     signal(&child, "-TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     drop(log);
@@ -156,8 +167,8 @@ fn a_probe_of_a_replica_that_is_not_ready_says_which_part() {
     let (mut child, mut log) = spawned(&["--hang", "setup"]);
     let listening = log.find(|line| line["event"] == "listening").expect("it listens");
     let addr = listening["addr"].as_str().unwrap().to_owned();
-    assert_eq!(probe("livez", &addr).0, 0);
-    let (code, said) = probe("readyz", &addr);
+    assert_eq!(answered_probe("livez", &addr).0, 0);
+    let (code, said) = answered_probe("readyz", &addr);
     let expected = format!("muster-plain: readyz: unready: loops (starting) (http://{addr}/readyz answered 503)\n");
     assert_eq!((code, said), (1, expected));
     signal(&child, "-TERM");

@@ -8,15 +8,15 @@ fn item(bytes: usize) -> Item {
     Item { id: None, spec, payload: Bytes::from(vec![b'1'; bytes]), hash: None, paid: false }
 }
 
-/// An entry of one item, for the answer of which a client waits.
+/// An entry of one item, for the answer of which a client waits. It is in time however long the test is held up.
 fn entry(bytes: usize) -> Entry {
     let (entry, answer) = Entry::new(vec![item(bytes)]);
     std::mem::forget(answer);
-    entry
+    Entry { since: Instant::now() + Duration::from_secs(3_600), ..entry }
 }
 
 fn late(entry: Entry) -> Entry {
-    Entry { since: entry.since - TAKEN_UP_WITHIN - Duration::from_millis(1), ..entry }
+    Entry { since: Instant::now() - TAKEN_UP_WITHIN - Duration::from_millis(1), ..entry }
 }
 
 /// Runs one committer over a queue; each commit needs a permit and reports its group's size.
@@ -127,14 +127,17 @@ async fn a_stop_leaves_nobody_in_the_queue() {
 
 #[test]
 fn a_submit_that_waited_too_long_is_answered_that_nothing_was_stored() {
-    let (entry, mut answer) = Entry::new(vec![item(1), item(1)]);
-    assert!(late(entry).in_time().is_none());
+    let (both, mut answer) = Entry::new(vec![item(1), item(1)]);
+    assert!(late(both).in_time().is_none());
     let answers = answer.try_recv().unwrap();
     assert!(answers.iter().all(|a| matches!(a, Err(NotCommitted::Refused(Refusal::QueueFull)))));
     assert_eq!(answers.len(), 2);
-    let (entry, answer) = Entry::new(vec![item(1)]);
+    let (unheard, answer) = Entry::new(vec![item(1)]);
     drop(answer);
-    assert!(entry.in_time().is_none(), "its client has left");
+    // In time, so that only the client's absence can be the reason.
+    let unheard = Entry { since: entry(1).since, ..unheard };
+    assert!(unheard.in_time().is_none(), "its client has left");
+    assert!(entry(1).in_time().is_some(), "one in time that is waited for is taken up");
 }
 
 #[tokio::test]
