@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 const BEGIN: Duration = Duration::from_secs(10);
 
 /// The objects that can be asked for by name and missing: each has a `list` command.
-pub(crate) const NOUNS: [&str; 5] = ["job", "key", "operation", "topic", "worker"];
+pub(crate) const NOUNS: [&str; 7] = ["job", "key", "operation", "run", "topic", "worker", "workflow"];
 
 /// One request.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub(crate) struct Call {
     path: String,
     query: Vec<(String, String)>,
     body: Option<String>,
+    /// The media type of the body.
+    media: &'static str,
     idempotency_key: Option<String>,
     /// The version that must still be current.
     seen: Option<u64>,
@@ -72,12 +74,19 @@ impl Call {
         let (path, query) = (path.into(), Vec::new());
         let (waits, endless) = (Duration::ZERO, false);
         let (idempotency_key, seen, after) = (None, None, None);
-        Call { method, path, query, body, idempotency_key, seen, waits, repeatable, endless, after }
+        let media = "application/json";
+        Call { method, path, query, body, media, idempotency_key, seen, waits, repeatable, endless, after }
     }
 
     /// A call with an endless answer, which begins after the event with this id if there is one.
     pub(crate) fn follow(path: impl Into<String>, after: Option<&str>) -> Call {
         Call { endless: true, after: after.map(str::to_owned), ..Call::get(path) }
+    }
+
+    /// Says that the body is of this media type, not JSON.
+    pub(crate) fn media(mut self, media: &'static str) -> Call {
+        self.media = media;
+        self
     }
 
     /// Makes the call fail unless this version is still current.
@@ -109,6 +118,18 @@ impl Call {
         self.idempotency_key = Some(key.into());
         self.repeatable()
     }
+}
+
+/// A name as one part of a path: everything but letters, digits and `-._~[]` is escaped.
+pub(crate) fn part(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~[]".contains(&byte);
+    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// The kind of object that a path leads to.
+fn noun_of(path: &str) -> &'static str {
+    let first = path.trim_start_matches('/').split(['/', '?']).next().unwrap_or_default();
+    NOUNS.into_iter().find(|noun| first.strip_suffix('s').unwrap_or(first) == *noun).unwrap_or("job")
 }
 
 /// The answer of the server, as text and parsed.
@@ -151,7 +172,7 @@ impl Problem {
         Problem {
             status,
             code: word("code"),
-            noun: NOUNS.into_iter().find(|noun| path.trim_start_matches('/').starts_with(noun)).unwrap_or("job"),
+            noun: noun_of(path),
             detail: [detail, title].into_iter().find(|t| !t.is_empty()).unwrap_or_else(|| text.trim().to_owned()),
             errors: body["errors"].as_array().map(|all| all.iter().map(field).collect()).unwrap_or_default(),
         }
@@ -318,7 +339,7 @@ impl Api {
             request = request.header("If-Match", format!("\"{version}\""));
         }
         if let Some(body) = &call.body {
-            request = request.header("Content-Type", "application/json").body(body.clone());
+            request = request.header("Content-Type", call.media).body(body.clone());
         }
         let response = request.send().await.map_err(|e| self.unreachable(call, &e))?;
         let (status, pause) = (response.status(), retry_after(&response));
@@ -368,6 +389,12 @@ mod tests {
     }
 
     #[test]
+    fn a_name_stays_one_part_of_a_path() {
+        assert_eq!(part("reserve[3]"), "reserve[3]");
+        assert_eq!(part("a/b?c#d e%é"), "a%2Fb%3Fc%23d%20e%25%C3%A9");
+    }
+
+    #[test]
     fn one_wrong_field_is_told_once() {
         let text = r#"{"status":422,"detail":"/topic: is missing","code":"invalid_request",
             "errors":[{"pointer":"/topic","detail":"is missing"}]}"#;
@@ -381,6 +408,8 @@ mod tests {
         };
         assert!(hint("/jobs/1/cancel", 404, "not_found").starts_with("`muster job list`"));
         assert!(hint("/keys/1", 404, "not_found").starts_with("`muster key list`"));
+        assert!(hint("/workers/w/drain", 404, "not_found").starts_with("`muster worker list`"));
+        assert!(hint("/workflows/w/runs", 404, "not_found").starts_with("`muster workflow list`"));
         assert!(hint("/jobs/1", 404, "not_found").contains("--tenant"));
         assert!(hint("/jobs", 422, "unknown_field").starts_with("docs/errors/unknown_field.md"));
         assert!(hint("/jobs/1", 409, "job_done").starts_with("docs/errors/job_done.md"));

@@ -10,13 +10,16 @@ pub(crate) mod dev;
 mod dlq;
 mod doctor;
 mod drill;
+mod ended;
 mod job;
 mod key;
 mod label;
 mod operation;
+mod run;
 mod stack;
 mod status;
 mod topic;
+mod value;
 mod whoami;
 mod worker;
 mod workflow;
@@ -27,7 +30,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     api::Api,
-    outcome,
+    outcome::{self, Failure},
     output::{Asked, Format},
     target::Target,
 };
@@ -39,7 +42,7 @@ struct Cli {
     #[command(flatten)]
     target: Target,
 
-    /// Output format: a table, a table with every column (wide), or JSON
+    /// Output format: a table, a table with every column (wide), JSON, or YAML (of `workflow get`)
     #[arg(short, long, global = true, value_enum, default_value_t)]
     output: Asked,
 
@@ -84,9 +87,12 @@ enum Command {
     Loops(cluster::Loops),
     Locks(cluster::Locks),
     Doctor(doctor::Doctor),
-    /// Check and draw definitions of workflows
+    /// Definitions of workflows: check, draw, store, list and delete them
     #[command(subcommand)]
     Workflow(workflow::Workflow),
+    /// Start, watch, explain, signal, cancel and rerun runs of workflows
+    #[command(subcommand)]
+    Run(run::Run),
     /// Back up Redis, verify a backup, restore one
     #[command(subcommand)]
     Backup(backup::Backup),
@@ -113,6 +119,9 @@ pub(crate) fn run() -> ExitCode {
 impl Cli {
     async fn run(self) -> anyhow::Result<()> {
         let Cli { target, output, command } = self;
+        if output == Asked::Yaml && !matches!(&command, Command::Workflow(workflow) if workflow.writes_yaml()) {
+            return Err(Failure::usage("only `muster workflow get` writes YAML; use -o json").into());
+        }
         let format = output.settle();
         let caller = || anyhow::Ok(Caller { api: Api::new(target.door()?)?, format });
         match command {
@@ -130,7 +139,8 @@ impl Cli {
             Command::Loops(loops) => loops.run(&caller()?).await,
             Command::Locks(locks) => locks.run(&caller()?).await,
             Command::Doctor(doctor) => doctor.run(&caller()?).await,
-            Command::Workflow(workflow) => workflow.run(format),
+            Command::Workflow(workflow) => workflow.run(output, format, caller).await,
+            Command::Run(run) => run.run(&caller()?).await,
             Command::Stack(stack) => stack.run(&target, format).await,
             Command::Backup(backup) => backup.run(&target, format).await,
             Command::Status(status) => status.run(&caller()?, target.stack()?).await,

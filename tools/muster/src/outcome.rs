@@ -10,9 +10,9 @@ pub(crate) enum Code {
     Error = 1,
     /// The arguments are invalid.
     Usage = 2,
-    /// No such job or key.
+    /// No such job, run or key.
     NotFound = 3,
-    /// The command succeeded, but the job did not.
+    /// The command succeeded, but the job or the run did not.
     JobFailed = 4,
 }
 

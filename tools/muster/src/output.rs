@@ -32,6 +32,8 @@ pub(crate) enum Asked {
     Wide,
     /// JSON
     Json,
+    /// YAML
+    Yaml,
 }
 
 /// Whether tables show every column, however wide the terminal is.

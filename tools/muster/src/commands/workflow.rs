@@ -1,50 +1,66 @@
-//! `muster workflow`: definitions of workflows. `validate` and `graph` need no server: they read files as a gateway
-//! reads bodies.
+//! `muster workflow`: definitions of workflows. `validate` and `graph` of a file need no server: they read files as a
+//! gateway reads bodies. The other commands are about stored definitions.
 
-use std::{io::Read as _, path::PathBuf};
+mod files;
+mod stored;
+mod yaml;
 
-use anyhow::Context;
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
-use muster_engine::definition::{Definition, DefinitionFault, GraphFormat, graph, read_named};
-use serde_json::{Value, json};
+use muster_domain::WorkflowName;
+use muster_engine::definition::GraphFormat;
 
+use super::Caller;
 use crate::{
     outcome::Failure,
-    output::{self, Format},
+    output::{self, Asked, Format},
 };
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Workflow {
-    Validate(Validate),
+    Validate(files::Validate),
     Graph(Graph),
+    Apply(stored::Apply),
+    /// List workflows
+    List,
+    Get(stored::Get),
+    /// List the versions of a workflow
+    Versions {
+        /// The workflow
+        name: String,
+    },
+    /// Delete a workflow; its runs continue
+    Delete {
+        /// The workflow
+        name: String,
+    },
 }
 
-/// Check definitions without a server; exit with 1 if any has a fault
+/// Draw a definition: a file, without a server, or a stored workflow
 #[derive(Args, Debug)]
-pub(crate) struct Validate {
-    /// Files with a definition in YAML or JSON; - is standard input
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
-
-    /// The name of the workflow, which must not start itself
-    #[arg(long)]
-    name: Option<String>,
-}
-
-/// Draw a definition without a server
-#[derive(Args, Debug)]
+#[command(disable_version_flag = true)]
 pub(crate) struct Graph {
-    /// A file with a definition in YAML or JSON; - is standard input
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// A workflow, or a file (- or a name that ends with .yaml, .yml or .json, or that contains a slash)
+    #[arg(value_name = "WORKFLOW|FILE", required_unless_present = "file")]
+    what: Option<String>,
+
+    /// A file with a definition in YAML or JSON, whatever its name; - is standard input
+    #[arg(long, conflicts_with_all = ["what", "version"])]
+    file: Option<PathBuf>,
+
+    /// The version of a workflow [default: the latest]
+    #[arg(long, value_name = "N")]
+    version: Option<u32>,
 
     /// What to draw it as
     #[arg(long, value_enum, default_value_t)]
     format: Drawing,
 }
 
+/// What to draw a graph as.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Drawing {
+pub(super) enum Drawing {
     /// A Mermaid flowchart
     #[default]
     Mermaid,
@@ -52,96 +68,68 @@ enum Drawing {
     Svg,
 }
 
-impl Workflow {
-    pub(crate) fn run(self, format: Format) -> anyhow::Result<()> {
+impl Drawing {
+    /// The word of the API.
+    pub(super) fn word(self) -> &'static str {
         match self {
-            Workflow::Validate(validate) => validate.run(format),
-            Workflow::Graph(graph) => graph.run(),
+            Drawing::Mermaid => "mermaid",
+            Drawing::Svg => "svg",
+        }
+    }
+
+    fn format(self) -> GraphFormat {
+        match self {
+            Drawing::Mermaid => GraphFormat::Mermaid,
+            Drawing::Svg => GraphFormat::Svg,
         }
     }
 }
 
-impl Validate {
-    fn run(self, format: Format) -> anyhow::Result<()> {
-        let mut read = Vec::new();
-        for file in &self.files {
-            read.push((file.display().to_string(), definition(file, self.name.as_deref())?));
-        }
-        let bad = read.iter().filter(|(_, result)| result.is_err()).count();
-        match format {
-            Format::Json => output::json(&report(&read)),
-            Format::Table => {
-                for (file, result) in &read {
-                    match result {
-                        Ok(definition) => output::line(format_args!("{file}: valid, {}", size(definition))),
-                        Err(faults) => faults.iter().for_each(|fault| output::line(format_args!("{file}:{fault}"))),
-                    }
+impl Workflow {
+    /// Runs the command. `caller` is made only if a gateway is needed.
+    pub(crate) async fn run(
+        self,
+        asked: Asked,
+        format: Format,
+        caller: impl FnOnce() -> anyhow::Result<Caller>,
+    ) -> anyhow::Result<()> {
+        match self {
+            Workflow::Validate(validate) => validate.run(format),
+            Workflow::Graph(graph) => match graph.file() {
+                Some(file) => {
+                    output::line(files::drawn(&file, graph.format.format())?.trim_end());
+                    Ok(())
                 }
-            }
+                None => stored::draw(&caller()?, &graph.what.unwrap_or_default(), graph.version, graph.format).await,
+            },
+            Workflow::Apply(apply) => apply.run(&caller()?).await,
+            Workflow::List => stored::list(&caller()?).await,
+            Workflow::Get(get) => get.run(&caller()?, asked).await,
+            Workflow::Versions { name } => stored::versions(&caller()?, &name).await,
+            Workflow::Delete { name } => stored::delete(&caller()?, &name).await,
         }
-        match (bad, read.len()) {
-            (0, _) => Ok(()),
-            (1, 1) => Err(Failure::new("the definition has faults").into()),
-            (bad, all) => Err(Failure::new(format!("{bad} of {all} definitions have faults")).into()),
-        }
+    }
+
+    /// Whether the command can write YAML.
+    pub(crate) fn writes_yaml(&self) -> bool {
+        matches!(self, Workflow::Get(_))
     }
 }
 
 impl Graph {
-    fn run(self) -> anyhow::Result<()> {
-        let file = self.file.display().to_string();
-        let read = definition(&self.file, None)?;
-        let definition = read.map_err(|faults| {
-            let lines: Vec<String> = faults.iter().map(|fault| format!("\n{file}:{fault}")).collect();
-            Failure::new(format!("the definition has faults{}", lines.concat()))
-        })?;
-        let format = match self.format {
-            Drawing::Mermaid => GraphFormat::Mermaid,
-            Drawing::Svg => GraphFormat::Svg,
+    /// The file, if it is about one.
+    fn file(&self) -> Option<PathBuf> {
+        let is_file = |text: &&String| {
+            *text == "-" || text.contains('/') || [".yaml", ".yml", ".json"].iter().any(|ending| text.ends_with(ending))
         };
-        output::line(graph(&definition, None, format).trim_end());
-        Ok(())
+        self.file.clone().or_else(|| self.what.as_ref().filter(is_file).map(PathBuf::from))
     }
 }
 
-type Read = Result<Definition, Vec<DefinitionFault>>;
-
-/// Reads a file's definition. The ending of its name says whether it is YAML or JSON.
-fn definition(file: &PathBuf, name: Option<&str>) -> anyhow::Result<Read> {
-    let mut text = Vec::new();
-    if file.as_os_str() == "-" {
-        std::io::stdin().read_to_end(&mut text).context("cannot read standard input")?;
-    } else {
-        text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+/// Checks the name of a workflow, because it becomes part of a path.
+fn checked(name: &str) -> Result<&str, Failure> {
+    match WorkflowName::parse(name) {
+        Ok(_) => Ok(name),
+        Err(fault) => Err(Failure::usage(format!("{name:?} is not the name of a workflow")).hint(fault.to_string())),
     }
-    let format = match file.extension().and_then(|ending| ending.to_str()) {
-        Some("json") => muster_engine::definition::Format::Json,
-        Some("yaml" | "yml") => muster_engine::definition::Format::Yaml,
-        _ => muster_engine::definition::Format::Guess,
-    };
-    Ok(read_named(&text, format, name))
-}
-
-fn size(definition: &Definition) -> String {
-    match definition.step_count() {
-        1 => "1 step".into(),
-        steps => format!("{steps} steps"),
-    }
-}
-
-fn report(read: &[(String, Read)]) -> Value {
-    let fault = |fault: &DefinitionFault| {
-        json!({
-            "line": fault.line,
-            "column": fault.column,
-            "pointer": fault.pointer,
-            "code": fault.code,
-            "message": fault.message,
-        })
-    };
-    let files = read.iter().map(|(file, result)| match result {
-        Ok(definition) => json!({"file": file, "valid": true, "steps": definition.step_count(), "faults": []}),
-        Err(faults) => json!({"file": file, "valid": false, "faults": faults.iter().map(fault).collect::<Vec<_>>()}),
-    });
-    json!({"valid": read.iter().all(|(_, result)| result.is_ok()), "files": files.collect::<Vec<_>>()})
 }

@@ -3,7 +3,7 @@
 
 mod ndjson;
 
-use std::{collections::BTreeMap, io::Read, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
@@ -12,8 +12,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Caller, ask, checked, shown, wait};
-use crate::{api::Call, commands::label::label, outcome::Failure, spans};
+use super::{Caller, ask, checked, shown};
+use crate::{
+    api::Call,
+    commands::{ended::What, label::label, value::value},
+    spans,
+};
 
 /// Submit a job, or many from a file
 #[derive(Args, Debug)]
@@ -131,7 +135,7 @@ impl Submit {
         if let Some(file) = &self.file {
             return ndjson::submit(caller, file).await;
         }
-        let payload = self.payload.as_deref().map(read_payload).transpose()?;
+        let payload = self.payload.as_deref().map(|given| value("payload", given)).transpose()?;
         let body = serde_json::to_string(&self.body(payload.as_deref()))?;
         let key = self.idempotency_key.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
         let answer = ask(caller, &Call::post("/jobs", body).idempotency_key(key)).await?;
@@ -140,9 +144,9 @@ impl Submit {
             return Ok(());
         }
         let id = answer.value["id"].as_str().context("the answer has no job id")?;
-        let ended = wait::until_done(caller, id, self.timeout).await?;
+        let ended = What::Job.until_done(caller, id, self.timeout).await?;
         shown(caller, &ended);
-        Ok(wait::judged(&ended.value)?)
+        Ok(What::Job.judged(&ended.value)?)
     }
 
     fn body<'a>(&'a self, payload: Option<&'a RawValue>) -> Body<'a> {
@@ -196,7 +200,7 @@ struct Overrides<'a> {
 impl Retry {
     pub(super) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
         let body = Overrides {
-            payload: self.payload.as_deref().map(read_payload).transpose()?,
+            payload: self.payload.as_deref().map(|given| value("payload", given)).transpose()?,
             topic: self.topic.as_deref(),
             priority: self.priority,
         };
@@ -206,24 +210,6 @@ impl Retry {
         shown(caller, &answer);
         Ok(())
     }
-}
-
-/// Reads a payload from where the argument says, and checks that it is JSON.
-fn read_payload(given: &str) -> anyhow::Result<Box<RawValue>> {
-    let text = match given.strip_prefix('@') {
-        _ if given == "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("cannot read the payload")?;
-            text
-        }
-        Some(file) => std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?,
-        None => given.to_owned(),
-    };
-    RawValue::from_string(text.trim().to_owned()).map_err(|error| {
-        Failure::usage(format!("the payload is not JSON: {error}"))
-            .hint("a plain string needs its own quotes: --payload '\"text\"'")
-            .into()
-    })
 }
 
 fn priority(text: &str) -> Result<&'static str, String> {
@@ -247,19 +233,9 @@ mod tests {
     fn a_submit_carries_only_what_was_said_and_payloads_verbatim() {
         let line = ["x", "--topic", "t", "--payload", r#"{"b":1.50,"a":12345678901234567890123}"#, "--delay", "2s"];
         let submit = Line::parse_from(line).submit;
-        let payload = read_payload(submit.payload.as_deref().unwrap()).unwrap();
+        let payload = value("payload", submit.payload.as_deref().unwrap()).unwrap();
         let body = serde_json::to_string(&submit.body(Some(&payload))).unwrap();
         assert_eq!(body, r#"{"topic":"t","payload":{"b":1.50,"a":12345678901234567890123},"delay_ms":2000}"#);
-    }
-
-    #[test]
-    fn payloads_come_from_files_and_must_be_json() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("p.json");
-        std::fs::write(&file, "[1, 2]\n").unwrap();
-        assert_eq!(read_payload(&format!("@{}", file.display())).unwrap().get(), "[1, 2]");
-        assert!(read_payload("hello").unwrap_err().to_string().contains("not JSON"));
-        assert!(read_payload("").is_err());
     }
 
     #[test]

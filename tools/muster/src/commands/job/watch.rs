@@ -8,9 +8,10 @@ use muster_sdk::sse::Frames;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Caller, ask, checked, wait::judged};
+use super::{Caller, ask, checked};
 use crate::{
     api::Call,
+    commands::ended::What,
     outcome::Failure,
     output::{self, Format},
     signals::StopSignals,
@@ -55,7 +56,7 @@ impl Watch {
             // An end before the connection was open is not reported on it: show it from the job.
             if let Some(end) = self.ended(caller).await? {
                 let _ = show(caller.format, &end_event(&end));
-                return Ok(judged(&end)?);
+                return Ok(What::Job.judged(&end)?);
             }
             while let Ok(Ok(Some(bytes))) = timeout(SILENCE, response.chunk()).await {
                 frames.feed(&bytes);
@@ -68,7 +69,7 @@ impl Watch {
                     if (missed || event["data"]["done"] == true)
                         && let Some(end) = self.ended(caller).await?
                     {
-                        return Ok(judged(&end)?);
+                        return Ok(What::Job.judged(&end)?);
                     }
                 }
             }
