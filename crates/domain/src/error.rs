@@ -62,6 +62,8 @@ codes! {
         ConcurrencyFull = "concurrency_full",
         /// The run holds as many unread signals as it may.
         SignalsFull = "signals_full",
+        /// The run or the step is in a state in which this cannot be done.
+        WrongState = "wrong_state",
         /// The resource has changed since the version that the caller names.
         PreconditionFailed = "precondition_failed",
         /// The tenant exceeds its rate.

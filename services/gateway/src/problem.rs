@@ -200,7 +200,8 @@ pub(crate) fn status_of(code: ProblemCode) -> StatusCode {
         | ProblemCode::RunNotDone
         | ProblemCode::RunDone
         | ProblemCode::ConcurrencyFull
-        | ProblemCode::SignalsFull => StatusCode::CONFLICT,
+        | ProblemCode::SignalsFull
+        | ProblemCode::WrongState => StatusCode::CONFLICT,
         ProblemCode::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         ProblemCode::RateLimited | ProblemCode::BacklogFull => StatusCode::TOO_MANY_REQUESTS,
         ProblemCode::Overloaded | ProblemCode::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -230,6 +231,7 @@ fn title_of(code: ProblemCode) -> &'static str {
         ProblemCode::RunDone => "The run has ended",
         ProblemCode::ConcurrencyFull => "As many runs of this workflow go on as its concurrency allows",
         ProblemCode::SignalsFull => "Too many signals of this run are unread",
+        ProblemCode::WrongState => "The run, or its step, is in a state in which this cannot be done",
         ProblemCode::PreconditionFailed => "Somebody else wrote meanwhile",
         ProblemCode::RateLimited => "Over the rate limit",
         ProblemCode::BacklogFull => "Too many jobs of this topic wait already",
