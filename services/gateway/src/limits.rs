@@ -16,6 +16,8 @@ pub(crate) const PAGE: RangeInclusive<u64> = 1..=500;
 pub(crate) const MOST_IDEMPOTENCY_KEY: usize = 256;
 /// The most jobs in one batch.
 pub(crate) const MOST_BATCH: usize = 1_000;
+/// The number of a version of a workflow.
+pub(crate) const VERSION: RangeInclusive<u64> = 1..=u32::MAX as u64;
 /// The most bytes of the reason of a cancel or a pause.
 pub(crate) const MOST_REASON: usize = 1_000;
 

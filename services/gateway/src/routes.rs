@@ -13,6 +13,7 @@ pub(crate) mod control;
 mod dead_letters;
 mod doctor;
 mod drain;
+mod drawing;
 mod events;
 mod explain;
 mod fleet;
@@ -24,6 +25,8 @@ mod operations;
 mod pages;
 pub(crate) mod retry;
 mod run;
+mod run_start;
+mod runs;
 mod topics;
 mod workers;
 mod workflows;
@@ -61,7 +64,26 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(topics::resume))
         .routes(routes!(workflows::validate))
         .routes(routes!(workflows::format))
+        .routes(routes!(workflows::views::list))
+        .routes(routes!(workflows::views::get, workflows::put, workflows::delete))
+        .routes(routes!(workflows::views::versions))
+        .routes(routes!(workflows::views::version))
+        .routes(routes!(workflows::views::graph))
+        .routes(routes!(run_start::start))
         .routes(routes!(run::get))
+        .routes(routes!(runs::list))
+        .routes(routes!(runs::operations::cancel))
+        .routes(routes!(runs::operations::pause))
+        .routes(routes!(runs::operations::resume))
+        .routes(routes!(runs::operations::compensate))
+        .routes(routes!(runs::operations::signal))
+        .routes(routes!(runs::operations::complete))
+        .routes(routes!(runs::operations::skip))
+        .routes(routes!(runs::rerun::rerun))
+        .routes(routes!(runs::views::timeline))
+        .routes(routes!(runs::views::explain))
+        .routes(routes!(runs::views::graph))
+        .routes(routes!(runs::views::items))
         .routes(routes!(fleet::workers))
         .routes(routes!(drain::drain))
         .routes(routes!(fleet::replicas))

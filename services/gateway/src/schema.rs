@@ -16,6 +16,7 @@ mod fleet;
 mod keys;
 pub(crate) mod refusals;
 mod run;
+mod runs;
 mod topics;
 mod workers;
 mod workflows;
@@ -40,11 +41,17 @@ pub(crate) use explain::Explanation;
 pub(crate) use fleet::{Drained, LockList, LoopList, ReplicaList, WorkerList};
 pub(crate) use keys::{KeyList, KeyRequest, NewKey, RotateRequest, WhoAmI};
 pub(crate) use run::Run;
+pub(crate) use runs::{
+    RerunOutlook, RerunRequest, RunCancelRequest, RunExplanation, RunItemPage, RunPage, RunSignal, RunTimeline,
+    StepCompleteRequest,
+};
 pub(crate) use topics::{Topic, TopicList, TopicSettings};
 pub(crate) use workers::{
     CompleteRequest, ExtendRequest, FailRequest, LeaseAnswer, LeaseRequest, ReleaseRequest, StandingList,
 };
-pub(crate) use workflows::{ValidWorkflow, WorkflowDefinition};
+pub(crate) use workflows::{
+    RunRequest, ValidWorkflow, Workflow, WorkflowDefinition, WorkflowPage, WorkflowVersionList,
+};
 
 /// The document's frame; the routes add themselves.
 #[derive(OpenApi)]

@@ -77,4 +77,10 @@ impl Gateway {
         let taken = self.admission.limits().take(&caller.tenant, Bucket::Read, 1, Want::Some).await;
         if taken.granted > 0 { Ok(()) } else { Err(Refusal::RateLimited { retry_after: taken.retry_after }.into()) }
     }
+
+    /// Takes one token from the submit bucket of the caller's tenant.
+    pub(crate) async fn take_submit(&self, caller: &Caller) -> Result<(), Problem> {
+        let taken = self.admission.limits().take(&caller.tenant, Bucket::Submit, 1, Want::Some).await;
+        if taken.granted > 0 { Ok(()) } else { Err(Refusal::RateLimited { retry_after: taken.retry_after }.into()) }
+    }
 }

@@ -65,7 +65,7 @@ pub(crate) fn read_job(
     let fields = may_hash.then(|| object.fields());
     let o = &mut object;
 
-    let payload = read_payload(body, o, faults);
+    let payload = read_payload(body, o, "payload", faults);
     o.require("topic", faults);
     let topic = o.name("topic", faults, Topic::parse);
     let spec = topic.and_then(|topic| defaults(topic).map_err(|why| faults.invalid(o.at(), "topic", why)).ok());
@@ -137,8 +137,9 @@ pub(crate) fn read_key(given: &str) -> Result<&str, &'static str> {
     Ok(bare)
 }
 
-fn read_payload(body: &Bytes, o: &mut Object<'_>, faults: &mut Faults) -> Option<Payload> {
-    let Some(raw) = o.verbatim("payload").map(serde_json::value::RawValue::get) else {
+/// Reads a payload, or another value with the same bounds; an empty one if it is not given.
+pub(crate) fn read_payload(body: &Bytes, o: &mut Object<'_>, name: &str, faults: &mut Faults) -> Option<Payload> {
+    let Some(raw) = o.verbatim(name).map(serde_json::value::RawValue::get) else {
         return Some(Payload::default());
     };
     let checked = Payload::check(body.slice_ref(raw.as_bytes()));
@@ -147,12 +148,13 @@ fn read_payload(body: &Bytes, o: &mut Object<'_>, faults: &mut Faults) -> Option
             PayloadFault::TooLarge(_) => ProblemCode::PayloadTooLarge,
             PayloadFault::TooDeep => ProblemCode::InvalidRequest,
         };
-        faults.add(code, o.at(), "payload", fault.to_string());
+        faults.add(code, o.at(), name, fault.to_string());
     }
     checked.ok()
 }
 
-fn read_labels(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Labels {
+/// Reads labels, or what a worker must provide.
+pub(crate) fn read_labels(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Labels {
     let mut labels = Labels::new();
     let Some(given) = o.object(name, faults) else { return labels };
     if given.len() > most {
@@ -236,7 +238,7 @@ pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overri
     }
     let mut o = Object::from_body(body)?;
     let fields = o.fields();
-    let payload = read_payload(body, &mut o, faults).filter(|given| !given.as_bytes().is_empty());
+    let payload = read_payload(body, &mut o, "payload", faults).filter(|given| !given.as_bytes().is_empty());
     let topic = o.name("topic", faults, Topic::parse);
     let priority = o.word("priority", faults, "critical, high, normal, low", Priority::parse);
     o.finish(faults);
@@ -254,12 +256,18 @@ pub(crate) fn read_reason(body: &Bytes, faults: &mut Faults) -> Result<String, c
         return Ok(String::new());
     }
     let mut o = Object::from_body(body)?;
+    let reason = take_reason(&mut o, faults);
+    o.finish(faults);
+    Ok(reason)
+}
+
+/// Takes the reason out of a body; empty if there is none.
+pub(crate) fn take_reason(o: &mut Object<'_>, faults: &mut Faults) -> String {
     let reason = o.name("reason", faults, |given| {
         let odd = given.len() > MOST_REASON || given.contains('\0');
         if odd { Err(format!("has at most {MOST_REASON} bytes and no NUL")) } else { Ok(given.to_owned()) }
     });
-    o.finish(faults);
-    Ok(reason.unwrap_or_default())
+    reason.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -26,6 +26,28 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("get", "/api/v1/events", Some("read")),
     ("post", "/api/v1/workflows/validate", Some("read")),
     ("get", "/api/v1/schemas/workflow", Some("read")),
+    ("get", "/api/v1/workflows", Some("read")),
+    ("get", "/api/v1/workflows/{name}", Some("read")),
+    ("put", "/api/v1/workflows/{name}", Some("admin")),
+    ("delete", "/api/v1/workflows/{name}", Some("admin")),
+    ("get", "/api/v1/workflows/{name}/versions", Some("read")),
+    ("get", "/api/v1/workflows/{name}/versions/{version}", Some("read")),
+    ("get", "/api/v1/workflows/{name}/graph", Some("read")),
+    ("post", "/api/v1/workflows/{name}/runs", Some("submit")),
+    ("get", "/api/v1/runs/{id}", Some("read")),
+    ("get", "/api/v1/runs", Some("read")),
+    ("post", "/api/v1/runs/{id}/cancel", Some("control")),
+    ("post", "/api/v1/runs/{id}/pause", Some("control")),
+    ("post", "/api/v1/runs/{id}/resume", Some("control")),
+    ("post", "/api/v1/runs/{id}/compensate", Some("control")),
+    ("post", "/api/v1/runs/{id}/signals/{name}", Some("submit")),
+    ("post", "/api/v1/runs/{id}/steps/{step}/complete", Some("control")),
+    ("post", "/api/v1/runs/{id}/steps/{step}/skip", Some("control")),
+    ("post", "/api/v1/runs/{id}/rerun", Some("control")),
+    ("get", "/api/v1/runs/{id}/timeline", Some("read")),
+    ("get", "/api/v1/runs/{id}/explain", Some("read")),
+    ("get", "/api/v1/runs/{id}/graph", Some("read")),
+    ("get", "/api/v1/runs/{id}/steps/{step}/items", Some("read")),
     ("get", "/api/v1/workers", Some("read")),
     ("get", "/api/v1/replicas", Some("admin")),
     ("get", "/api/v1/loops", Some("admin")),
@@ -76,6 +98,7 @@ const SCOPES: [&str; 8] = ["submit", "read", "payloads", "control", "worker", "a
 async fn call(gateway: &Probe, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
     let method: Method = method.to_uppercase().parse().unwrap();
     let path = path.replace("{id}", NOBODY).replace("{topic}", "t").replace("{file}", "docs.css");
+    let path = path.replace("{name}", "order").replace("{version}", "1").replace("{step}", "a");
     // The stream of events has no end, unless the request is refused.
     let path = if path.ends_with("/events") { format!("{path}?job_id=nobody") } else { path };
     gateway.send(method, &path, headers, body.map(|b| b.to_string().into_bytes())).await.expect("an answer")

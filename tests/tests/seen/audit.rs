@@ -249,7 +249,7 @@ async fn tampered(stack: &Stack, gateway: &Probe) {
 }
 
 /// Routes that change something and write no entry, and why.
-const UNTOLD: [(&str, &str); 8] = [
+const UNTOLD: [(&str, &str); 10] = [
     ("post /api/v1/jobs", "a job's own record says who submitted it and when"),
     ("post /api/v1/jobs/batch", "the same"),
     ("post /api/v1/worker/lease", "the job's history tells what its worker does"),
@@ -258,6 +258,8 @@ const UNTOLD: [(&str, &str); 8] = [
     ("post /api/v1/worker/fail", "the same"),
     ("post /api/v1/worker/release", "the same"),
     ("post /api/v1/workflows/validate", "it stores nothing"),
+    ("post /api/v1/workflows/{name}/runs", "the run itself says who started it and when"),
+    ("post /api/v1/runs/{id}/signals/{name}", "the timeline of the run says it"),
 ];
 
 #[tokio::test]
@@ -291,6 +293,37 @@ async fn every_route_that_changes_something_leaves_an_entry() {
     };
     let key = async || gateway.post("/keys", &json!({"name": "k", "scopes": ["read"]})).await.id();
     let none = Value::Null;
+    let workflow = json!({"steps": [{"id": "a", "job": {"topic": "told"}}]});
+    let put_workflow = async |name: &str| {
+        let body = Some(workflow.to_string().into_bytes());
+        let answer = gateway.send(Method::PUT, &format!("/api/v1/workflows/{name}"), &[], body).await.unwrap();
+        assert_eq!(answer.status, 201, "{}", answer.text);
+    };
+    // A run that waits for a signal, with a step before it that can be undone.
+    let run = async || {
+        let undo = json!({"job": {"topic": "told"}});
+        let steps = json!([
+            {"id": "a", "job": {"topic": "told"}, "compensate": undo},
+            {"id": "w", "needs": ["a"], "wait_signal": {"name": "go"}},
+        ]);
+        let body = Some(json!({"steps": steps}).to_string().into_bytes());
+        let put = gateway.send(Method::PUT, "/api/v1/workflows/waits", &[], body).await.unwrap();
+        assert!(put.status.is_success(), "{}", put.text);
+        let id = gateway.post("/workflows/waits/runs", &json!({})).await.id();
+        until(SOON, "the run to wait", async || {
+            let run = gateway.get(&format!("/runs/{id}")).await.body;
+            (run["steps"][1]["state"] == "running").then_some(())
+        })
+        .await;
+        id
+    };
+    let ended_run = async || {
+        let id = run().await;
+        let asked = gateway.post(&format!("/runs/{id}/cancel"), &json!({"compensate": false})).await;
+        assert_eq!(asked.status, 200, "{}", asked.text);
+        assert_eq!(gateway.get(&format!("/runs/{id}?wait_ms=30000")).await.body["state"], "cancelled");
+        id
+    };
     let slow = {
         gateway.submit_many(300, &json!({"topic": "slow", "delay_ms": 3_600_000})).await;
         let asked = json!({"action": "cancel", "filter": {"topic": "slow"}, "rate_per_s": 1});
@@ -311,6 +344,22 @@ async fn every_route_that_changes_something_leaves_an_entry() {
             "post /api/v1/topics/{topic}/pause" => ("told".into(), json!({}), "topic_pause"),
             "post /api/v1/topics/{topic}/resume" => ("told".into(), none.clone(), "topic_resume"),
             "post /api/v1/workers/{id}/drain" => ("w1".into(), none.clone(), "worker_drain"),
+            "put /api/v1/workflows/{name}" => ("order".into(), workflow.clone(), "workflow_set"),
+            "delete /api/v1/workflows/{name}" => {
+                put_workflow("letter").await;
+                ("letter".into(), none.clone(), "workflow_delete")
+            }
+            "post /api/v1/runs/{id}/cancel" => (run().await, json!({}), "run_cancel"),
+            "post /api/v1/runs/{id}/pause" => (run().await, none.clone(), "run_pause"),
+            "post /api/v1/runs/{id}/resume" => {
+                let id = run().await;
+                assert_eq!(gateway.post(&format!("/runs/{id}/pause"), &json!({})).await.status, 200);
+                (id, none.clone(), "run_resume")
+            }
+            "post /api/v1/runs/{id}/steps/{step}/complete" => (run().await, json!({}), "run_step_complete"),
+            "post /api/v1/runs/{id}/steps/{step}/skip" => (run().await, json!({}), "run_step_skip"),
+            "post /api/v1/runs/{id}/compensate" => (ended_run().await, none.clone(), "run_compensate"),
+            "post /api/v1/runs/{id}/rerun" => (ended_run().await, json!({"from": "w"}), "run_rerun"),
             "put /api/v1/config" => (String::new(), json!({}), "config_set"),
             "post /api/v1/keys" => (String::new(), json!({"name": "k", "scopes": ["read"]}), "key_create"),
             "delete /api/v1/keys/{id}" => (key().await, none.clone(), "key_delete"),
@@ -318,7 +367,7 @@ async fn every_route_that_changes_something_leaves_an_entry() {
             other => panic!("{other} changes something: which entry does it leave? Or say why none, in UNTOLD"),
         };
         let (way, path) = route.split_once(' ').unwrap();
-        let path = path.replace("{id}", &id).replace("{topic}", &id);
+        let path = path.replace("{id}", &id).replace("{topic}", &id).replace("{name}", &id).replace("{step}", "w");
         // Only entries about this object: the slow operation keeps writing entries of its own.
         let told = async || {
             let mut entries = audit(&gateway, &format!("action={action}")).await;

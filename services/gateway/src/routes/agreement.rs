@@ -13,12 +13,12 @@ use std::{
 use bytes::Bytes;
 use jsonschema::Validator;
 use muster_chassis::settings::load;
-use muster_domain::{JobSpec, Tenant, Topic};
+use muster_domain::{JobSpec, Tenant, Topic, WorkflowName};
 use muster_engine::definition::{Format, read_named};
 use muster_flow::admission::{Refusal, bounds};
 use serde_json::{Map, Value, json};
 
-use super::{batch, bulk, keys, workers::read as worker};
+use super::{batch, bulk, keys, run_start, runs, workers::read as worker};
 use crate::{
     access::{Operation, Scopes},
     auth::{Caller, Key},
@@ -63,7 +63,13 @@ fn bodies(operation: Operation) -> Option<Vec<Value>> {
     Some(match operation {
         Operation::SubmitJob => vec![submit, relative],
         Operation::SubmitBatch => vec![json!({"items": [keyed(&submit)]}), json!({"items": [keyed(&relative)]})],
-        Operation::CancelJob | Operation::PauseTopic => vec![json!({"reason": "why"})],
+        Operation::CancelJob | Operation::PauseTopic | Operation::SkipStep => vec![json!({"reason": "why"})],
+        Operation::CancelRun => vec![json!({"compensate": false, "reason": "why"})],
+        Operation::CompleteStep => vec![json!({"output": {"a": [1]}, "reason": "why"})],
+        Operation::SignalRun => vec![json!({"a": [1]})],
+        Operation::RerunRun => {
+            vec![json!({"from": "a", "input": {"a": [1]}, "version": 1, "dry_run": true}), json!({"failed_items": "a"})]
+        }
         Operation::RetryJob => vec![json!({"payload": [1], "topic": "t", "priority": "low"})],
         Operation::LeaseJobs => vec![json!({
             "request_id": "r", "worker_id": "w-1", "topics": ["t"], "provides": {"gpu": "1"}, "max": 2, "wait_ms": 3,
@@ -96,7 +102,8 @@ fn bodies(operation: Operation) -> Option<Vec<Value>> {
             vec![json!({"name": "n", "tenant": "acme", "scopes": ["read"], "topics": ["mail.*"], "expires_at": AT})]
         }
         Operation::RotateKey => vec![json!({"overlap_ms": 1})],
-        Operation::ValidateWorkflow => vec![json!({"steps": [{"id": "a", "set": 1}]})],
+        Operation::ValidateWorkflow | Operation::PutWorkflow => vec![json!({"steps": [{"id": "a", "set": 1}]})],
+        Operation::StartRun => vec![json!({"input": {"a": [1]}, "labels": {"k": "v"}, "version": 1})],
         _ => return None,
     })
 }
@@ -116,7 +123,11 @@ fn read(operation: Operation, body: &Bytes) -> Result<(), Problem> {
         Operation::SubmitBatch => batch::read_items(body, &caller(), &defaults, true)?
             .into_iter()
             .try_for_each(|item| item.map(within_bounds)),
-        Operation::CancelJob | Operation::PauseTopic => {
+        Operation::CancelRun => runs::asked::read_cancel(body).map(drop),
+        Operation::CompleteStep => runs::asked::read_complete(body).map(drop),
+        Operation::SignalRun => runs::asked::read_signal(body).map(drop),
+        Operation::RerunRun => runs::rerun::read(body).map(drop),
+        Operation::CancelJob | Operation::PauseTopic | Operation::SkipStep => {
             read_reason(body, &mut faults)?;
             faults.into_result()
         }
@@ -134,7 +145,10 @@ fn read(operation: Operation, body: &Bytes) -> Result<(), Problem> {
         Operation::PutConfig => read_values(&CONFIG, body).map(drop),
         Operation::CreateKey => keys::read(body, &caller()).map(drop),
         Operation::RotateKey => keys::read_overlap(body).map(drop),
-        Operation::ValidateWorkflow => read_named(body, Format::Json, None).map(drop).map_err(definitions::refused),
+        Operation::ValidateWorkflow | Operation::PutWorkflow => {
+            read_named(body, Format::Json, None).map(drop).map_err(definitions::refused)
+        }
+        Operation::StartRun => run_start::read(body, &WorkflowName::parse("order").expect("a name")).map(drop),
         other => panic!("{other:?} takes a body: it needs a reader here"),
     }
 }
@@ -168,6 +182,9 @@ fn intended(operation: Operation, at: &str, schema: &Value, value: Option<&Value
     if operation == Operation::CompleteJobs && at.ends_with("/result_size") && value.is_none_or(Value::is_null) {
         return Some(RULE);
     }
+    if operation == Operation::RerunRun && ["", "/from", "/failed_items"].contains(&at) {
+        return Some(RULE);
+    }
     let value = value?;
     let text = value.as_str().unwrap_or_default();
     if value.as_f64().is_some_and(|n| n.fract() == 0.0) && !value.is_u64() && !value.is_i64() {
@@ -180,7 +197,7 @@ fn intended(operation: Operation, at: &str, schema: &Value, value: Option<&Value
         return Some("the description says that times are between 1970 and 2255");
     }
     match operation {
-        Operation::ValidateWorkflow => {
+        Operation::ValidateWorkflow | Operation::PutWorkflow => {
             Some("definitions have a schema of their own, which `muster_engine` compares with its reader")
         }
         Operation::StartBulk if at == "/action" || at.starts_with("/filter/state") => Some(RULE),

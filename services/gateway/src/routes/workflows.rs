@@ -1,13 +1,36 @@
-//! Workflows: the format of their definitions, and the check of one.
+//! Workflows: the format of their definitions, the check of one, storing and deleting them.
+//!
+//! Promises: a stored definition has no fault, and its topics are covered by the key that stored it. A write that names
+//! the version it has seen (`If-Match`) never replaces another version. A version never changes, and a deletion ends no
+//! run. Reading what is stored is in `views`.
+
+pub(super) mod views;
 
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use muster_domain::ProblemCode;
+use muster_store::{DeletedDefinition, PutDefinition, SeenVersion};
+use sha2::{Digest, Sha256};
 
-use super::json;
-use crate::{
-    auth::Caller, body::PostedDefinition, json::Faults, problem::Problem, query::Params, schema, state::Gateway, view,
+use super::{
+    Named,
+    if_match::{IfMatch, changed_meanwhile},
+    json,
 };
+use crate::{
+    auth::Caller,
+    body::{DEFINITION, PostedDefinition},
+    definitions::served,
+    json::Faults,
+    problem::Problem,
+    query::Params,
+    runs::topics,
+    schema,
+    state::Gateway,
+    view,
+};
+use views::{named, no_workflow, shown, stored};
 
 /// Check a definition without storing it. Every fault is named with its line and its column.
 #[utoipa::path(
@@ -56,4 +79,106 @@ pub(super) async fn format(
     params.finish(Faults::default())?;
     gateway.take_read(&caller).await?;
     Ok(json(StatusCode::OK, Bytes::from(muster_engine::definition::schema().to_string())))
+}
+
+/// Store a definition under this name. One that means the same as the latest version makes no new version.
+/// Runs keep the version that they started with. The key must cover every topic of the definition.
+#[utoipa::path(
+    put, path = "/api/v1/workflows/{name}", tag = "workflows",
+    params(
+        ("name" = String, Path, description = "The workflow"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` that was read: another one is refused; `\"0\"` is a workflow that is not there"),
+    ),
+    request_body(
+        description = "A definition of a workflow; `GET /api/v1/schemas/workflow` has its schema",
+        content((schema::WorkflowDefinition = "application/json"), (schema::WorkflowDefinition = "application/yaml")),
+    ),
+    responses(
+        (status = 200, description = "The version now: a new one, or the latest if it means the same", body = schema::Workflow),
+        (status = 201, description = "The workflow was not there", body = schema::Workflow),
+        (status = 412, description = "Somebody else wrote meanwhile", body = schema::Problem),
+        (status = 422, description = "The faults, each with line and column", body = schema::Problem),
+    )
+)]
+pub(super) async fn put(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(name): Named,
+    params: Params,
+    headers: HeaderMap,
+    given: PostedDefinition,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let name = named(&name)?;
+    let asked = IfMatch::read(&headers)?;
+    let (text, own) = (given.posted.bytes.clone(), Some(name.as_str().to_owned()));
+    let definition = gateway.definitions.read(text, given.format, own).await?;
+    served(&definition)?;
+    topics(&definition).into_iter().try_for_each(|topic| caller.may_touch(topic))?;
+    let before = stored(&gateway, &caller, &name, None).await?;
+    // A key for some topics replaces no definition with others.
+    if let Some(before) = &before {
+        topics(&before.definition).into_iter().try_for_each(|topic| caller.may_touch(topic))?;
+    }
+    let stands = before.as_ref().map_or(0, |before| before.version.into());
+    let seen = asked.map_or(Ok(SeenVersion::Any), |asked| asked.against(stands))?;
+
+    let canonical = Bytes::from(definition.canonical());
+    if canonical.len() > DEFINITION {
+        let why = format!("as JSON the definition has {} bytes; at most {DEFINITION}", canonical.len());
+        return Err(Problem::new(ProblemCode::PayloadTooLarge, why));
+    }
+    let hash: [u8; 32] = Sha256::digest(&canonical).into();
+    gateway.tell(gateway.act(&caller, "workflow_set").target(format!("workflow/{name}"))).await?;
+    match gateway.flow.store.put_definition(&caller.tenant, &name, seen, &canonical, &hash).await? {
+        PutDefinition::Mismatch(now) => Err(changed_meanwhile(now.map_or(0, u64::from))),
+        PutDefinition::Stored { version, new } => {
+            let (tenant, by) = (&caller.tenant, &caller.key.id);
+            tracing::info!(event = "workflow_set", %tenant, workflow = %name, by, version, new, "a definition was stored");
+            let workflow = stored(&gateway, &caller, &name, Some(version)).await?.ok_or_else(|| no_workflow(&name))?;
+            let created = new && before.is_none();
+            let mut response = shown(if created { StatusCode::CREATED } else { StatusCode::OK }, &name, &workflow);
+            if created && let Ok(place) = HeaderValue::try_from(format!("/api/v1/workflows/{name}")) {
+                response.headers_mut().insert(header::LOCATION, place);
+            }
+            Ok(response)
+        }
+    }
+}
+
+/// Delete a workflow. Its runs continue, and its versions can still be read; nothing starts it any more.
+#[utoipa::path(
+    delete, path = "/api/v1/workflows/{name}", tag = "workflows",
+    params(
+        ("name" = String, Path, description = "The workflow"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` that was read: another one is refused"),
+    ),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 404, description = "No such workflow, or not yours", body = schema::Problem),
+        (status = 412, description = "Somebody else wrote meanwhile", body = schema::Problem),
+    )
+)]
+pub(super) async fn delete(
+    State(gateway): State<Gateway>,
+    caller: Caller,
+    Named(name): Named,
+    params: Params,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    params.finish(Faults::default())?;
+    let name = named(&name)?;
+    let asked = IfMatch::read(&headers)?;
+    let workflow = views::find(&gateway, &caller, &name, None).await?;
+    let seen = asked.map_or(Ok(SeenVersion::Any), |asked| asked.against(workflow.version.into()))?;
+    gateway.tell(gateway.act(&caller, "workflow_delete").target(format!("workflow/{name}"))).await?;
+    match gateway.flow.store.delete_definition(&caller.tenant, &name, seen).await? {
+        DeletedDefinition::Mismatch(now) => Err(changed_meanwhile(now.into())),
+        DeletedDefinition::Missing => Err(no_workflow(&name)),
+        DeletedDefinition::Hidden(version) => {
+            let (tenant, by) = (&caller.tenant, &caller.key.id);
+            tracing::info!(event = "workflow_deleted", %tenant, workflow = %name, by, version, "a workflow was deleted");
+            Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
+        }
+    }
 }

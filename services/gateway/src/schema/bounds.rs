@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::fields;
-use crate::limits::{PAGE, WAIT_MS};
+use crate::limits::{PAGE, VERSION, WAIT_MS};
 
 const SCHEMAS: &str = "#/components/schemas/";
 /// The end of the names of schemas that only requests use.
@@ -17,7 +17,15 @@ const INPUT: &str = "Input";
 /// Where a request body has its schema.
 const BODY: &str = "/content/application~1json/schema";
 /// Bodies that may be left out.
-const OPTIONAL: [&str; 3] = ["CancelRequest", "RetryRequest", "RotateRequest"];
+const OPTIONAL: [&str; 7] = [
+    "CancelRequest",
+    "RetryRequest",
+    "RotateRequest",
+    "RunRequest",
+    "RunCancelRequest",
+    "RunSignal",
+    "StepCompleteRequest",
+];
 
 /// Adds the bounds to a whole document.
 pub(crate) fn add(document: &mut Value) {
@@ -114,6 +122,8 @@ const IF_MATCH: &str = r#"^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$"#;
 fn bound(parameter: &mut Value) {
     let bounds = match parameter["name"].as_str().unwrap_or_default() {
         "limit" => json!({"minimum": PAGE.start(), "maximum": PAGE.end()}),
+        "version" => json!({"minimum": VERSION.start(), "maximum": VERSION.end()}),
+        "format" => json!({"enum": ["svg", "mermaid"]}),
         "wait_ms" => json!({"minimum": WAIT_MS.start(), "maximum": WAIT_MS.end()}),
         "Idempotency-Key" => json!({"pattern": fields::IDEMPOTENCY_KEY}),
         "If-Match" => json!({"pattern": IF_MATCH}),

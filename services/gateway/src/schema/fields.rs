@@ -59,7 +59,7 @@ fn rows() -> Vec<(&'static str, &'static str, Value)> {
         ("Backoff", "jitter", number(&bounds::JITTER)),
         ("BatchRequest", "items", json!({"maxItems": limits::MOST_BATCH})),
         ("BatchItem", "idempotency_key", json!({"pattern": IDEMPOTENCY_KEY})),
-        ("CancelRequest", "reason", json!({"pattern": r"^[^\x00]*$", "maxLength": limits::MOST_REASON})),
+        ("CancelRequest", "reason", reason()),
         ("RetryRequest", "topic", topic()),
         ("RetryRequest", "priority", words(Priority::ALL.iter().map(|word| word.as_str()))),
         ("LeaseRequest", "request_id", json!({"pattern": VISIBLE, "maxLength": 128})),
@@ -104,6 +104,11 @@ fn rows() -> Vec<(&'static str, &'static str, Value)> {
         ("BulkFilter", "created_before", moment()),
         ("BulkFilter", "finished_after", moment()),
         ("BulkFilter", "finished_before", moment()),
+        ("RunCancelRequest", "reason", reason()),
+        ("StepCompleteRequest", "reason", reason()),
+        ("RerunRequest", "version", whole(&limits::VERSION)),
+        ("RunRequest", "labels", labels(MAX_LABELS)),
+        ("RunRequest", "version", whole(&limits::VERSION)),
         ("TopicSettings", "max_backlog", whole(&limits::BACKLOG)),
         ("TopicSettings", "timeout_ms", whole(&bounds::TIMEOUT_MS)),
         ("TopicSettings", "lease_ms", lease),
@@ -145,6 +150,11 @@ fn merge(into: &mut Value, more: &Value) {
             _ => into[name] = value.clone(),
         }
     }
+}
+
+/// A text for people.
+fn reason() -> Value {
+    json!({"pattern": r"^[^\x00]*$", "maxLength": limits::MOST_REASON})
 }
 
 fn topic() -> Value {

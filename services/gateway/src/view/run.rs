@@ -111,8 +111,8 @@ pub(crate) fn run(run: &Run, parts: RunParts) -> Result<Bytes, Problem> {
 }
 
 /// A part of a run was to be shown whose fields were not read: a fault of the caller of this module.
-pub(crate) fn unread(missing: Missing) -> Problem {
-    tracing::error!(event = "run_fields_unread", fields = ?missing.fields, "a run was shown without all fields it needs");
+pub(crate) fn unread(Missing { fields, .. }: Missing) -> Problem {
+    tracing::error!(event = "run_fields_unread", ?fields, "a run was shown without all fields it needs");
     Problem::new(ProblemCode::Internal, "the run was not read as a whole; the log has the reason")
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the gateway's API: gateways run in this process on free ports, over real Redis and NATS. The end-to-end
 //! tests cover what needs a scheduler.
 
+mod definitions;
 mod events;
 mod faults;
 mod gate;
@@ -12,6 +13,8 @@ mod keys;
 mod limits;
 mod openapi;
 mod retention;
+mod run_start;
+mod runs;
 mod schemas;
 mod workers;
 mod workflows;

@@ -45,6 +45,23 @@ async fn answers_have_the_shape_that_the_document_says() {
     let key = gate.post("/api/v1/keys", &json!({"name": "k", "tenant": gate.tenant(), "scopes": ["read"]})).await;
     keeps(&document, "post", "/api/v1/keys", &key);
 
+    let workflow =
+        json!({"description": "one job", "steps": [{"id": "a", "job": {"topic": "mail"}}, {"id": "b", "set": 1}]});
+    let body = Some(workflow.to_string().into_bytes());
+    let stored = gate.send(Method::PUT, "/api/v1/workflows/order", &headers, body).await;
+    keeps(&document, "put", "/api/v1/workflows/{name}", &stored);
+    let start = json!({"input": {"a": 1}, "labels": {"b": "c"}});
+    let run = gate.post("/api/v1/workflows/order/runs?wait_ms=1", &start).await;
+    keeps(&document, "post", "/api/v1/workflows/{name}/runs", &run);
+    let run = run.json["id"].as_str().unwrap();
+    for (path, part) in [
+        ("/api/v1/workflows/{name}", "order"),
+        ("/api/v1/workflows/{name}/versions", "order"),
+        ("/api/v1/runs/{id}", run),
+    ] {
+        keeps(&document, "get", path, &gate.get(&path.replace("{name}", part).replace("{id}", part)).await);
+    }
+
     let id = job.json["id"].as_str().unwrap();
     for (method, path) in [
         ("get", "/api/v1/jobs/{id}"),
@@ -67,7 +84,7 @@ async fn answers_have_the_shape_that_the_document_says() {
         }
     }
     assert!(read > 10, "{read}");
-    for path in ["/api/v1/jobs", "/api/v1/topics", "/api/v1/keys", "/api/v1/audit"] {
+    for path in ["/api/v1/jobs", "/api/v1/topics", "/api/v1/keys", "/api/v1/audit", "/api/v1/workflows"] {
         assert_ne!(gate.get(path).await.json["items"], json!([]), "{path}");
     }
 }

@@ -1,0 +1,232 @@
+//! Starts of runs.
+//!
+//! Promises: a start that is answered with 2xx is in Redis, and its run comes to an end whatever fails; a repeat with the
+//! same `Idempotency-Key` finds the same run, also if the workflow was changed or deleted meanwhile, and costs no token of
+//! the tenant's rate. A start that is refused stores nothing. Leaves to others: the order of writes (`muster_runs`).
+
+use std::time::Duration;
+
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use muster_domain::{Labels, ProblemCode, RunId, WorkflowName, ids::SHARDS, topic::MAX_LABELS};
+use muster_runs::{InputFault, Start, StartRefused, Started};
+use serde_json::Value;
+
+use super::{
+    Named, Submitter, json,
+    run::visible,
+    workflows::views::{named, no_workflow, stored},
+};
+use crate::{
+    body::{Posted, SINGLE},
+    canonical::hash_fields,
+    json::{Faults, Object},
+    limits::VERSION,
+    problem::{Fault, MUSTER_BUS, Problem},
+    query::Params,
+    runs::{self, topics},
+    schema,
+    state::Gateway,
+    submit::{read_labels, read_payload},
+    view::run::{self, RunParts},
+};
+
+/// Start a run of a workflow: of its latest version, or of another one. With an `Idempotency-Key` a repeat finds the same
+/// run; with `wait_ms` the answer waits for the run's end. The key must cover every topic of the definition.
+#[utoipa::path(
+    post, path = "/api/v1/workflows/{name}/runs", tag = "workflows",
+    params(
+        ("name" = String, Path, description = "The workflow"),
+        ("wait_ms" = Option<u64>, Query, description = "Wait so long for the end, at most 30,000"),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 256 visible characters, bare or quoted"),
+    ),
+    request_body = schema::RunRequest,
+    responses(
+        (status = 202, description = "Started", body = schema::Run),
+        (status = 200, description = "It ended within wait_ms", body = schema::Run),
+        (status = 404, description = "No such workflow, or not yours", body = schema::Problem),
+        (status = 409, description = "`concurrency_full`: as many runs go on as the workflow allows", body = schema::Problem),
+        (status = 422, description = "A field was refused, or the input does not fit its schema", body = schema::Problem),
+    )
+)]
+pub(super) async fn start(
+    State(gateway): State<Gateway>,
+    submitter: Submitter,
+    Named(name): Named,
+    mut params: Params,
+    body: Posted<SINGLE>,
+) -> Result<Response, Problem> {
+    let mut faults = Faults::default();
+    let wait = params.wait(&mut faults);
+    params.finish(faults)?;
+    let name = named(&name)?;
+    let asked = read(&body.bytes, &name)?;
+    let started = Box::pin(begin(&gateway, &submitter, name, asked)).await?;
+    Box::pin(answer(&gateway, &submitter, started, wait)).await
+}
+
+/// A start as the client requested it.
+pub(super) struct Asked {
+    input: Option<Value>,
+    labels: Labels,
+    version: Option<u32>,
+    /// The hash of the request.
+    hash: [u8; 16],
+}
+
+/// Reads the body of a start; an empty body is a start without input.
+pub(super) fn read(body: &Bytes, name: &WorkflowName) -> Result<Asked, Problem> {
+    let body = if body.iter().all(u8::is_ascii_whitespace) { &Bytes::from_static(b"{}") } else { body };
+    let mut faults = Faults::default();
+    let mut o = Object::from_body(body)?;
+    let fields = o.fields();
+    let input = read_payload(body, &mut o, "input", &mut faults);
+    let labels = read_labels(&mut o, "labels", MAX_LABELS, &mut faults);
+    let version = o.integer("version", &mut faults, VERSION).and_then(|n| u32::try_from(n).ok());
+    o.finish(&mut faults);
+    let given = input.as_ref().map(|input| input.as_bytes()).filter(|input| !input.is_empty());
+    let input = given
+        .map(serde_json::from_slice::<Value>)
+        .transpose()
+        .map_err(|why| Problem::field(ProblemCode::InvalidRequest, "/input", format!("cannot be read: {why}")));
+    faults.into_result()?;
+    let (input, own) = (input?, Value::from(name.as_str()).to_string());
+    let told = fields.iter().filter(|(_, value)| *value != "null").map(|(name, value)| (name.as_ref(), *value));
+    Ok(Asked { input, labels, version, hash: hash_fields(told.chain([("workflow", own.as_str())])) })
+}
+
+/// Starts the run, or finds the one that an earlier try has started.
+async fn begin(
+    gateway: &Gateway,
+    submitter: &Submitter,
+    workflow: WorkflowName,
+    asked: Asked,
+) -> Result<Started, Problem> {
+    let Submitter { caller, key, .. } = submitter;
+    let derived = key.as_ref().map(|key| RunId::derive("run", &caller.tenant, key));
+    let known = match derived {
+        Some(id) => gateway.flow.store.have_runs(&[id]).await.pop().unwrap_or(Ok(false))?,
+        None => false,
+    };
+    let version = if known { asked.version } else { Some(choose(gateway, submitter, &workflow, asked.version).await?) };
+    let started = gateway.runs.start(Start {
+        id: derived.unwrap_or_else(|| RunId::mint(fastrand::u8(..SHARDS))),
+        tenant: caller.tenant.clone(),
+        workflow,
+        version,
+        input: asked.input,
+        labels: asked.labels,
+        principal: caller.key.id.clone(),
+        hash: derived.is_some().then_some(asked.hash),
+        parent: None,
+        depth: 0,
+    });
+    let started = started.await.map_err(refused)?;
+    topics(started.kept.run.plan().definition()).into_iter().try_for_each(|topic| caller.may_touch(topic))?;
+    Ok(started)
+}
+
+/// The version that a new run begins with, if the caller may start it. Takes a token of the tenant's rate.
+async fn choose(
+    gateway: &Gateway,
+    submitter: &Submitter,
+    name: &WorkflowName,
+    asked: Option<u32>,
+) -> Result<u32, Problem> {
+    let caller = &submitter.caller;
+    let shown = gateway.flow.store.shown_versions(&caller.tenant, std::slice::from_ref(name)).await?;
+    let latest = shown.into_iter().next().flatten().ok_or_else(|| no_workflow(name))?;
+    let version = asked.unwrap_or(latest);
+    let workflow = stored(gateway, caller, name, Some(version)).await?.ok_or_else(|| {
+        let why = format!("workflow {name} has no version {version}; the latest is {latest}");
+        Problem::field(ProblemCode::InvalidRequest, "/version", why)
+    })?;
+    topics(&workflow.definition).into_iter().try_for_each(|topic| caller.may_touch(topic))?;
+    gateway.take_submit(caller).await?;
+    Ok(version)
+}
+
+pub(super) fn refused(refusal: StartRefused) -> Problem {
+    let detail = refusal.to_string();
+    match refusal {
+        StartRefused::UnknownWorkflow(_) => Problem::new(ProblemCode::NotFound, detail),
+        StartRefused::Input(faults) => {
+            let fault = |InputFault { pointer, detail }: InputFault| Fault {
+                code: ProblemCode::InvalidRequest,
+                pointer: format!("/input{pointer}"),
+                detail: format!("{detail} (the schema of the workflow)"),
+            };
+            Problem::fields(faults.into_iter().map(fault).collect())
+        }
+        StartRefused::TooDeep => Problem::new(ProblemCode::InvalidRequest, detail),
+        StartRefused::Key(_) => {
+            let why = format!("gives no key for the concurrency of the workflow: {detail}");
+            Problem::field(ProblemCode::InvalidRequest, "/input", why)
+        }
+        StartRefused::Full { .. } => Problem::new(ProblemCode::ConcurrencyFull, detail),
+        StartRefused::Mismatch => Problem::new(ProblemCode::IdempotencyMismatch, detail),
+        StartRefused::Fault(fault) => fault.into(),
+    }
+}
+
+/// The answer to a start that is stored, whatever happens from now on. A run that was there before, or was waited for, is
+/// shown with the values that the caller may see; a new one without those that its client has just sent.
+async fn answer(
+    gateway: &Gateway,
+    submitter: &Submitter,
+    started: Started,
+    wait: Option<Duration>,
+) -> Result<Response, Problem> {
+    let caller = &submitter.caller;
+    let Started { kept, replayed, bus_deferred } = started;
+    let id = kept.id;
+    let waited = match wait.filter(|_| !kept.run.state().is_end()) {
+        Some(wait) => runs::wait_for(gateway, caller, id, wait).await.ok(),
+        None => None,
+    };
+    let kept = waited.unwrap_or(kept);
+    let parts = if replayed || wait.is_some() { visible(caller) } else { RunParts::STEPS };
+    let ended = wait.is_some() && kept.run.state().is_end();
+    let status = if ended { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let mut response = json(status, run::run(&kept.run, parts)?);
+    let headers = response.headers_mut();
+    if let Ok(place) = HeaderValue::try_from(format!("/api/v1/runs/{id}")) {
+        headers.insert(header::LOCATION, place);
+    }
+    if replayed {
+        headers.insert("idempotency-replayed", HeaderValue::from_static("true"));
+    }
+    if bus_deferred {
+        headers.insert(MUSTER_BUS, HeaderValue::from_static("deferred"));
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(name: &str, body: &str) -> [u8; 16] {
+        read(&Bytes::from(body.to_owned()), &WorkflowName::parse(name).unwrap()).unwrap().hash
+    }
+
+    #[test]
+    fn the_hash_tells_starts_apart_and_repeats_not() {
+        let one = hash("order", r#"{"input": {"a": 1, "b": [2]}, "labels": {"k": "v"}}"#);
+        assert_eq!(one, hash("order", r#"{"labels":{"k":"v"},"version":null,"input":{"b":[2],"a":1}}"#));
+        assert_ne!(one, hash("other", r#"{"input": {"a": 1, "b": [2]}, "labels": {"k": "v"}}"#));
+        assert_ne!(one, hash("order", r#"{"input": {"a": 1, "b": [3]}, "labels": {"k": "v"}}"#));
+        assert_ne!(one, hash("order", r#"{"input": {"a": 1, "b": [2]}, "labels": {"k": "v"}, "version": 1}"#));
+        assert_eq!(hash("order", ""), hash("order", "{}"));
+    }
+
+    #[test]
+    fn wrong_fields_are_named_together() {
+        let name = WorkflowName::parse("order").unwrap();
+        let body = Bytes::from_static(br#"{"input": 1, "labels": {"a b": "v"}, "version": 0, "x": 1}"#);
+        let refused = read(&body, &name).err().unwrap();
+        let pointers: Vec<&str> = refused.errors.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/labels/a b", "/version", "/x"]);
+    }
+}
