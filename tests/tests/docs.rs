@@ -164,7 +164,7 @@ fn the_worker_shown_in_the_readme_is_the_one_that_compiles() -> Result<()> {
 fn the_pages_of_settings_and_loops_are_what_the_services_say() -> Result<()> {
     for (file, flag) in [("settings.md", "--print-reference"), ("loops.md", "--print-loops")] {
         let page = fs::read_to_string(root().join("docs/reference").join(file))?;
-        for service in ["muster-gateway", "muster-scheduler"] {
+        for service in ["muster-gateway", "muster-scheduler", "muster-workflow"] {
             let said = Command::new(bin(service)).arg(flag).output()?;
             ensure!(said.status.success(), "{service} does not know {flag}");
             let table = String::from_utf8(said.stdout)?;
