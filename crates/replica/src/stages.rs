@@ -38,6 +38,18 @@ impl Member {
     }
 }
 
+impl Member {
+    /// The same for a service whose work in flight needs the leases: its loops stop, and their leases are given up, only
+    /// when this stage begins. Until then the loops must take no work, once a stop was requested.
+    pub fn leases_last_stage(&self) {
+        let (loops, bus) = (self.chassis.loops.clone(), self.flow.bus.clone());
+        self.chassis.stop.stage("leases", async move {
+            name_late("leases", &loops.stop(STOP_LOOPS).await);
+            bus.flush(FLUSH).await;
+        });
+    }
+}
+
 /// Names the tasks that did not end in time in the log.
 pub fn name_late(stage: &'static str, tasks: &[&'static str]) {
     for task in tasks {

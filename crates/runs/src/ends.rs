@@ -1,9 +1,9 @@
-//! The ends of a run's jobs, read from the jobs' records.
+//! The ends of a run's jobs and sub-runs, read from their records.
 
 use std::collections::HashMap;
 
-use muster_domain::{JobId, Phase, job::Ending};
-use muster_engine::run::{Event, JobEnd, RunError, Wait, What};
+use muster_domain::{JobId, Phase, RunId, Time, job::Ending};
+use muster_engine::run::{Event, Glance, JobEnd, RunError, SubRunEnd, Wait, What};
 use muster_store::{Fields, Record};
 
 use crate::{Kept, Runs, RunsError};
@@ -86,5 +86,40 @@ impl Runs {
             }
         }
         Ok(ends)
+    }
+}
+
+impl Runs {
+    /// The ends of sub-runs that a run waits for and was not told, or whose news a failover lost. Reads a bounded number
+    /// of sub-runs.
+    pub async fn sub_run_ends(&self, kept: &Kept) -> Result<Vec<Event>, RunsError> {
+        let waits =
+            kept.run.waits_for(usize::MAX).map_err(|_| RunsError::unreadable(kept.id, "not read as a whole"))?;
+        let open: Vec<(String, RunId)> = waits
+            .into_iter()
+            .filter_map(|wait| match wait {
+                Wait::SubRun { step, run, .. } => Some((step, run)),
+                _ => None,
+            })
+            .take(MOST_READ)
+            .collect();
+        let ids: Vec<RunId> = open.iter().map(|(_, run)| *run).collect();
+        let names = Glance::FIELDS.map(str::as_bytes);
+        let (mut events, seen) = (Vec::new(), self.flow.store.read_runs(&ids, &names).await);
+        for ((step, run), stored) in open.into_iter().zip(seen) {
+            let Some(stored) = stored? else { continue };
+            let [about, head] = names.map(|name| stored.fields.get(name).map(AsRef::as_ref));
+            let ended = Glance::read(about, head).is_ok_and(|glance| glance.ended != Time::NONE);
+            if !ended {
+                continue;
+            }
+            let Some((child, _)) = self.read(run).await? else { continue };
+            let at = child.run.times().1.max(kept.run.now());
+            let output = child.run.output().ok().flatten().cloned();
+            let (state, error) = (child.run.state(), child.run.error().cloned());
+            let end = SubRunEnd { step, run, undone: false, state, output, error };
+            events.push(Event { at, what: What::SubRunEnded(end) });
+        }
+        Ok(events)
     }
 }

@@ -1,11 +1,11 @@
 //! What a run's hash holds besides the engine's fields: operations that were not published yet, entries of the timeline
-//! that may not be in its list yet, and the hash of the request that started the run. They are written by the save that
+//! that may not be in its list yet, the run that makes room for it, and the hash of the request that started the run. They are written by the save that
 //! they belong to, so no crash separates them from it, and are cleared by a later save.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use muster_domain::Time;
+use muster_domain::{RunId, Time};
 use muster_engine::run::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,9 @@ struct Form {
     /// Entries of the timeline.
     #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
     lines: Vec<String>,
+    /// The run that was cancelled to make room for this one.
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+    room: Option<String>,
 }
 
 /// The notes of a run in memory.
@@ -108,6 +111,16 @@ impl Notes {
         let before = self.form.ops.len();
         self.form.ops.retain(|op| !ids.contains(&op.id));
         self.dirty |= self.form.ops.len() != before;
+    }
+
+    /// The run that is cancelled to make room for this one.
+    pub(crate) fn room(&self) -> Option<RunId> {
+        self.form.room.as_ref()?.parse().ok()
+    }
+
+    pub(crate) fn take_room_of(&mut self, run: RunId) {
+        self.form.room = Some(run.to_string());
+        self.dirty = true;
     }
 
     /// Saved lines that may not be in the list: the number of the first, and the lines.

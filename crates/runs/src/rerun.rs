@@ -154,6 +154,7 @@ impl Runs {
     /// Stores and starts a rerun. Repeating with the same id is harmless, and finishes what an earlier call left undone.
     pub async fn rerun(&self, old: &Kept, rerun: &Rerun, plan: RerunPlan) -> Result<Started, RerunRefused> {
         let RerunPlan { mut kept, start, .. } = plan;
+        self.note_need(old.id, rerun.id).await?;
         let created = kept.run.about().created;
         if self.may_begin(&mut kept).await? {
             kept.apply(&Event { at: created, what: What::Start })?;

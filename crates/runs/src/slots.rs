@@ -45,8 +45,9 @@ impl Runs {
         Err(StartRefused::Full { key, max })
     }
 
-    /// Takes the slot of a queued run, or makes it wait for one. Where the workflow says so, the oldest run is cancelled.
-    pub async fn take_slot(&self, kept: &Kept) -> Result<Slot, RunsError> {
+    /// Takes the slot of a queued run, or makes it wait for one. Where the workflow says so, one run is cancelled for it:
+    /// the oldest of those that wait, or else the oldest. Saves which one, so that it stays one.
+    pub async fn take_slot(&self, kept: &mut Kept) -> Result<Slot, RunsError> {
         let concurrency = kept.run.plan().definition().concurrency.as_ref();
         let (Some(slot), Some(concurrency)) = (slot_of(kept), concurrency) else { return Ok(Slot::Held) };
         let since = kept.run.about().created;
@@ -59,7 +60,7 @@ impl Runs {
             return Box::pin(self.take_slot(kept)).await;
         }
         if concurrency.when_full == WhenFull::CancelOldest
-            && let Some(oldest) = self.oldest(kept, &slot, &holders).await?
+            && let Some(oldest) = self.makes_room(kept, &slot, &holders).await?
         {
             let ask = Ask::Cancel { compensate: true, reason: format!("the newer run {} needs its slot", kept.id) };
             match self.operate(&slot.tenant, oldest, &format!("slot-{}", kept.id), &ask).await {
@@ -82,10 +83,19 @@ impl Runs {
     }
 
     /// The run that makes room for a newer one: one that waits before it, or else the one that was admitted first.
-    async fn oldest(&self, kept: &Kept, slot: &RunSlot, holders: &[RunId]) -> Result<Option<RunId>, StoreError> {
+    async fn makes_room(&self, kept: &mut Kept, slot: &RunSlot, holders: &[RunId]) -> Result<Option<RunId>, RunsError> {
+        if let Some(known) = kept.notes.room() {
+            return Ok(Some(known));
+        }
         let waiting = self.flow.store.waiting_runs(slot).await?;
-        let before = waiting.iter().take_while(|run| **run != kept.id).next().copied();
-        Ok(before.or_else(|| holders.first().copied()))
+        let before = waiting.iter().take_while(|run| **run != kept.id).next();
+        let Some(oldest) = before.or(holders.first()).copied() else { return Ok(None) };
+        kept.notes.take_room_of(oldest);
+        if !self.save(kept).await? {
+            return Err(RunsError::Contended(kept.id));
+        }
+        muster_flow::failpoint!("run.slot.after_choice");
+        Ok(Some(oldest))
     }
 
     /// Frees slots of starts that died before they stored their runs. True if one was freed.

@@ -170,6 +170,11 @@ impl Runs {
 
     /// A run that is not stored yet: queued.
     pub fn unstored(&self, start: &Start, workflow: &Workflow) -> Kept {
+        self.unstored_as(start, workflow, About::clone)
+    }
+
+    /// The same, with another description than that of a start now.
+    pub(crate) fn unstored_as(&self, start: &Start, workflow: &Workflow, change: impl FnOnce(&About) -> About) -> Kept {
         let about = About {
             tenant: start.tenant.clone(),
             run: start.id,
@@ -184,7 +189,7 @@ impl Runs {
             rerun_of: None,
             slot: None,
         };
-        let run = Run::new(workflow.plan.clone(), about, start.input.clone());
+        let run = Run::new(workflow.plan.clone(), change(&about), start.input.clone());
         let hash = start.hash.map(|hash| Bytes::from(hex(hash)));
         Kept { id: start.id, run, version: Kept::UNSTORED, notes: Notes::default(), hash, news: Vec::new() }
     }

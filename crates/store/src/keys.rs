@@ -41,6 +41,8 @@ pub(crate) mod operator {
     pub(crate) const BACKUP: &str = "muster:meta:backup";
     /// How far the schedulers have read the bus again. Without it they read all that the bus keeps.
     pub(crate) const REREAD_MARK: &str = "muster:scheduler:reread:mark";
+    /// The same for operations on runs.
+    pub(crate) const RUN_REREAD_MARK: &str = "muster:workflow-engine:reread:mark";
 }
 
 /// A job's hash.
@@ -99,6 +101,14 @@ pub(crate) fn listed_tenants(of: Listing) -> Key {
 /// A run's hash.
 pub(crate) fn run(id: RunId) -> Key {
     Key(id.text_within("muster:wf:run:", ""))
+}
+
+/// The pattern that every run's hash matches, for a scan over all of them.
+pub(crate) const ALL_RUNS: &str = "muster:wf:run:*";
+
+/// The run that this hash belongs to.
+pub(crate) fn run_of(key: &[u8]) -> Option<RunId> {
+    std::str::from_utf8(key).ok()?.strip_prefix("muster:wf:run:")?.parse().ok()
 }
 
 /// What happened in a run.
@@ -200,6 +210,11 @@ pub(crate) fn scrub_pass() -> Key {
     Key::new("muster:scheduler:scrub:pass".to_owned())
 }
 
+/// The life of each primary that the last reread of operations on runs saw.
+pub(crate) fn run_reread_mark() -> Key {
+    Key::new(operator::RUN_REREAD_MARK.to_owned())
+}
+
 /// The life of each primary that the last reread saw.
 pub(crate) fn reread_mark() -> Key {
     Key::new(operator::REREAD_MARK.to_owned())
@@ -269,6 +284,8 @@ pub enum LeaderLock {
     Scrub,
     /// The loop that reads the bus again.
     Reread,
+    /// The loop that reads operations on runs again.
+    RunReread,
     /// The writer of the worker snapshot.
     Snapshot,
     /// The retention of records, listings and dead letters.
@@ -277,11 +294,12 @@ pub enum LeaderLock {
 
 impl LeaderLock {
     /// All locks.
-    pub const ALL: [LeaderLock; 6] = [
+    pub const ALL: [LeaderLock; 7] = [
         LeaderLock::Reconciler,
         LeaderLock::Streams,
         LeaderLock::Scrub,
         LeaderLock::Reread,
+        LeaderLock::RunReread,
         LeaderLock::Snapshot,
         LeaderLock::Retention,
     ];
@@ -305,6 +323,7 @@ impl LeaderLock {
             LeaderLock::Streams => "muster:scheduler:streams",
             LeaderLock::Scrub => "muster:scheduler:scrub",
             LeaderLock::Reread => "muster:scheduler:reread",
+            LeaderLock::RunReread => "muster:workflow-engine:reread",
             LeaderLock::Snapshot => "muster:scheduler:snapshot:writer",
             LeaderLock::Retention => "muster:dlq:cleanup",
         }

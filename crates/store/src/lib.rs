@@ -35,6 +35,8 @@ mod replicas;
 mod reread;
 mod retention;
 pub mod router;
+mod run_retention;
+mod run_scan;
 mod run_slots;
 mod runs;
 mod script;
@@ -82,6 +84,8 @@ pub use crate::{
     reread::{KnownMark, Lives, RereadMark},
     retention::{Removed, Retained, Retention, RetentionWalk},
     router::{Kept, NodeAddr, RedisSettings, Router},
+    run_retention::{ReadAge, RunAge, RunRetentionWalk, RunsRetained},
+    run_scan::RunScan,
     run_slots::{RunSlot, RunSlotTaken},
     runs::{CreatedRun, RunVersion, SavedRun, StoredRun},
     scrub::{ScrubWalk, Scrubbed},

@@ -140,7 +140,15 @@ impl Store {
 
     /// The mark of the last complete reread; an empty one if there is none, or if Redis lost it.
     pub async fn reread_mark(&self) -> Result<KnownMark, StoreError> {
-        let key = keys::reread_mark();
+        self.known_mark(keys::reread_mark()).await
+    }
+
+    /// The same for the operations on runs.
+    pub async fn run_reread_mark(&self) -> Result<KnownMark, StoreError> {
+        self.known_mark(keys::run_reread_mark()).await
+    }
+
+    async fn known_mark(&self, key: keys::Key) -> Result<KnownMark, StoreError> {
         let mut cmd = redis::cmd("GET");
         cmd.arg(key.as_bytes());
         let raw = match self.router().call(Command::plain(cmd)).await? {
@@ -176,8 +184,23 @@ impl Store {
         mark: &RereadMark,
     ) -> Result<bool, StoreError> {
         lease.leads(LeaderLock::Reread)?;
+        self.move_mark(keys::reread_mark(), known, mark).await
+    }
+
+    /// The same for the operations on runs.
+    pub async fn move_run_reread_mark(
+        &self,
+        lease: &Lease,
+        known: &KnownMark,
+        mark: &RereadMark,
+    ) -> Result<bool, StoreError> {
+        lease.leads(LeaderLock::RunReread)?;
+        self.move_mark(keys::run_reread_mark(), known, mark).await
+    }
+
+    async fn move_mark(&self, key: keys::Key, known: &KnownMark, mark: &RereadMark) -> Result<bool, StoreError> {
         let text = serde_json::to_vec(mark).map_err(|e| StoreError::Decode(e.to_string()))?;
-        let call = scripts::reread::Mark { key: keys::reread_mark(), read: known.raw.clone(), mark: text };
+        let call = scripts::reread::Mark { key, read: known.raw.clone(), mark: text };
         Ok(self.run(call).await?.moved == 1)
     }
 

@@ -272,7 +272,12 @@ impl Store {
 
     /// All tenants that have jobs, or had some lately.
     pub(crate) async fn listed_tenants(&self) -> Result<VecDeque<Tenant>, StoreError> {
-        let key = keys::listed_tenants(Listing::Jobs);
+        self.tenants_with(Listing::Jobs).await
+    }
+
+    /// All tenants that have jobs or runs, or had some lately.
+    pub(crate) async fn tenants_with(&self, of: Listing) -> Result<VecDeque<Tenant>, StoreError> {
+        let key = keys::listed_tenants(of);
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(key.as_bytes());
         let names = list(self.router().call(Command::plain(cmd)).await?)?;

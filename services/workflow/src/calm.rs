@@ -1,7 +1,7 @@
 //! Whether Redis may have forgotten something that the bus still has.
 //!
-//! After a failover or a restart, a primary may lack its last writes until the loop `reread` of the schedulers has
-//! restored them from the bus. Until then nothing may be concluded from what Redis holds: a job that is absent may come
+//! After a failover or a restart, a primary may lack its last writes until they are restored from the bus: jobs by the
+//! loop `reread` of the schedulers, then operations on runs by the loop `run reread`. Until then nothing may be concluded from what Redis holds: a job that is absent may come
 //! back, and a run that continues could do something twice. So turns wait.
 
 use std::{
@@ -33,8 +33,9 @@ impl Calm {
     /// The same, asked now.
     pub(crate) async fn look(&self, store: &Store) -> bool {
         let began = Instant::now();
-        let calm = match (store.reread_mark().await, store.lives().await) {
-            (Ok(known), Ok(met)) => !met.may_have_forgotten(&known.mark),
+        let (jobs, runs, met) = tokio::join!(store.reread_mark(), store.run_reread_mark(), store.lives());
+        let calm = match (jobs, runs, met) {
+            (Ok(jobs), Ok(runs), Ok(met)) => [jobs, runs].iter().all(|known| !met.may_have_forgotten(&known.mark)),
             _ => false,
         };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((began, calm));

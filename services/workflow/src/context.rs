@@ -3,6 +3,8 @@
 use muster_chassis::Tasks;
 use muster_flow::admission::Admission;
 use muster_runs::Runs;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use crate::{calm::Calm, hot::Hot, owned::Owned};
 
@@ -20,6 +22,10 @@ pub(crate) struct Context {
     pub(crate) owned: Owned,
     /// Turns that have begun.
     pub(crate) in_flight: Tasks,
+    /// Held while the reconciler makes a pass.
+    pub(crate) pass: Mutex<()>,
+    /// Cancelled when a stop is requested: then no turn begins.
+    pub(crate) stop: CancellationToken,
 }
 
 impl Context {

@@ -6,6 +6,9 @@
 //! miss. Leaves to others: what an event does (`engine`), how a run is kept (`runs`), the API (gateway), running jobs
 //! (scheduler and workers).
 //!
+//! A stop begins no new turn, lets those in flight end and saves what only memory knows, and then gives up the shards:
+//! while a shard belongs to nobody, nobody saves its runs.
+//!
 //! To read the code: [`run`] starts everything; `news` and `loops/reconciler` find runs that need something, `turn`
 //! handles one run, `carry` carries out its commands.
 
@@ -25,7 +28,8 @@ use muster_chassis::{Chassis, loops::with_loops, settings::Declaration};
 use muster_domain::ids::SHARDS;
 use muster_flow::admission::{Admission, Rules};
 use muster_replica::{Member, name_late, supervise};
-use muster_runs::Runs;
+use muster_runs::{RECONCILER, Runs};
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{context::Context, hot::Hot, owned::Owned};
 
@@ -37,6 +41,8 @@ pub const SETTINGS: &[Declaration] = &with_loops::<{ settings::OWN.len() + LOOPS
 /// The service's name.
 pub const SERVICE: &str = "muster-workflow";
 
+/// How long a pass of the reconciler may take to stop.
+const STOP_LOOPS: Duration = Duration::from_secs(3);
 /// How long the tasks that take work may take to stop.
 const STOP_TAKING: Duration = Duration::from_secs(4);
 /// How long the runs in flight may take to finish their turn.
@@ -68,6 +74,8 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
         calm: calm::Calm::default(),
         owned: Owned::default(),
         in_flight: in_flight.clone(),
+        pass: Mutex::new(()),
+        stop: chassis.stop.requested(),
     });
     member.probe(&taking);
     member.hear_hints(&taking);
@@ -83,6 +91,12 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
     }
     let values = values.clone();
     member.announce(move || values.told());
+    let ending = context.clone();
+    chassis.stop.stage("loops", async move {
+        if timeout(STOP_LOOPS, ending.pass.lock()).await.is_err() {
+            name_late("loops", &[RECONCILER]);
+        }
+    });
     member.drain_stage("consumers", &taking, STOP_TAKING);
     chassis.stop.stage("runs in flight", async move {
         name_late("runs in flight", &in_flight.drain(STOP_DOING).await);
@@ -90,7 +104,7 @@ pub async fn run(chassis: Chassis) -> anyhow::Result<()> {
         name_late("stores", &writes.drain(STOP_WRITES).await);
         context.runs.flow.bus.flush(Duration::from_secs(1)).await;
     });
-    member.leases_stage();
+    member.leases_last_stage();
     chassis.run_until_stopped().await;
     Ok(())
 }

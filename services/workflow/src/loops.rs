@@ -1,6 +1,7 @@
 //! The periodic loops of the workflow service: one file and one row each.
 
 mod reconciler;
+mod reread;
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use muster_replica::{ConfigWatch, Member, Row, declared};
 
 use crate::context::Context;
 
-const ROWS: [Row<Arc<Context>>; 2] = [Row::of::<reconciler::Reconciler>(), Row::of::<ConfigWatch>()];
+const ROWS: [Row<Arc<Context>>; 3] =
+    [Row::of::<reconciler::Reconciler>(), Row::of::<reread::Reread>(), Row::of::<ConfigWatch>()];
 
 /// The loops, for settings and docs.
 pub const LOOPS: &[Declared] = &declared(&ROWS);

@@ -158,6 +158,7 @@ async fn handle(context: &Arc<Context>, deliveries: Vec<Delivery>) {
         done = join_all(turns) => done.into_iter().filter(|(_, fine)| !fine).map(|(run, _)| run).collect(),
         () = keep => BTreeSet::new(),
     };
+    muster_flow::failpoint!("run.news.before_ack");
     for (delivery, runs) in deliveries.iter().zip(runs_by_delivery) {
         if runs_of(delivery).is_none() {
             Undecodable { subject: "ends of jobs", detail: "wrong kind of message for this subject" }.emit();

@@ -84,6 +84,7 @@ async fn attempt(context: &Arc<Context>, id: RunId, cause: &Cause, hot: &mut Opt
             if !runs.save(&mut kept).await? {
                 continue;
             }
+            muster_flow::failpoint!("run.turn.over");
             if kept.run.times().0 == Time::NONE {
                 // It was cancelled while it waited for its slot.
                 runs.free_slot(&kept).await?;
@@ -137,16 +138,23 @@ async fn happened(context: &Arc<Context>, kept: &mut Kept, now: Time, cause: &Ca
         };
         let ends = runs.job_ends(kept, known).await?;
         events.extend(ends.events);
-        if !ends.absent.is_empty() && matches!(cause, Cause::Due) {
-            events.extend(lost(context, kept, now).await?);
+        if matches!(cause, Cause::Due) {
+            events.extend(runs.sub_run_ends(kept).await?);
+            if !ends.absent.is_empty() {
+                events.extend(lost(context, kept, now).await?);
+            }
         }
     }
     if let Some(due) = kept.run.next_look().filter(|at| at.reached(now)) {
         observe(Histogram::RunTimerLag, &[], now.since(due).as_secs_f64());
         events.push(Event { at: now, what: What::Timer });
     }
-    if kept.apply_all(events)? && !runs.save(kept).await? {
-        return Ok(false);
+    if kept.apply_all(events)? {
+        muster_flow::failpoint!("run.turn.before_save");
+        if !runs.save(kept).await? {
+            return Ok(false);
+        }
+        muster_flow::failpoint!("run.turn.after_save");
     }
     if kept.has_unpublished() {
         runs.publish_operations(kept).await;

@@ -53,6 +53,10 @@ impl Loop for Reconciler {
 
     async fn run_once(&mut self, shards: &Shards, budget: Budget) -> anyhow::Result<Counts> {
         let context = &self.0;
+        let _pass = context.pass.lock().await;
+        if context.stop.is_cancelled() {
+            return Ok(Counts::none());
+        }
         let held: Vec<(u8, Lease)> = shards.held().map(|(shard, lease)| (shard, lease.clone())).collect();
         context.owned.set(held.clone());
         set(Gauge::RunShards, &[], held.len() as f64);
@@ -72,7 +76,7 @@ impl Loop for Reconciler {
                     Err(_) => pass.faults += 1,
                 }
             }
-            if budget.spent() {
+            if budget.spent() || context.stop.is_cancelled() {
                 pass.due_in(Duration::ZERO);
                 break;
             }
@@ -125,11 +129,13 @@ impl Pass<'_> {
         let full = entries.len() == BATCH;
         self.looked += entries.len() as u64;
         let context = self.context;
-        let turns = stream::iter(entries).map(|(run, read)| async move {
+        let begun = entries.into_iter().take_while(|_| !context.stop.is_cancelled());
+        let turns = stream::iter(begun).map(|(run, read)| async move {
             let done = take_turn(context, run, Cause::Due).await;
             (run, read, done)
         });
         let done: Vec<_> = turns.buffer_unordered(AT_ONCE).collect().await;
+        muster_flow::failpoint!("run.look.before_rescore");
         let (mut rescores, mut over) = (Vec::new(), Vec::new());
         for (run, read, done) in done {
             match done {
@@ -153,6 +159,9 @@ impl Pass<'_> {
                 Ok(()) => self.due_in(soonest.max(TOGETHER)),
                 Err(_) => self.faults += 1,
             }
+        }
+        if !over.is_empty() {
+            muster_flow::failpoint!("run.look.before_drop");
         }
         // By compare: whoever forwarded a home in the meantime wants another look.
         let dropped = join_all(over.iter().map(|(run, read)| store.drop_orphan_home(lease, *run, *read))).await;

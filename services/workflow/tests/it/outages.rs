@@ -1,6 +1,9 @@
 //! Replicas that come and go, and a bus that forgets.
 
-use muster_engine::run::RunState;
+use std::time::Duration;
+
+use muster_engine::run::{RunState, Wait};
+use muster_runs::Ask;
 use muster_testkit::until;
 use serde_json::json;
 
@@ -25,7 +28,7 @@ async fn runs_go_on_when_replicas_come_and_go_and_each_job_runs_once() {
     }
     stack.workflow("w2").await;
     until(SOON, "some jobs to run", async || (stack.executed("slow").len() >= 10).then_some(())).await;
-    first.stop.request();
+    first.stops().await;
     for id in ids {
         stack.ended(id, RunState::Succeeded).await;
     }
@@ -48,4 +51,94 @@ async fn a_bus_that_loses_its_streams_in_the_middle_of_runs_loses_no_step() {
     for id in ids {
         stack.ended(id, RunState::Succeeded).await;
     }
+}
+
+const SIGNAL: &str = r#"
+steps:
+  - {id: paid, wait_signal: {name: paid, timeout_ms: 600000}}
+  - {id: a, needs: [paid], job: {topic: echo, payload: "${{ steps.paid.result }}"}}
+"#;
+
+fn paid(how: &str) -> Ask {
+    Ask::Signal { name: "paid".into(), body: json!(how) }
+}
+
+#[tokio::test]
+async fn a_run_and_its_signal_that_redis_forgot_are_read_from_the_bus_again() {
+    let stack = Stack::without_workflow().await;
+    let first = stack.workflow("w1").await;
+    stack.is_whole().await;
+    stack.define("w", SIGNAL).await;
+    let id = stack.run("w", json!({"n": 1})).await;
+    stack.step(id, "paid", "running").await;
+    let before = stack.read(id).await;
+    stack.ask(id, paid("cash")).await;
+    stack.ended(id, RunState::Succeeded).await;
+    // Nobody acts between the loss and the moment when it is noticed.
+    first.stops().await;
+    stack.forget(id).await;
+    stack.workflow("w2").await;
+    stack.is_whole().await;
+    let kept = stack.ended(id, RunState::Succeeded).await;
+    assert_eq!(kept.run.about(), before.run.about(), "it is the same run, started at the same time");
+    assert_eq!(kept.run.input().unwrap(), Some(&json!({"n": 1})));
+    assert_eq!(stack.executed("echo"), [json!("cash")], "its job was there, and ran once");
+    // A second pass finds nothing to do.
+    stack.remember(id).await;
+    stack.set_back(id).await;
+    stack.is_whole().await;
+    assert_eq!(stack.ended(id, RunState::Succeeded).await.version(), kept.version());
+}
+
+#[tokio::test]
+async fn an_answered_cancel_that_redis_forgot_stops_the_run_before_it_goes_on() {
+    let stack = Stack::without_workflow().await;
+    let first = stack.workflow("w1").await;
+    stack.is_whole().await;
+    let yaml = r#"
+steps:
+  - {id: a, job: {topic: slow, payload: {ms: 600000}}}
+  - {id: b, needs: [a], run_if: always, job: {topic: echo, payload: never}}
+"#;
+    stack.define("w", yaml).await;
+    let id = stack.run("w", json!({})).await;
+    until(SOON, "the job to run", async || (!stack.executed("slow").is_empty()).then_some(())).await;
+    stack.remember(id).await;
+    stack.ask(id, Ask::Cancel { compensate: true, reason: "enough".into() }).await;
+    stack.ended(id, RunState::Cancelled).await;
+    first.stops().await;
+    stack.set_back(id).await;
+    // Its home is due: before the pass, the run would take its job's end for the act of a person.
+    stack.runs.flow.store.set_homes(&[id], Duration::ZERO).await.unwrap();
+    stack.workflow("w2").await;
+    stack.is_whole().await;
+    stack.ended(id, RunState::Cancelled).await;
+    assert_eq!((stack.executed("slow").len(), stack.executed("echo").len()), (1, 0));
+}
+
+#[tokio::test]
+async fn the_end_of_a_sub_run_that_its_parent_forgot_is_found_by_the_next_look() {
+    let stack = Stack::without_workflow().await;
+    let first = stack.workflow("w1").await;
+    stack.define("below", SIGNAL).await;
+    stack.define("w", "steps: [{id: sub, workflow: {name: below}}]\noutput: \"${{ steps.sub.state }}\"\n").await;
+    let id = stack.run("w", json!({})).await;
+    stack.step(id, "sub", "running").await;
+    let child = stack.read(id).await.run.waits_for(10).unwrap().into_iter().find_map(|wait| match wait {
+        Wait::SubRun { run, .. } => Some(run),
+        _ => None,
+    });
+    let child = child.expect("a sub-run");
+    until(SOON, "the sub-run", async || stack.runs.version(child).await.unwrap()).await;
+    stack.step(child, "paid", "running").await;
+    stack.remember(id).await;
+    stack.ask(child, paid("cash")).await;
+    stack.ended(child, RunState::Succeeded).await;
+    stack.ended(id, RunState::Succeeded).await;
+    first.stops().await;
+    // Its home was removed at its end: the pass gives it one again.
+    stack.set_back(id).await;
+    stack.workflow("w2").await;
+    stack.is_whole().await;
+    stack.ended(id, RunState::Succeeded).await;
 }

@@ -17,11 +17,12 @@ use muster_engine::{
     run::RunState,
 };
 use muster_flow::Flow;
-use muster_runs::{Ask, Kept, Operated, Runs, Start, TimelineEntry};
+use muster_runs::{Ask, Kept, Operated, Runs, Start, StartRefused, TimelineEntry};
 use muster_sdk::{Context, HandlerError, Worker};
-use muster_store::{PutDefinition, RedisSettings, SeenVersion, Store};
+use muster_store::{PutDefinition, RedisSettings, SeenVersion, ShardedLock, Store};
 use muster_testkit::{NatsServer, RedisServer, until};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 /// Time limit for anything that does not wait by design.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -37,6 +38,20 @@ pub(crate) struct Stack {
     pub(crate) executed: Executed,
     tasks: Tasks,
     ops: AtomicU32,
+}
+
+/// One replica of the workflow service.
+pub(crate) struct Replica {
+    pub(crate) chassis: Chassis,
+    ends: JoinHandle<Option<anyhow::Result<()>>>,
+}
+
+impl Replica {
+    /// Stops the replica as a signal does, and waits until it has ended.
+    pub(crate) async fn stops(self) {
+        self.chassis.stop.request();
+        self.ends.await.unwrap().expect("no panic").expect("a clean end");
+    }
 }
 
 /// Topics that the worker handles: what it does is its name.
@@ -99,11 +114,32 @@ impl Stack {
     }
 
     /// Starts one more workflow replica and waits until it is ready.
-    pub(crate) async fn workflow(&self, name: &str) -> Chassis {
-        let chassis = self.chassis(muster_workflow::SERVICE, muster_workflow::SETTINGS, name, &[]);
-        self.tasks.spawn("workflow", muster_workflow::run(chassis.clone()));
+    pub(crate) async fn workflow(&self, name: &str) -> Replica {
+        let often = [("--loop-run-reread-interval", "1s")];
+        let chassis = self.chassis(muster_workflow::SERVICE, muster_workflow::SETTINGS, name, &often);
+        let ends = self.tasks.spawn("workflow", muster_workflow::run(chassis.clone()));
         ready(&chassis).await;
-        chassis
+        Replica { chassis, ends }
+    }
+
+    /// How many shards each replica owns.
+    pub(crate) async fn owners(&self) -> BTreeMap<String, usize> {
+        let mut owners = BTreeMap::new();
+        for seen in self.runs.flow.store.leader_locks().await.unwrap() {
+            if let (Some((ShardedLock::Runs, _)), Some(holder)) = (seen.shard, seen.holder) {
+                *owners.entry(holder.instance().to_owned()).or_default() += 1;
+            }
+        }
+        owners
+    }
+
+    /// Waits until the shards belong to these replicas, so many to each.
+    pub(crate) async fn owned_by(&self, wanted: &[(&str, usize)]) {
+        let wanted: BTreeMap<String, usize> = wanted.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        until(2 * SOON, &format!("the shards to be owned by {wanted:?}"), async || {
+            (self.owners().await == wanted).then_some(())
+        })
+        .await;
     }
 
     /// Starts the worker.
@@ -147,11 +183,18 @@ impl Stack {
 
     /// Starts a run.
     pub(crate) async fn run(&self, workflow: &str, input: Value) -> RunId {
+        self.try_run(workflow, input).await.1.unwrap()
+    }
+
+    /// Starts a run that may be refused. Returns the id that it has or would have.
+    pub(crate) async fn try_run(&self, workflow: &str, input: Value) -> (RunId, Result<RunId, StartRefused>) {
         let start = self.start_of(workflow, input);
         let id = start.id;
-        let started = self.runs.start(start).await.unwrap();
-        assert!(!started.replayed);
-        id
+        let started = self.runs.start(start).await.map(|started| {
+            assert!(!started.replayed);
+            id
+        });
+        (id, started)
     }
 
     /// Defines a workflow, runs it and waits for this end.
@@ -178,6 +221,52 @@ impl Stack {
         })
         .await;
         self.read(id).await
+    }
+
+    /// Copies a run, so that [`Stack::set_back`] can restore it like a failover that lost the later saves.
+    pub(crate) async fn remember(&self, id: RunId) {
+        let (run, then) = (format!("muster:wf:run:{id}"), format!("then:{id}"));
+        assert_eq!(self.redis.cli(&["COPY", &run, &then, "REPLACE"]).await, "1");
+    }
+
+    /// Sets a run back to what it was, and has the bus read again.
+    pub(crate) async fn set_back(&self, id: RunId) {
+        self.redis.cli(&["COPY", &format!("then:{id}"), &format!("muster:wf:run:{id}"), "REPLACE"]).await;
+        self.reread(id).await;
+    }
+
+    /// Deletes a run as a failover does that lost it whole, and has the bus read again.
+    pub(crate) async fn forget(&self, id: RunId) {
+        self.redis.cli(&["DEL", &format!("muster:wf:run:{id}")]).await;
+        self.redis.cli(&["ZREM", &format!("muster:due:run:{:x}", id.shard()), &id.to_string()]).await;
+        self.reread(id).await;
+    }
+
+    /// An unknown mark: everything on the bus is read again.
+    async fn reread(&self, id: RunId) {
+        self.redis.cli(&["SET", "muster:workflow-engine:reread:mark", &format!("lost with {id}")]).await;
+    }
+
+    /// Waits until everything that was lost is there again.
+    pub(crate) async fn is_whole(&self) {
+        until(2 * SOON, "the bus to be read again", async || {
+            let mark = self.redis.cli(&["GET", "muster:workflow-engine:reread:mark"]).await;
+            (!mark.contains("lost with") && !mark.is_empty()).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until a run has this state.
+    pub(crate) async fn reaches(&self, id: RunId, state: RunState) {
+        until(SOON, &format!("run {id} to be {state}"), async || {
+            (self.read(id).await.run.state() == state).then_some(())
+        })
+        .await;
+    }
+
+    /// Sends a signal without a body.
+    pub(crate) async fn signal(&self, id: RunId, name: &str) {
+        self.ask(id, Ask::Signal { name: name.into(), body: Value::Null }).await;
     }
 
     /// Waits until a step has this state.

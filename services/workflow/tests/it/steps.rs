@@ -73,9 +73,9 @@ async fn items_of_a_for_each_run_once_each_and_their_results_keep_their_order() 
     let yaml = r#"
 steps:
   - id: all
-    for_each: {items: input.items, as: item, max_parallel: 25, collect: "result.got.i"}
+    for_each: {items: input.items, as: item, max_parallel: 25, collect: steps.all.result.got.i}
     job: {topic: echo, payload: {i: "${{ item }}"}}
-output: "${{ steps.all.items }}"
+output: "${{ steps.all.result }}"
 "#;
     let items: Vec<u32> = (0..150).collect();
     let kept = stack.ends(yaml, json!({ "items": items }), RunState::Succeeded).await;
@@ -139,7 +139,7 @@ steps:
       until: state >= 3
       steps:
         - {id: add, job: {topic: echo, payload: 1}}
-output: {sum: "${{ steps.count.state }}", below: "${{ steps.below.result.twice }}"}
+output: {sum: "${{ steps.count.result }}", below: "${{ steps.below.result.twice }}"}
 "#;
     let kept = stack.ends(yaml, json!({}), RunState::Succeeded).await;
     assert_eq!(output(&kept), json!({"sum": 3, "below": 42}));

@@ -13,3 +13,6 @@ pub(crate) const BACKUP: &str = "muster:meta:backup";
 
 /// How far the schedulers have read the bus again. Without it they read all that the bus keeps.
 pub(crate) const REREAD_MARK: &str = "muster:scheduler:reread:mark";
+
+/// The same for operations on runs.
+pub(crate) const RUN_REREAD_MARK: &str = "muster:workflow-engine:reread:mark";

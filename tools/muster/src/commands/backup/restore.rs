@@ -130,12 +130,13 @@ async fn copy(
 ) -> anyhow::Result<()> {
     let loaded = verify::load(folder, file, database).await;
     let server = loaded.map_err(|error| verify::unusable(folder, &format!("{error:#}")))?;
-    // With the mark of the backup the schedulers would assume that they have read the bus. Without it they read the
+    // With the marks of the backup the services would assume that they have read the bus. Without them they read the
     // bus again, and restore what was accepted after the backup, as far as the bus still has it.
+    let marks = [keys::REREAD_MARK.as_bytes(), keys::RUN_REREAD_MARK.as_bytes()];
     let mut walk = Walk::values(&server.cli, database);
     while let Some(entries) = walk.next().await? {
         bar.inc(entries.len() as u64);
-        for entry in entries.into_iter().filter(|entry| entry.key != keys::REREAD_MARK.as_bytes()) {
+        for entry in entries.into_iter().filter(|entry| !marks.contains(&entry.key.as_slice())) {
             let slot = slot_of(&entry.key);
             let Some(target) = targets.iter_mut().find(|target| target.primary.owns(slot)) else { continue };
             send(&mut target.stream, &entry).await.map_err(|error| half_done(&error))?;
