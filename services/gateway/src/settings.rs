@@ -126,6 +126,15 @@ muster_chassis::settings! {
     .or("720h")
     .live();
 
+    const RETENTION_RUNS: Setting<Duration> = Setting::duration(
+        "retention_runs",
+        "MUSTER_RETENTION_RUNS",
+        KEPT,
+        "How long runs of workflows, and with them their jobs, are kept after their end, at least.",
+    )
+    .or("720h")
+    .live();
+
     pub(crate) const PUBLIC_URL: Setting<Option<String>> = Setting::url(
         "public_url",
         "MUSTER_PUBLIC_URL",
@@ -148,6 +157,11 @@ muster_chassis::settings! {
 /// How long ended jobs are kept.
 pub(crate) fn retention(values: &Values) -> Retention {
     Retention::of_all(values.get(RETENTION_SUCCEEDED), values.get(RETENTION_FAILED))
+}
+
+/// How long ended runs are kept.
+pub(crate) fn run_retention(values: &Values) -> Duration {
+    values.get(RETENTION_RUNS)
 }
 
 /// How much of the audit log is kept.
@@ -202,6 +216,7 @@ mod tests {
         assert_eq!(values.get(MAX_SUBMIT_LAG), Duration::from_secs(60));
         let day = Duration::from_secs(24 * 3600);
         assert_eq!(retention(&values), Retention::of_all(7 * day, 30 * day));
+        assert_eq!(run_retention(&values), 30 * day);
         assert!(bootstrap_keys(&values).is_empty());
         let (patience, ms) = (muster_replica::stores::redis(&values), Duration::from_millis);
         assert_eq!((patience.connect_timeout, patience.response_timeout, patience.budget), (ms(600), ms(600), ms(850)));

@@ -1,4 +1,5 @@
-//! Deletes ended jobs after their retention time, with their listings and dead letters, to bound the storage.
+//! Deletes ended jobs and runs after their retention time, with their listings, dead letters and timelines, to bound the
+//! storage.
 //!
 //! Works in steps until nothing is due, at most half of the time, then sleeps until something is due. After each
 //! pass, the loop writes one audit entry for each tenant with what the pass deleted; if that fails, the next pass
@@ -12,7 +13,8 @@ use std::{
 use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_domain::{Act, JobId, Tenant};
 use muster_replica::{LoopOf, Member};
-use muster_store::{LeaderLock, Lease, Removed, Retention, RetentionWalk, Store, StoreError};
+use muster_runs::{AGE_FIELDS, run_age};
+use muster_store::{LeaderLock, Lease, Removed, Retention, RetentionWalk, RunRetentionWalk, Store, StoreError};
 
 use crate::{settings, state::Gateway, topics};
 
@@ -21,40 +23,47 @@ const BATCH: usize = 500;
 /// The shortest pause between two rounds.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The loop that deletes ended jobs.
+/// The loop that deletes ended jobs and runs.
 pub(super) struct RetentionLoop {
     store: Store,
-    /// Returns the retention times that apply now.
-    keep: Box<dyn Fn() -> Retention + Send + Sync>,
+    /// Returns the retention times that apply now: of jobs, and of runs.
+    keep: Box<dyn Fn() -> (Retention, Duration) + Send + Sync>,
     walk: RetentionWalk,
-    /// What was deleted and is not in the audit log yet.
-    untold: BTreeMap<Tenant, Removed>,
+    runs: RunRetentionWalk,
+    /// What was deleted and is not in the audit log yet; with it, how many runs.
+    untold: BTreeMap<Tenant, (Removed, u64)>,
 }
 
 impl LoopOf<Gateway> for RetentionLoop {
     fn make(member: &Member, gateway: &Gateway) -> Option<RetentionLoop> {
         // The loop calls this before every pass, because the retention times may change while it runs.
         let keeping = gateway.clone();
-        let keep = move || topics::retention(&keeping.flow.settings, &settings::retention(&keeping.config.now()));
+        let keep = move || {
+            let values = keeping.config.now();
+            let jobs = topics::retention(&keeping.flow.settings, &settings::retention(&values));
+            (jobs, settings::run_retention(&values))
+        };
         Some(RetentionLoop::new(member.flow.store.clone(), keep))
     }
 }
 
 impl RetentionLoop {
-    fn new(store: Store, keep: impl Fn() -> Retention + Send + Sync + 'static) -> RetentionLoop {
-        RetentionLoop { store, keep: Box::new(keep), walk: RetentionWalk::new(), untold: BTreeMap::new() }
+    fn new(store: Store, keep: impl Fn() -> (Retention, Duration) + Send + Sync + 'static) -> RetentionLoop {
+        let (walk, runs) = (RetentionWalk::new(), RunRetentionWalk::new());
+        RetentionLoop { store, keep: Box::new(keep), walk, runs, untold: BTreeMap::new() }
     }
 
     async fn tell(&mut self) -> Result<(), StoreError> {
         if self.untold.is_empty() {
             return Ok(());
         }
-        let act = |(tenant, removed): (&Tenant, &Removed)| {
+        let act = |(tenant, (removed, runs)): (&Tenant, &(Removed, u64))| {
             let Removed { records, listings, dead_letters } = *removed;
             // A minted id: if two replicas both believe to lead, each logs what it deleted.
             let id = format!("retention:{}", JobId::mint(0));
             let act = Act::by_system(id, self.store.now(), tenant.as_str(), "retention_removed");
-            act.with("records", records).with("listings", listings).with("dead_letters", dead_letters)
+            let act = act.with("records", records).with("listings", listings).with("dead_letters", dead_letters);
+            if *runs > 0 { act.with("runs", *runs) } else { act }
         };
         let acts: Vec<Act> = self.untold.iter().map(act).collect();
         self.store.audit(&acts).await?;
@@ -74,20 +83,51 @@ impl Loop for RetentionLoop {
     type Lease = Lease;
 
     async fn run_once(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
-        let done = self.pass(lease, budget).await;
+        let mut counts = Counts::none();
+        let done = self.pass(lease, &budget, &mut counts).await;
+        let done = match done {
+            Ok(()) => self.runs(lease, &budget, &mut counts).await,
+            fault => fault,
+        };
         self.tell().await?;
-        done
+        done.map(|()| counts)
     }
 }
 
 impl RetentionLoop {
-    async fn pass(&mut self, lease: &Lease, budget: Budget) -> anyhow::Result<Counts> {
-        let (mut counts, keep) = (Counts::none(), (self.keep)());
+    /// Deletes runs. Their jobs go in a later pass.
+    async fn runs(&mut self, lease: &Lease, budget: &Budget, counts: &mut Counts) -> anyhow::Result<()> {
+        let (_, keep) = (self.keep)();
+        loop {
+            let began = Instant::now();
+            let done = self.store.retain_runs(lease, &mut self.runs, keep, BATCH, &AGE_FIELDS, &run_age).await?;
+            for (tenant, runs) in done.by_tenant {
+                self.untold.entry(tenant).or_default().1 += runs;
+            }
+            for (what, n) in [("runs", done.runs), ("run_listings", done.listings), ("unreadable", done.unreadable)] {
+                if n > 0 {
+                    counts.add(what, n);
+                }
+            }
+            if done.passed {
+                done.next.into_iter().for_each(|next| counts.due_in(next.max(PAUSE)));
+                return Ok(());
+            }
+            if budget.spent() {
+                counts.due_in(Duration::ZERO);
+                return Ok(());
+            }
+            tokio::time::sleep(began.elapsed()).await;
+        }
+    }
+
+    async fn pass(&mut self, lease: &Lease, budget: &Budget, counts: &mut Counts) -> anyhow::Result<()> {
+        let (keep, _) = (self.keep)();
         loop {
             let began = Instant::now();
             let done = self.store.retain(lease, &mut self.walk, &keep, BATCH).await?;
             for (tenant, removed) in done.by_tenant {
-                *self.untold.entry(tenant).or_default() += removed;
+                self.untold.entry(tenant).or_default().0 += removed;
             }
             counts.add("looked", done.looked);
             counts.add("records", done.records);
@@ -98,11 +138,11 @@ impl RetentionLoop {
             }
             if done.passed {
                 done.next.into_iter().for_each(|next| counts.due_in(next.max(PAUSE)));
-                return Ok(counts);
+                return Ok(());
             }
             if budget.spent() {
                 counts.due_in(Duration::ZERO);
-                return Ok(counts);
+                return Ok(());
             }
             tokio::time::sleep(began.elapsed()).await;
         }
@@ -152,7 +192,7 @@ mod tests {
         store.drop_homes(&ended).await.unwrap();
 
         let short = Duration::from_micros(1);
-        let mut body = RetentionLoop::new(store.clone(), move || Retention::of_all(short, short));
+        let mut body = RetentionLoop::new(store.clone(), move || (Retention::of_all(short, short), short));
         let keeper = LeaseKeeper::new(store.clone(), LeaderLock::Retention, "g1", LEADER_TTL);
         let passes = async {
             let lease = until(PATIENCE, "the lease", async || keeper.lease()).await;
