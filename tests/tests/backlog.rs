@@ -26,7 +26,7 @@ async fn a_critical_job_submitted_last_passes_the_backlog() {
     let stack = Stack::with(Options::two()).await;
     let gateway = stack.gateway(1);
     let runs = Executions::default();
-    let ids = gateway.submit_many(1500, &json!({"topic": "crowd", "payload": {"ms": 10}, "priority": "low"})).await;
+    let ids = gateway.submit_many(1500, &json!({"topic": "crowd", "payload": {"ms": 20}, "priority": "low"})).await;
     until(LONG, "a backlog", async || (gateway.job(&ids[1400]).await["state"] == "queued").then_some(())).await;
 
     let mut setup = Setup::new("w1", "crowd");
@@ -66,8 +66,9 @@ async fn a_worker_that_comes_late_finds_its_backlog_at_once() {
     let _worker = runs.worker(&stack, setup, |_, p| async move { Ok(p) });
     runs.reach(200, LONG).await;
     let first = runs.all()[0].at - came;
-    assert!(first < Duration::from_secs(8), "the first began after {first:?}: not at once");
-    assert!(came.elapsed() < Duration::from_secs(20), "took {:?}", came.elapsed());
+    // Sooner than any look at a job that waits: by then a busy machine has started them too.
+    assert!(first < Duration::from_secs(15), "the first began after {first:?}: not at once");
+    assert!(came.elapsed() < Duration::from_secs(28), "took {:?}", came.elapsed());
     for id in &ids {
         assert_eq!(gateway.ended(id, LONG).await["state"], "succeeded");
     }

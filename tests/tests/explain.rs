@@ -9,7 +9,7 @@ use muster_tests::{Executions, Options, Probe, Setup, Stack, by_hand::HandWorker
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 async fn explained(gateway: &Probe, id: &str) -> Value {
     let answer = gateway.get(&format!("/jobs/{id}/explain")).await;

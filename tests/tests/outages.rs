@@ -296,7 +296,8 @@ async fn results_count_though_schedulers_hang_and_the_stream_that_took_them_is_w
     let _worker = sleeper(&runs, &stack);
     let bus = bus_of(&stack, "looker").await;
     let mut ids = gateway.submit_many(5, &job(15_000)).await;
-    ids.extend(gateway.submit_many(5, &job(1_500)).await);
+    // These end while no scheduler runs: long enough that none of them ends before the schedulers are stopped.
+    ids.extend(gateway.submit_many(5, &job(5_000)).await);
     runs.reach(10, SOON).await;
 
     let paused = Instant::now();

@@ -36,7 +36,7 @@ impl Dev {
         let args = ["dev", "--replicas", "2", "--port", &port, "--dir", &dir];
         let program = Program::start(bin("muster"), &args, &[], &log);
         let dev = Dev { program, folder, log };
-        until(SOON, "the stack to be up", async || {
+        until(2 * SOON, "the stack to be up", async || {
             let said = dev.said();
             assert!(!said.contains("error:"), "{said}");
             said.contains("Ctrl-C stops everything").then_some(())

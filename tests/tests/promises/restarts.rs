@@ -24,6 +24,8 @@ const IDLE: &str = "rolling.idle";
 /// How many jobs a worker runs at once, and may have to give back.
 const SLOTS: usize = 16;
 
+/// On so many pages of 50 a new job is found, however long the list took: the callers submit 100 jobs a second.
+const MOST_PAGES: usize = 40;
 /// The time between two submits of a caller.
 const PACE: Duration = Duration::from_millis(40);
 
@@ -78,16 +80,17 @@ impl Caller<'_> {
         asked
     }
 
-    /// Reads the first pages of the newest jobs; this job is among them.
+    /// Reads pages of the newest jobs until they show this job: the other callers may have submitted many since. Returns
+    /// the number of pages.
     async fn lists(&self, newest: JobId) -> usize {
         let mut pages = self.client.list(JobFilter::new().limit(50));
-        let mut found: Vec<JobId> = Vec::new();
-        for _ in 0..2 {
+        for n in 1..=MOST_PAGES {
             let page = fine("a list", pages.next_page().await);
-            found.extend(page.into_iter().flatten().map(|job: Job| job.id));
+            if page.into_iter().flatten().any(|job: Job| job.id == newest) {
+                return n;
+            }
         }
-        assert!(found.contains(&newest), "{newest} is not among the {} newest", found.len());
-        2
+        panic!("{newest} is not on the first {MOST_PAGES} pages");
     }
 
     /// Cancels a job that would otherwise run for long.

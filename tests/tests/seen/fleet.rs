@@ -319,9 +319,10 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
         (now["held"] == true && now["owner"] != seen["owner"]).then_some(now)
     })
     .await;
-    // Use the time at which Redis granted the lock, however late the test learned of it.
+    // Use the time at which Redis granted the lock, however late the test learned of it. Usually that is at once when
+    // the lock has expired: `promises/leaders.rs`. A replica that only asks now and then is 6.5 s later at most.
     let granted = after["fence"].as_u64().unwrap().saturating_sub(death);
-    assert!(granted < 18_000_000, "it took {granted} us");
+    assert!(granted < 28_000_000, "it took {granted} us");
     assert!(after["fence"].as_u64() > seen["fence"].as_u64(), "{after}");
     let holder = after["holder"].as_str().unwrap().to_owned();
     until(SOON, "/loops to tell", async || {
@@ -343,7 +344,8 @@ async fn one_replica_leads_each_loop_and_another_follows_it() {
     .await;
     let took = after["fence"].as_u64().unwrap().saturating_sub(stop);
     // Usually within a second: `promises/leaders.rs`. A replica that hears nothing of it asks every 6.5 s at most.
-    assert!(took < 8_000_000, "it took {took} us");
+    // Without the release it would be fifteen.
+    assert!(took < 12_000_000, "it took {took} us");
     stack.replaced(&leader, pid).await;
     until(SOON, "one leader of each loop", one_each).await;
 }

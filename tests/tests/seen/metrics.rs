@@ -80,21 +80,75 @@ fn names(scrape: &str) -> BTreeSet<&str> {
     scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect()
 }
 
+/// Series that every replica of a service has: of all services, of gateways, schedulers and the workflow service.
+const EVERYWHERE: [&str; 3] = ["muster_build_info", "muster_redis_command_seconds", "muster_redis_connections"];
+const GATEWAY: [&str; 2] = ["muster_http_request_duration_seconds", "muster_rate_limit_hits_total"];
+const SCHEDULER: [&str; 5] = [
+    "muster_dispatch_latency_seconds",
+    "muster_replayed_total",
+    "muster_loop_ticks_total",
+    "muster_leader",
+    "muster_bus_consumer_pending",
+];
+const WORKFLOW: [&str; 3] = ["muster_loop_ticks_total", "muster_leader", "muster_run_shards"];
+
+/// The series that replicas do not have yet.
+fn lacking(scrapes: &BTreeMap<String, String>) -> Vec<String> {
+    let mut lacking = Vec::new();
+    for (name, scrape) in scrapes {
+        let own: &[&str] = match name.split('-').next() {
+            Some("gateway") => &GATEWAY,
+            Some("scheduler") => &SCHEDULER,
+            _ => &WORKFLOW,
+        };
+        let shown = names(scrape);
+        let missing = EVERYWHERE.iter().chain(own).filter(|metric| !shown.contains(*metric));
+        lacking.extend(missing.map(|metric| format!("{name} lacks {metric}")));
+    }
+    lacking
+}
+
+/// How many replicas lead each loop, as they tell it.
+fn leaders(scrapes: &str) -> BTreeMap<String, f64> {
+    let mut leaders: BTreeMap<String, f64> = BTreeMap::new();
+    for line in scrapes.lines().filter(|line| line.starts_with("muster_leader{")) {
+        let name = line.split("loop=\"").nth(1).unwrap().split('"').next().unwrap();
+        *leaders.entry(name.to_owned()).or_default() += line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+    }
+    leaders
+}
+
+/// Whether each loop has one leader; both replicas of the workflow service lead, each for its own shards of runs.
+fn all_led(leaders: &BTreeMap<String, f64>) -> bool {
+    let wanted = |name: &str| if name == "run reconciler" { 2.0 } else { 1.0 };
+    let known = ["reconciler", "run reconciler"].iter().all(|name| leaders.contains_key(*name));
+    known && leaders.iter().all(|(name, n)| *n == wanted(name))
+}
+
 #[tokio::test]
 async fn every_replica_shows_clean_metrics_under_its_own_name() {
     let stack = Stack::with(Options::two()).await;
     let runs = Executions::default();
     let ended = some_jobs(&stack, &runs).await;
-    // An end is counted when its effects are done, which is after it can be read.
-    let all = until(SOON, "every end to be counted", async || {
+    // An end is counted when its effects are done, which is after it can be read. Loops are led, and gauges of them told,
+    // soon after a replica is ready.
+    let mut last = String::new();
+    let all = until(SOON, "every end to be counted, every loop to be led, and every series to be there", async || {
         let all = scrapes(&stack).await;
         let joined: String = all.values().cloned().collect();
-        (metric_sum(&joined, "muster_jobs_total") >= ended as f64).then_some(all)
+        let counted = metric_sum(&joined, "muster_jobs_total") >= ended as f64;
+        let (leaders, lacking) = (leaders(&joined), lacking(&all));
+        let now = format!("{leaders:?}, {lacking:?}");
+        if now != last {
+            eprintln!("{now}");
+            last = now;
+        }
+        (counted && all_led(&leaders) && lacking.is_empty()).then_some(all)
     })
     .await;
     assert_eq!(
         all.keys().map(String::as_str).collect::<Vec<_>>(),
-        ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2"]
+        ["gateway-1", "gateway-2", "scheduler-1", "scheduler-2", "workflow-1", "workflow-2"]
     );
     for (name, scrape) in &all {
         assert_eq!(promtool_objects(scrape), "", "{name}");
@@ -108,24 +162,9 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
         }
     }
 
-    let everywhere = ["muster_build_info", "muster_redis_command_seconds", "muster_redis_connections"];
-    let gateway = ["muster_http_request_duration_seconds", "muster_rate_limit_hits_total"];
-    let scheduler = [
-        "muster_dispatch_latency_seconds",
-        "muster_replayed_total",
-        "muster_loop_ticks_total",
-        "muster_leader",
-        "muster_bus_consumer_pending",
-    ];
     // Series that only the replica that did the work has.
     let somewhere =
         ["muster_jobs_total", "muster_job_attempts_total", "muster_job_wait_seconds", "muster_job_duration_seconds"];
-    for (name, scrape) in &all {
-        let own: &[&str] = if name.starts_with("gateway") { &gateway } else { &scheduler };
-        for metric in everywhere.iter().chain(own) {
-            assert!(names(scrape).contains(metric), "{name} lacks {metric}");
-        }
-    }
     let joined: String = all.values().cloned().collect();
     for metric in somewhere {
         assert!(names(&joined).contains(metric), "nobody shows {metric}");
@@ -155,17 +194,9 @@ async fn every_replica_shows_clean_metrics_under_its_own_name() {
         assert_eq!(metric_sum(&joined, metric), 0.0, "{metric}");
     }
     // On a busy machine a few calls run out of time.
+    let calls = metric_sum(&joined, "muster_redis_command_seconds_count");
     let faults = metric_sum(&joined, "muster_store_faults_total");
-    assert!(faults < 10.0, "{faults} calls to Redis failed");
-
-    // Every leader loop has one leader.
-    let mut leaders: BTreeMap<String, f64> = BTreeMap::new();
-    for line in joined.lines().filter(|line| line.starts_with("muster_leader{")) {
-        let name = line.split("loop=\"").nth(1).unwrap().split('"').next().unwrap();
-        *leaders.entry(name.to_owned()).or_default() += line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
-    }
-    assert!(leaders.contains_key("reconciler"), "{leaders:?}");
-    assert!(leaders.values().all(|n| *n == 1.0), "{leaders:?}");
+    assert!(faults * 20.0 < calls.max(200.0), "{faults} of {calls} calls to Redis failed");
 }
 
 /// A Prometheus that runs for this test.
