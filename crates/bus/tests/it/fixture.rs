@@ -15,7 +15,7 @@ use muster_wire::{Body, v1};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// A connected bus with its streams.
 pub(crate) async fn bus(server: &NatsServer) -> Bus {

@@ -112,7 +112,7 @@ pub(crate) async fn a_release_lets_the_other_in_at_once(bench: &Bench) {
 pub(crate) async fn one_piece_of_work_is_done_under_a_lock_by_one_of_many(bench: &Bench) {
     let job = JobId::mint(7);
     let key = format!("muster:scheduler:job:{job}");
-    let keeper = async |name| LeaseKeeper::new(bench.replica().await, Lock::deciding(job), name, TTL);
+    let keeper = async |name| LeaseKeeper::new(bench.replica().await, Lock::deciding(job), name, LONG);
     let holder = async || match bench.command("GET", &key, &[]).await {
         Value::Nil => String::new(),
         value => redis::from_redis_value::<String>(value).unwrap(),

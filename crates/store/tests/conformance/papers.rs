@@ -44,7 +44,7 @@ pub(crate) async fn the_first_note_wins_and_never_changes(bench: &Bench) {
     // A worker that was told to leave hears so with whatever it asks, for as long as it was said.
     let leaving = WorkerId::http(&tenant, &WorkerId::parse("w-3").unwrap());
     let leave = async || bench.store.read_lease_note(&tenant, &leaving, &request("r")).await.unwrap().1;
-    bench.store.drain_worker(&leaving, Duration::from_millis(200)).await.unwrap();
+    bench.store.drain_worker(&leaving, Duration::from_secs(3)).await.unwrap();
     assert!(leave().await);
     until(PATIENCE, "its end", async || (!leave().await).then_some(())).await;
     assert_eq!(put("short", &first, Duration::from_millis(50)).await, first);

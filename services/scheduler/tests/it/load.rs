@@ -103,7 +103,7 @@ async fn thousands_of_short_jobs_all_succeed_and_each_starts_once() {
         *starts.entry(id).or_default() += 1;
     }
     let mut left: HashSet<JobId> = ids.iter().copied().collect();
-    until(Duration::from_secs(60), "all jobs to succeed", async || {
+    until(Duration::from_secs(120), "all jobs to succeed", async || {
         let asked: Vec<JobId> = left.iter().copied().collect();
         for record in stack.store().read(&asked, Fields::NONE).await {
             let record = record.unwrap().unwrap();
@@ -120,11 +120,11 @@ async fn thousands_of_short_jobs_all_succeed_and_each_starts_once() {
     }
     assert!(starts.values().all(|n| *n == 1), "a job was started twice");
     // An entry is removed after its offer is on the bus; its job may have ended by then.
-    until(Duration::from_secs(15), "the backlog to be empty", async || {
+    until(Duration::from_secs(60), "the backlog to be empty", async || {
         (stack.redis.cli(&["ZCARD", "muster:queue:default:many:normal"]).await == "0").then_some(())
     })
     .await;
-    until(Duration::from_secs(15), "no home to be left", async || {
+    until(Duration::from_secs(60), "no home to be left", async || {
         (stack.store().count_homes().await.unwrap() == 0).then_some(())
     })
     .await;

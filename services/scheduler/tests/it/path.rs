@@ -146,7 +146,7 @@ async fn a_job_with_a_time_ahead_waits_for_it() {
     let record = stack.record(id).await;
     assert!(record.history.iter().any(|line| line.to == State::Scheduled), "{:?}", record.history);
     let waited = record.head.started_at.unwrap().since(record.head.created_at);
-    assert!(waited >= S * 3 && waited < S * 10, "started after {waited:?}");
+    assert!(waited >= S * 3 && waited < S * 13, "started after {waited:?}");
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn a_job_that_nobody_starts_expires_at_its_deadline() {
     let stack = Stack::start().await;
     let mut spec = job("nobody");
     // Enough time to be offered.
-    spec.deadline = Some(When::In(S * 3));
+    spec.deadline = Some(When::In(S * 6));
     let id = stack.submit(spec).await;
     let record = stack.ends(id, State::Expired, SOON).await;
     assert_eq!(record.error.unwrap().code, JobErrorCode::DeadlineExceeded.as_str());

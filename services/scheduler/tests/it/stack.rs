@@ -11,7 +11,7 @@ use muster_store::{Fields, NewJob, Record, RedisSettings, Store};
 use muster_testkit::{NatsServer, RedisServer, until};
 
 /// Time limit for anything that does not wait by design.
-pub(crate) const SOON: Duration = Duration::from_secs(15);
+pub(crate) const SOON: Duration = Duration::from_secs(25);
 
 /// Servers of one test, and the schedulers on them.
 pub(crate) struct Stack {
