@@ -9,7 +9,7 @@ pub(super) mod views;
 use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use muster_domain::ProblemCode;
+use muster_domain::{ProblemCode, Topic, WorkflowName};
 use muster_store::{DeletedDefinition, PutDefinition, SeenVersion};
 use sha2::{Digest, Sha256};
 
@@ -115,10 +115,10 @@ pub(super) async fn put(
     let definition = gateway.definitions.read(text, given.format, own).await?;
     served(&definition)?;
     topics(&definition).into_iter().try_for_each(|topic| caller.may_touch(topic))?;
-    let before = stored(&gateway, &caller, &name, None).await?;
-    // A key for some topics replaces no definition with others.
-    if let Some(before) = &before {
-        topics(&before.definition).into_iter().try_for_each(|topic| caller.may_touch(topic))?;
+    let before = standing(&gateway, &caller, &name).await?;
+    if let Some(Standing { version, uncovered: Some(topic) }) = &before {
+        let why = format!("version {version} has the topic `{topic}`, which this key lacks");
+        return Err(Problem::new(ProblemCode::MissingScope, why));
     }
     let stands = before.as_ref().map_or(0, |before| before.version.into());
     let seen = asked.map_or(Ok(SeenVersion::Any), |asked| asked.against(stands))?;
@@ -169,8 +169,9 @@ pub(super) async fn delete(
     params.finish(Faults::default())?;
     let name = named(&name)?;
     let asked = IfMatch::read(&headers)?;
-    let workflow = views::find(&gateway, &caller, &name, None).await?;
-    let seen = asked.map_or(Ok(SeenVersion::Any), |asked| asked.against(workflow.version.into()))?;
+    let stands = standing(&gateway, &caller, &name).await?.filter(|stands| stands.uncovered.is_none());
+    let stands = stands.ok_or_else(|| no_workflow(&name))?;
+    let seen = asked.map_or(Ok(SeenVersion::Any), |asked| asked.against(stands.version.into()))?;
     gateway.tell(gateway.act(&caller, "workflow_delete").target(format!("workflow/{name}"))).await?;
     match gateway.flow.store.delete_definition(&caller.tenant, &name, seen).await? {
         DeletedDefinition::Mismatch(now) => Err(changed_meanwhile(now.into())),
@@ -181,4 +182,25 @@ pub(super) async fn delete(
             Ok(json(StatusCode::NO_CONTENT, Bytes::new()))
         }
     }
+}
+
+/// The version of a workflow that is shown now.
+struct Standing {
+    version: u32,
+    /// A topic that the caller's key does not cover: a key for some topics changes no workflow with others.
+    uncovered: Option<Topic>,
+}
+
+/// A key for all topics may replace or delete also what this version of the program cannot read.
+async fn standing(gateway: &Gateway, caller: &Caller, name: &WorkflowName) -> Result<Option<Standing>, Problem> {
+    let shown = gateway.flow.store.shown_versions(&caller.tenant, std::slice::from_ref(name)).await?;
+    let Some(version) = shown.into_iter().next().flatten() else { return Ok(None) };
+    let mut uncovered = None;
+    if !caller.covers_all()
+        && let Some(workflow) = stored(gateway, caller, name, Some(version)).await?
+    {
+        let topics = topics(&workflow.definition);
+        uncovered = topics.into_iter().find(|topic| !caller.covers(topic.as_str())).cloned();
+    }
+    Ok(Some(Standing { version, uncovered }))
 }

@@ -38,6 +38,8 @@ pub(crate) struct Workflow {
 pub(crate) struct WorkflowPage {
     /// The workflows, in the order of their names.
     items: Vec<WorkflowSummary>,
+    /// The names of workflows whose definitions this version of Muster cannot read; absent if there are none.
+    unreadable: Option<Vec<String>>,
     /// The cursor of the next page; absent at the end.
     next_cursor: Option<String>,
 }

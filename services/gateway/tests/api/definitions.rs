@@ -138,6 +138,30 @@ async fn workflows_are_listed_by_name_page_by_page() {
 }
 
 #[tokio::test]
+async fn a_definition_that_cannot_be_read_hides_no_other() {
+    let gate = Gate::start(&[]).await;
+    for name in ["a", "b", "c"] {
+        put(&gate, name, &of_topic("t")).await;
+    }
+    let key = format!("muster:wf:def:{}:b", gate.tenant());
+    let newer = r#"{"steps":[{"id":"a","beam":{"to":"orbit"}}]}"#;
+    muster_testkit::redis().await.cli(&["HSET", &key, "2", newer, "t2", "7", "n", "2", "h", "other"]).await;
+    let listed = gate.get("/api/v1/workflows").await;
+    assert_eq!((names(&listed), &listed.json["unreadable"]), (vec!["a", "c"], &json!(["b"])), "{}", listed.text);
+    let narrow = gate.with_key(Some(&gate.make_key(&["read", "admin"], &["t"]).await));
+    let listed = narrow.get("/api/v1/workflows").await;
+    assert!(names(&listed) == ["a", "c"] && listed.json.get("unreadable").is_none(), "{}", listed.text);
+    for (method, path) in [("GET", ""), ("GET", "/graph"), ("GET", "/versions/2")] {
+        let read = gate.send(method.parse().unwrap(), &format!("/api/v1/workflows/b{path}"), &[], None).await;
+        assert_eq!((read.status.as_u16(), read.code()), (500, "internal"), "{}", read.text);
+    }
+    let start = gate.post("/api/v1/workflows/b/runs", &json!({})).await;
+    assert_eq!((start.status.as_u16(), start.code()), (500, "internal"), "{}", start.text);
+    assert_eq!(put(&gate, "b", &of_topic("t")).await.json["version"], 3, "it can be replaced");
+    assert_eq!(gate.get("/api/v1/workflows").await.json["items"][1]["version"], 3);
+}
+
+#[tokio::test]
 async fn a_workflow_of_others_is_like_none() {
     let gate = Gate::start(&[]).await;
     put(&gate, "order", &of_topic("pay")).await;

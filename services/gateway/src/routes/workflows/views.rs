@@ -13,6 +13,7 @@ use http::{StatusCode, request::Parts};
 use muster_domain::{ProblemCode, WorkflowName};
 use muster_engine::definition::{GraphFormat, graph as draw};
 use muster_runs::Workflow;
+use muster_store::StoreError;
 
 use super::super::{
     Named,
@@ -61,10 +62,19 @@ pub(in crate::routes) async fn list(
     let _turn = gateway.listings.turn().await?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let (names, next) = gateway.flow.store.list_definitions(&caller.tenant, after.as_ref(), limit).await?;
-    let mut items = Vec::with_capacity(names.len());
+    let (mut items, mut unreadable) = (Vec::with_capacity(names.len()), Vec::new());
     for (name, version) in names {
-        let workflow = stored(&gateway, &caller, &name, Some(version)).await?;
-        items.extend(workflow.filter(|workflow| covers(&caller, &workflow.definition)).map(|found| (name, found)));
+        match gateway.runs.workflow(&caller.tenant, &name, Some(version)).await {
+            // Another version of this program may have stored it.
+            Err(StoreError::Decode(fault)) => {
+                tracing::error!(event = "definition_unreadable", workflow = %name, version, fault, "a definition cannot be read");
+                unreadable.push(name);
+            }
+            found => {
+                let theirs = found?.filter(|workflow| covers(&caller, &workflow.definition));
+                items.extend(theirs.map(|workflow| (name, workflow)));
+            }
+        }
     }
     let body = view::document(|json| {
         json.list("items", |json| {
@@ -80,6 +90,10 @@ pub(in crate::routes) async fn list(
                 });
             }
         });
+        // The topics of these workflows are unknown, so only a caller who may see every topic learns about them.
+        if !unreadable.is_empty() && caller.covers_all() {
+            json.list("unreadable", |json| unreadable.iter().for_each(|name| json.item(name.as_str())));
+        }
         if let Some(next) = &next {
             json.text("next_cursor", &format!("{CURSOR}{next}"));
         }
