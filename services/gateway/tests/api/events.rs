@@ -449,7 +449,7 @@ async fn a_stop_ends_every_connection_at_once() {
     let began = Instant::now();
     let (late, end) = tokio::join!(gate.chassis.run_until_stopped(), watch.frame(SOON));
     assert_eq!((late, end), (Vec::<&str>::new(), None));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(12), "less than the limit of a stop: {:?}", began.elapsed());
 }
 
 /// Both cases wait for the first ping, so one test covers both.

