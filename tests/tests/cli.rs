@@ -1,6 +1,8 @@
 //! The command line as users see it: commands, their output and exit codes, and workers that need no code, over NATS
 //! and over HTTP.
 
+#[path = "cli/runs.rs"]
+mod runs;
 #[path = "cli/watch.rs"]
 mod watch;
 #[path = "cli/workers.rs"]

@@ -42,8 +42,12 @@ pub(crate) enum Workflow {
 #[command(disable_version_flag = true)]
 pub(crate) struct Graph {
     /// A workflow, or a file (- or a name that ends with .yaml, .yml or .json, or that contains a slash)
-    #[arg(value_name = "WORKFLOW|FILE", required_unless_present = "file")]
+    #[arg(value_name = "WORKFLOW|FILE", required_unless_present_any = ["file", "name"])]
     what: Option<String>,
+
+    /// A workflow, whatever its name
+    #[arg(long, conflicts_with_all = ["what", "file"])]
+    name: Option<String>,
 
     /// A file with a definition in YAML or JSON, whatever its name; - is standard input
     #[arg(long, conflicts_with_all = ["what", "version"])]
@@ -100,7 +104,10 @@ impl Workflow {
                     output::line(files::drawn(&file, graph.format.format())?.trim_end());
                     Ok(())
                 }
-                None => stored::draw(&caller()?, &graph.what.unwrap_or_default(), graph.version, graph.format).await,
+                None => {
+                    let name = graph.name.or(graph.what).unwrap_or_default();
+                    stored::draw(&caller()?, &name, graph.version, graph.format).await
+                }
             },
             Workflow::Apply(apply) => apply.run(&caller()?).await,
             Workflow::List => stored::list(&caller()?).await,

@@ -15,10 +15,11 @@ use crate::{
     api::Call,
     commands::{ended::What, label::label, value::value},
     outcome::Failure,
+    output::{self, Format},
     spans,
 };
 
-/// Start a run of a workflow
+/// Start a run of a workflow, and print its id
 #[derive(Args, Debug)]
 #[command(disable_version_flag = true)]
 pub(crate) struct Start {
@@ -68,13 +69,20 @@ impl Start {
         let key = self.key.unwrap_or_else(|| Uuid::new_v4().to_string());
         let call = Call::post(format!("/workflows/{}/runs", name.as_str()), body).idempotency_key(key);
         let mut answer = ask(caller, &call).await?;
+        let id = answer.value["id"].as_str().context("the answer has no run id")?.to_owned();
         if !self.wait {
-            shown(caller, &answer);
+            match caller.format {
+                Format::Json => output::line(&answer.text),
+                // The id alone, so that a script can keep it.
+                Format::Table => {
+                    output::line(&id);
+                    eprintln!("hint:  `muster run watch {id}` follows it");
+                }
+            }
             return Ok(());
         }
         if answer.value["done"] != true {
-            let id = answer.value["id"].as_str().context("the answer has no run id")?;
-            answer = What::Run.until_done(caller, id, self.timeout).await?;
+            answer = What::Run.until_done(caller, &id, self.timeout).await?;
         }
         shown(caller, &answer);
         Ok(What::Run.judged(&answer.value)?)

@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 
 /// Fields that stand first in their object; the others follow in the order that they have.
 const FIRST: [&str; 6] = ["description", "input", "id", "needs", "when", "topic"];
+/// Fields that stand last.
+const LAST: [&str; 2] = ["steps", "output"];
 /// A list or an object of this many characters or fewer stands on one line, if it holds no other one.
 const SHORT: usize = 60;
 
@@ -54,10 +56,11 @@ fn write(value: &Value, indent: usize, out: &mut String) {
     }
 }
 
-/// The fields, those in [`FIRST`] before the others.
+/// The fields, those in [`FIRST`] before the others and those in [`LAST`] behind them.
 fn in_order(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
-    let first = FIRST.iter().filter_map(|name| fields.get_key_value(*name));
-    first.chain(fields.iter().filter(|(name, _)| !FIRST.contains(&name.as_str())))
+    let named = |names: &'static [&str]| names.iter().filter_map(|name| fields.get_key_value(*name));
+    let others = fields.iter().filter(|(name, _)| !FIRST.contains(&name.as_str()) && !LAST.contains(&name.as_str()));
+    named(&FIRST).chain(others).chain(named(&LAST))
 }
 
 fn on_one_line(value: &Value) -> bool {
@@ -138,6 +141,7 @@ steps:
     parallel: {branches: {left: [{id: cool, delay: {ms: 5}}], right: [{id: paid, wait_signal: {name: paid}}]}}
   - id: value
     set: "a longer text with a quote \" and\nanother line, so long that it does not fit on one line of a flow"
+output: {value: "${{ steps.value.result }}"}
 "#;
         let definition = read(source);
         let written = text(&serde_json::from_str(&definition.canonical()).unwrap());
@@ -145,6 +149,7 @@ steps:
         assert!(written.starts_with("description: \"an order: from stock to payment\"\ninput:\n"), "{written}");
         assert!(written.contains("\n  - id: reserve\n    compensate:\n"), "{written}");
         assert!(written.contains("\n    needs: [reserve]\n"), "{written}");
+        assert!(written.ends_with("\noutput: {value: \"${{ steps.value.result }}\"}\n"), "{written}");
     }
 
     #[test]

@@ -17,13 +17,17 @@ pub(super) struct Changes {
 impl Changes {
     /// The changes since the last look, in order of time. The first look finds every step that has begun.
     pub(super) fn since(&mut self, run: &Value) -> Vec<Value> {
-        let mut changes = Vec::new();
+        let (mut changes, first) = (Vec::new(), self.run.is_none());
         for step in run["steps"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let (place, state, items) = (cell(&step["place"]), cell(&step["state"]), &step["items"]);
             let seen = self.steps.get(&place);
             let same = seen.is_some_and(|(was, had)| *was == state && had == items);
             if same || (seen.is_none() && state == "waiting") {
                 continue;
+            }
+            // A step that started and ended between two looks has both told.
+            if seen.is_none() && !first && state != "running" && !step["started_at"].is_null() {
+                changes.push(of_step(run, &began(step), "running"));
             }
             self.steps.insert(place, (state.clone(), items.clone()));
             changes.push(of_step(run, step, &state));
@@ -38,6 +42,11 @@ impl Changes {
         }
         changes
     }
+}
+
+/// A step as it was when it started.
+fn began(step: &Value) -> Value {
+    json!({"place": step["place"], "started_at": step["started_at"], "job_id": step["job_id"]})
 }
 
 fn of_run(run: &Value, state: &str) -> Value {
@@ -117,9 +126,9 @@ mod tests {
         assert_eq!(lines(&first), ["running order r", "succeeded a", "running b"]);
         assert_eq!(first[1]["type"], "muster.step.succeeded");
         assert!(changes.since(&run("running", &[("a", "succeeded"), ("b", "running"), ("c", "waiting")])).is_empty());
-        let last = changes.since(&run("succeeded", &[("a", "succeeded"), ("b", "succeeded"), ("c", "skipped")]));
-        assert_eq!(lines(&last), ["succeeded b", "skipped c", "succeeded order r"]);
-        assert_eq!((&last[2]["type"], &last[2]["data"]["done"]), (&json!("muster.run.succeeded"), &json!(true)));
+        let last = changes.since(&run("succeeded", &[("a", "succeeded"), ("b", "succeeded"), ("c", "failed")]));
+        assert_eq!(lines(&last), ["succeeded b", "running c", "failed c", "succeeded order r"]);
+        assert_eq!((&last[3]["type"], &last[3]["data"]["done"]), (&json!("muster.run.succeeded"), &json!(true)));
     }
 
     #[test]

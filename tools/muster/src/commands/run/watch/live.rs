@@ -15,7 +15,7 @@ const BAR: u64 = 24;
 pub(super) struct Live {
     all: MultiProgress,
     head: ProgressBar,
-    rows: Vec<ProgressBar>,
+    rows: Vec<(ProgressBar, String)>,
 }
 
 impl Live {
@@ -34,19 +34,23 @@ impl Live {
         self.head.set_message(format!("{workflow} (version {version})  {}  {}", cell(&run["id"]), cell(&run["state"])));
         let rows = rows(run["steps"].as_array().map(Vec::as_slice).unwrap_or_default());
         while self.rows.len() < rows.len() {
-            self.rows.push(self.all.add(ProgressBar::new(0)));
+            self.rows.push((self.all.add(ProgressBar::new(0)), String::new()));
         }
-        for (n, bar) in self.rows.iter().enumerate() {
+        for (n, (bar, drawn)) in self.rows.iter_mut().enumerate() {
             let (colour, text) = rows.get(n).cloned().unwrap_or(("white", String::new()));
-            bar.set_style(style(&format!("{{msg:.{colour}}}")));
-            bar.set_message(text);
+            // Rows that stay the same are not drawn again, so that nothing flickers.
+            if *drawn != text {
+                drawn.clone_from(&text);
+                bar.set_style(style(&format!("{{msg:.{colour}}}")));
+                bar.set_message(text);
+            }
         }
     }
 
     /// Removes the list from the terminal.
     pub(super) fn clear(&self) {
         self.head.finish_and_clear();
-        self.rows.iter().for_each(ProgressBar::finish_and_clear);
+        self.rows.iter().for_each(|(bar, _)| bar.finish_and_clear());
     }
 }
 
