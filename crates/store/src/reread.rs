@@ -66,9 +66,15 @@ impl RereadMark {
 }
 
 impl Lives {
-    /// Whether a primary is in another life than the mark says, and may have lost writes between the two.
+    /// Whether a primary is in another life than the mark says, and may have lost writes between the two. A life has a
+    /// name of its own, by which every replica knows it, also one that reaches the node at another address than the
+    /// replica that wrote the mark.
     pub fn may_have_forgotten(&self, known: &RereadMark) -> bool {
-        self.lives.iter().any(|(node, life)| known.lives.get(node) != Some(life))
+        let same = |node: &String, life: &String| match life == UNDISCLOSED {
+            true => known.lives.get(node) == Some(life),
+            false => known.lives.values().any(|known| known == life),
+        };
+        self.lives.iter().any(|(node, life)| !same(node, life))
     }
 
     fn of(answers: Vec<(NodeAddr, Option<String>)>) -> Lives {
@@ -83,8 +89,10 @@ impl Lives {
     }
 }
 
-/// A node's life as one word; none if the node is not a primary. A node that discloses nothing always has the same
-/// life.
+/// The life of a node that discloses nothing: always the same, so only its address tells it from another node.
+const UNDISCLOSED: &str = "/";
+
+/// A node's life as one word; none if the node is not a primary.
 fn life(info: &str) -> Option<String> {
     let said = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default();
     // A restart changes the first, a promotion changes the second.
@@ -281,7 +289,8 @@ mod tests {
         let b = || ("b", said("2", "y"));
         assert!(lives(&[("a", said("9", "x")), b()]).may_have_forgotten(&known), "started again");
         assert!(lives(&[("a", said("1", "z")), b()]).may_have_forgotten(&known), "followed another, and leads again");
-        assert!(lives(&[("c", said("1", "x")), b()]).may_have_forgotten(&known), "another in its place");
+        assert!(lives(&[("c", said("3", "x")), b()]).may_have_forgotten(&known), "another in its place");
+        assert!(!lives(&[("c", said("1", "x")), b()]).may_have_forgotten(&known), "the same one at another address");
         assert!(!lives(&[b()]).may_have_forgotten(&known), "one that has no slots any more");
     }
 
