@@ -1,4 +1,4 @@
-//! Bulk operations: what they do to which jobs, how far they are, and which process carries them out.
+//! Bulk operations: what they do to which jobs or runs, how far they are, and which process carries them out.
 //!
 //! An operation is one hash. Its carrier claims it for a while and stores its progress under a fence, so that a carrier
 //! that was considered dead changes nothing. Before jobs are touched, their ids are stored as the current batch: the
@@ -8,7 +8,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use muster_domain::{JobId, OperationId, Tenant, Time, time::micros};
+use muster_domain::{JobId, OperationId, RunId, Tenant, Time, time::micros};
 
 use crate::{
     Store, StoreError, keys,
@@ -22,7 +22,7 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// After this long, an entry without an operation belongs to an operation that was never stored.
 const ORPHAN: Duration = Duration::from_secs(60);
 
-/// What is done to each job.
+/// What is done to each job, or to each run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Create a new job from each ended one.
@@ -31,24 +31,56 @@ pub enum Action {
     Cancel,
     /// Delete the job.
     Delete,
+    /// Cancel the run.
+    CancelRuns,
+    /// Pause the run.
+    PauseRuns,
+    /// Create a new run from each ended one.
+    RerunRuns,
 }
 
 impl Action {
-    /// All actions.
-    pub const ALL: [Action; 3] = [Action::Retry, Action::Cancel, Action::Delete];
+    /// All actions on jobs.
+    pub const OF_JOBS: [Action; 3] = [Action::Retry, Action::Cancel, Action::Delete];
+    /// All actions on runs.
+    pub const OF_RUNS: [Action; 3] = [Action::CancelRuns, Action::PauseRuns, Action::RerunRuns];
 
     /// The name that people write.
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Retry => "retry",
-            Action::Cancel => "cancel",
+            Action::Cancel | Action::CancelRuns => "cancel",
             Action::Delete => "delete",
+            Action::PauseRuns => "pause",
+            Action::RerunRuns => "rerun",
         }
     }
 
-    /// Reads the name.
+    /// Whether it is done to runs, not to jobs.
+    pub fn is_of_runs(self) -> bool {
+        Action::OF_RUNS.contains(&self)
+    }
+
+    /// Reads the name of an action on jobs.
     pub fn parse(text: &str) -> Option<Action> {
-        Action::ALL.into_iter().find(|action| action.as_str() == text)
+        Action::OF_JOBS.into_iter().find(|action| action.as_str() == text)
+    }
+
+    /// Reads the name of an action on runs.
+    pub fn parse_of_runs(text: &str) -> Option<Action> {
+        Action::OF_RUNS.into_iter().find(|action| action.as_str() == text)
+    }
+
+    /// The name in the record.
+    fn stored(self) -> String {
+        if self.is_of_runs() { format!("{}_runs", self.as_str()) } else { self.as_str().to_owned() }
+    }
+
+    fn read(stored: &str) -> Option<Action> {
+        match stored.strip_suffix("_runs") {
+            Some(name) => Action::parse_of_runs(name),
+            None => Action::parse(stored),
+        }
     }
 }
 
@@ -149,7 +181,7 @@ pub struct Operation {
     pub tally: Tally,
     /// The position of the walk.
     pub walk: Walk,
-    /// The current batch of jobs.
+    /// The current batch of jobs, or of runs ([`Operation::runs`]).
     pub batch: Vec<JobId>,
     /// Changes with the carrier.
     pub fence: u64,
@@ -161,6 +193,18 @@ pub struct Operation {
     pub finished_at: Option<Time>,
     /// The last error.
     pub detail: String,
+}
+
+impl Operation {
+    /// The current batch, of an operation on runs.
+    pub fn runs(&self) -> Vec<RunId> {
+        self.batch.iter().filter_map(|id| RunId::from_slice(id.as_bytes())).collect()
+    }
+
+    /// Sets the current batch of an operation on runs.
+    pub fn set_runs(&mut self, runs: &[RunId]) {
+        self.batch = runs.iter().filter_map(|id| JobId::from_slice(id.as_bytes())).collect();
+    }
 }
 
 /// The result of a claim.
@@ -186,7 +230,7 @@ fn read(id: OperationId, raw: &[Vec<u8>]) -> Result<Operation, StoreError> {
     let asked = NewOperation {
         id,
         tenant: Tenant::parse(&word("tenant")).map_err(|_| wrong("tenant"))?,
-        action: Action::parse(&word("action")).ok_or_else(|| wrong("action"))?,
+        action: Action::read(&word("action")).ok_or_else(|| wrong("action"))?,
         filter: word("filter"),
         topics: word("topics").split_whitespace().map(str::to_owned).collect(),
         principal: word("principal"),
@@ -241,7 +285,7 @@ impl Store {
         }
         let fields = pairs([
             ("tenant", new.tenant.as_str().into()),
-            ("action", new.action.as_str().into()),
+            ("action", new.action.stored().into_bytes()),
             ("filter", new.filter.clone().into_bytes()),
             ("topics", new.topics.join(" ").into_bytes()),
             ("principal", new.principal.clone().into_bytes()),

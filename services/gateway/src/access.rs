@@ -158,6 +158,7 @@ operations! {
     StartRun: Access::Scope(Scope::Submit),
     GetRun: Access::Scope(Scope::Read),
     ListRuns: Access::Scope(Scope::Read),
+    StartRunBulk: Access::Scope(Scope::Control),
     CancelRun: Access::Scope(Scope::Control),
     PauseRun: Access::Scope(Scope::Control),
     ResumeRun: Access::Scope(Scope::Control),

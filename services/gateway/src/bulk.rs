@@ -1,4 +1,4 @@
-//! Carries out bulk operations: retry, cancel or delete every job that matches a filter.
+//! Carries out bulk operations: retry, cancel or delete every job that matches a filter; cancel, pause or rerun every run.
 //!
 //! Knows: how an operation walks the list of jobs, in batches and at its rate. Promises: an accepted operation ends
 //! even if the gateway that carries it out dies. That gateway claims the operation for [`HOLD`], and any other
@@ -9,6 +9,7 @@
 
 mod act;
 mod filter;
+pub(crate) mod runs;
 
 use std::{
     collections::HashMap,
@@ -20,6 +21,7 @@ use muster_chassis::{Budget, Counts, Loop, Safety};
 use muster_domain::{Act, JobId, OperationId, Time};
 use muster_flow::failpoint;
 use muster_replica::{LoopOf, Member};
+use muster_runs::{ListRefused, RunsError};
 use muster_store::{
     Action, Claimed, Fields, ListError, ListFilter, Operation, OperationStatus, PAGE_WORK, Record, StoreError, Walk,
 };
@@ -75,22 +77,12 @@ impl Bulk {
             }
         }
         failpoint!("bulk.before_act");
-        let batch = std::mem::take(&mut operation.batch);
-        let size = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+        let size = u32::try_from(operation.batch.len()).unwrap_or(u32::MAX);
         let who = carrier(&operation);
-        store.audit(&batch.iter().map(|job| act_on(&operation, *job, store.now())).collect::<Vec<_>>()).await?;
-        failpoint!("bulk.after_audit");
-        let deeds = act::all(&self.gateway, &who, operation.asked.action, batch).await;
-        for (job, deed) in deeds {
-            match deed {
-                act::Deed::Done => operation.tally.done += 1,
-                act::Deed::Skipped => operation.tally.skipped += 1,
-                act::Deed::Failed(why) => {
-                    operation.tally.failed += 1;
-                    operation.detail = format!("job {job}: {why}");
-                }
-                act::Deed::Later => operation.batch.push(job),
-            }
+        if operation.asked.action.is_of_runs() {
+            self.act_on_runs(&mut operation, &who).await?;
+        } else {
+            self.act_on_jobs(&mut operation, &who).await?;
         }
         failpoint!("bulk.after_act");
         let put_off = !operation.batch.is_empty();
@@ -104,11 +96,46 @@ impl Bulk {
         Ok(Some(if put_off { AGAIN } else { paced.saturating_sub(began.elapsed()) }))
     }
 
+    /// Acts on the jobs of the current batch, and leaves in it those that must wait.
+    async fn act_on_jobs(&self, operation: &mut Operation, who: &Caller) -> Result<(), StoreError> {
+        let (store, batch) = (&self.gateway.flow.store, std::mem::take(&mut operation.batch));
+        store.audit(&batch.iter().map(|job| act_on(operation, *job, store.now())).collect::<Vec<_>>()).await?;
+        failpoint!("bulk.after_audit");
+        let deeds = act::all(&self.gateway, who, operation.asked.action, batch).await;
+        for (job, deed) in deeds {
+            if !tally(operation, deed, || format!("job {job}")) {
+                operation.batch.push(job);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for runs.
+    async fn act_on_runs(&self, operation: &mut Operation, who: &Caller) -> Result<(), StoreError> {
+        let store = &self.gateway.flow.store;
+        let acts: Vec<Act> =
+            operation.runs().into_iter().map(|run| runs::act_on(operation, run, store.now())).collect();
+        store.audit(&acts).await?;
+        failpoint!("bulk.after_audit");
+        let mut later = Vec::new();
+        for (run, deed) in runs::all(&self.gateway, who, operation).await {
+            if !tally(operation, deed, || format!("run {run}")) {
+                later.push(run);
+            }
+        }
+        operation.set_runs(&later);
+        Ok(())
+    }
+
     /// Searches one page of the list for the next jobs and stores their ids. It reads only one page, so that a filter
     /// with few matches does not hold up other operations.
     async fn plan(&self, operation: &mut Operation) -> Result<Planned, StoreError> {
         let store = &self.gateway.flow.store;
         let Walk::At(cursor) = &operation.walk else { return self.note(operation, ended(operation)).await };
+        if operation.asked.action.is_of_runs() {
+            let cursor = cursor.clone();
+            return self.plan_runs(operation, cursor).await;
+        }
         let filter = match filter_of(operation) {
             Ok(filter) => filter,
             Err(why) => return self.give_up(operation, why).await,
@@ -127,6 +154,20 @@ impl Bulk {
         operation.tally.skipped += skipped.len() as u64;
         operation.batch.extend(matched.iter().map(|record| record.id).filter(|id| !skipped.contains(id)));
         operation.walk = page.next_cursor.map_or(Walk::Over, |cursor| Walk::At(Some(cursor)));
+        self.note(operation, ended(operation)).await
+    }
+
+    /// The same for runs.
+    async fn plan_runs(&self, operation: &mut Operation, cursor: Option<String>) -> Result<Planned, StoreError> {
+        let (who, size) = (carrier(operation), batch_size(operation));
+        let (found, next) = match runs::page(self, operation, &who, cursor.as_deref(), size).await {
+            Ok(page) => page,
+            Err(ListRefused::Fault(RunsError::Store(away @ StoreError::Unavailable { .. }))) => return Err(away),
+            Err(fault) => return self.give_up(operation, fault.to_string()).await,
+        };
+        operation.tally.matched += found.len() as u64;
+        operation.set_runs(&found);
+        operation.walk = next.map_or(Walk::Over, |cursor| Walk::At(Some(cursor)));
         self.note(operation, ended(operation)).await
     }
 
@@ -201,6 +242,20 @@ impl Loop for Bulk {
     }
 }
 
+/// Counts the result of an action. False: it is to be tried again.
+fn tally(operation: &mut Operation, deed: act::Deed, name: impl Fn() -> String) -> bool {
+    match deed {
+        act::Deed::Done => operation.tally.done += 1,
+        act::Deed::Skipped => operation.tally.skipped += 1,
+        act::Deed::Failed(why) => {
+            operation.tally.failed += 1;
+            operation.detail = format!("{}: {why}", name());
+        }
+        act::Deed::Later => return false,
+    }
+    true
+}
+
 /// The number of jobs in a batch: as many as the rate allows in a quarter of a second, and no more than the canary
 /// allows.
 fn batch_size(operation: &Operation) -> usize {
@@ -245,8 +300,9 @@ fn act_on(operation: &Operation, job: JobId, now: Time) -> Act {
     let asked = &operation.asked;
     let action = match asked.action {
         Action::Retry => "job_retry_by_hand",
-        Action::Cancel => "job_cancel",
         Action::Delete => "job_delete",
+        // Runs have entries of their own (`runs`).
+        Action::Cancel | Action::CancelRuns | Action::PauseRuns | Action::RerunRuns => "job_cancel",
     };
     let id = format!("operation:{}:{job}", asked.id);
     let act = Act::by_key(id, now, &asked.principal, asked.tenant.as_str(), action);

@@ -48,6 +48,7 @@ pub(crate) const HTTP: &[(Method, &str, Operation)] = &[
     (Method::POST, "/api/v1/workflows/{name}/runs", Operation::StartRun),
     (Method::GET, "/api/v1/runs/{id}", Operation::GetRun),
     (Method::GET, "/api/v1/runs", Operation::ListRuns),
+    (Method::POST, "/api/v1/runs/bulk", Operation::StartRunBulk),
     (Method::POST, "/api/v1/runs/{id}/cancel", Operation::CancelRun),
     (Method::POST, "/api/v1/runs/{id}/pause", Operation::PauseRun),
     (Method::POST, "/api/v1/runs/{id}/resume", Operation::ResumeRun),

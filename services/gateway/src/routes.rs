@@ -72,6 +72,7 @@ fn documented() -> OpenApiRouter<Gateway> {
         .routes(routes!(run_start::start))
         .routes(routes!(run::get))
         .routes(routes!(runs::list))
+        .routes(routes!(runs::bulk::ask))
         .routes(routes!(runs::operations::cancel))
         .routes(routes!(runs::operations::pause))
         .routes(routes!(runs::operations::resume))

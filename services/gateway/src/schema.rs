@@ -42,8 +42,8 @@ pub(crate) use fleet::{Drained, LockList, LoopList, ReplicaList, WorkerList};
 pub(crate) use keys::{KeyList, KeyRequest, NewKey, RotateRequest, WhoAmI};
 pub(crate) use run::Run;
 pub(crate) use runs::{
-    RerunOutlook, RerunRequest, RunCancelRequest, RunExplanation, RunItemPage, RunPage, RunSignal, RunTimeline,
-    StepCompleteRequest,
+    RerunOutlook, RerunRequest, RunBulkRequest, RunCancelRequest, RunExplanation, RunItemPage, RunPage, RunSignal,
+    RunTimeline, StepCompleteRequest,
 };
 pub(crate) use topics::{Topic, TopicList, TopicSettings};
 pub(crate) use workers::{

@@ -36,6 +36,7 @@ const ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("post", "/api/v1/workflows/{name}/runs", Some("submit")),
     ("get", "/api/v1/runs/{id}", Some("read")),
     ("get", "/api/v1/runs", Some("read")),
+    ("post", "/api/v1/runs/bulk", Some("control")),
     ("post", "/api/v1/runs/{id}/cancel", Some("control")),
     ("post", "/api/v1/runs/{id}/pause", Some("control")),
     ("post", "/api/v1/runs/{id}/resume", Some("control")),

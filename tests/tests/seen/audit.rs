@@ -349,6 +349,9 @@ async fn every_route_that_changes_something_leaves_an_entry() {
                 put_workflow("letter").await;
                 ("letter".into(), none.clone(), "workflow_delete")
             }
+            "post /api/v1/runs/bulk" => {
+                (String::new(), json!({"action": "pause", "filter": {"workflow": "nobody"}}), "bulk_start")
+            }
             "post /api/v1/runs/{id}/cancel" => (run().await, json!({}), "run_cancel"),
             "post /api/v1/runs/{id}/pause" => (run().await, none.clone(), "run_pause"),
             "post /api/v1/runs/{id}/resume" => {

@@ -12,10 +12,10 @@ use crate::{
     auth::Caller, problem::Problem, refusals::retry_refused, removal, retries, state::Gateway, submit::Overrides,
 };
 
-/// The number of jobs handled concurrently. Retries of one batch share their commits.
-const AT_ONCE: usize = 64;
-/// The reason in the history of a cancelled job.
-const REASON: &str = "cancelled by a bulk operation";
+/// The number of jobs or runs handled concurrently. Retries of one batch share their commits.
+pub(super) const AT_ONCE: usize = 64;
+/// The reason in the history of a cancelled job or run.
+pub(super) const REASON: &str = "cancelled by a bulk operation";
 
 /// The result of the action on one job.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Deed {
 pub(crate) async fn skipped(store: &Store, action: Action, jobs: &[&Record]) -> Result<HashSet<JobId>, StoreError> {
     match action {
         Action::Retry => Ok(jobs.iter().filter(|job| job.retried_as.is_some()).map(|job| job.id).collect()),
-        Action::Cancel => Ok(HashSet::new()),
+        Action::Cancel | Action::CancelRuns | Action::PauseRuns | Action::RerunRuns => Ok(HashSet::new()),
         Action::Delete => {
             let of_runs: Vec<_> = jobs.iter().map(|job| (job.id, job.spec.run)).collect();
             store.in_stored_runs(&of_runs).await
@@ -49,6 +49,8 @@ pub(super) async fn all(gateway: &Gateway, who: &Caller, action: Action, jobs: V
             Action::Retry => retried(gateway, who, id).await,
             Action::Cancel => cancelled(gateway, who, id).await,
             Action::Delete => deleted(gateway, who, id).await,
+            // Actions on runs are in `runs`.
+            Action::CancelRuns | Action::PauseRuns | Action::RerunRuns => Deed::Skipped,
         };
         (id, deed)
     };
@@ -86,14 +88,14 @@ async fn deleted(gateway: &Gateway, who: &Caller, id: JobId) -> Deed {
     }
 }
 
-fn faulty(fault: StoreError) -> Deed {
+pub(super) fn faulty(fault: StoreError) -> Deed {
     match fault {
         StoreError::Unavailable { .. } => Deed::Later,
         other => Deed::Failed(other.to_string()),
     }
 }
 
-fn refusal(problem: Problem) -> Deed {
+pub(super) fn refusal(problem: Problem) -> Deed {
     match problem.status().as_u16() {
         429 | 503 => Deed::Later,
         _ => Deed::Failed(problem.detail.into_owned()),

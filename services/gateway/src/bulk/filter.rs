@@ -4,7 +4,7 @@
 //! states matches jobs that have not ended, and a delete has to name its states. A state that the action cannot apply
 //! to is refused.
 
-use muster_domain::{ProblemCode, State, Topic};
+use muster_domain::{Labels, ProblemCode, State, Topic};
 use muster_store::{Action, ListFilter};
 
 use crate::{
@@ -25,6 +25,8 @@ pub(crate) fn read_filter(mut o: Object<'_>, action: Action, faults: &mut Faults
         (Some(states), _) if !states.is_empty() => states,
         (_, Action::Retry) => State::ALL.iter().copied().filter(|state| state.is_bad_end()).collect(),
         (_, Action::Cancel) => State::ALL.iter().copied().filter(|state| !state.is_end()).collect(),
+        // Actions on runs have a filter of their own.
+        (_, Action::CancelRuns | Action::PauseRuns | Action::RerunRuns) => Vec::new(),
         (given, Action::Delete) => {
             if given.is_none_or(|states| states.is_empty()) && faults.none() {
                 faults.invalid(o.at(), "state", "is required for a delete: say which ends");
@@ -44,17 +46,23 @@ pub(crate) fn read_filter(mut o: Object<'_>, action: Action, faults: &mut Faults
         finished_before: o.moment("finished_before", faults),
         ..ListFilter::default()
     };
-    if let Some(labels) = o.object("labels", faults) {
-        let at = labels.at().to_owned();
-        for (name, value) in labels.into_fields() {
-            match crate::json::text(value.get()) {
-                Some(value) => _ = filter.labels.insert(name.into_owned(), value.into_owned()),
-                None => faults.note(ProblemCode::InvalidRequest, join(&at, &name), "must be a string"),
-            }
-        }
-    }
+    filter.labels = take_labels(&mut o, faults);
     o.finish(faults);
     filter
+}
+
+/// Takes the labels that are looked for: any names and values.
+pub(super) fn take_labels(o: &mut Object<'_>, faults: &mut Faults) -> Labels {
+    let mut found = Labels::new();
+    let Some(labels) = o.object("labels", faults) else { return found };
+    let at = labels.at().to_owned();
+    for (name, value) in labels.into_fields() {
+        match crate::json::text(value.get()) {
+            Some(value) => _ = found.insert(name.into_owned(), value.into_owned()),
+            None => faults.note(ProblemCode::InvalidRequest, join(&at, &name), "must be a string"),
+        }
+    }
+    found
 }
 
 /// Parses the stored filter of an accepted operation.

@@ -67,6 +67,14 @@ fn bodies(operation: Operation) -> Option<Vec<Value>> {
         Operation::CancelRun => vec![json!({"compensate": false, "reason": "why"})],
         Operation::CompleteStep => vec![json!({"output": {"a": [1]}, "reason": "why"})],
         Operation::SignalRun => vec![json!({"a": [1]})],
+        Operation::StartRunBulk => {
+            let filter = json!({
+                "state": ["running"], "workflow": "order", "version": 1, "labels": {"k": "v"}, "error_code": "e",
+                "parent_run_id": JOB, "created_after": AT, "created_before": AT, "finished_after": AT,
+                "finished_before": AT,
+            });
+            vec![json!({"action": "cancel", "filter": filter, "dry_run": true, "rate_per_s": 1, "canary": 1})]
+        }
         Operation::RerunRun => {
             vec![json!({"from": "a", "input": {"a": [1]}, "version": 1, "dry_run": true}), json!({"failed_items": "a"})]
         }
@@ -127,6 +135,7 @@ fn read(operation: Operation, body: &Bytes) -> Result<(), Problem> {
         Operation::CompleteStep => runs::asked::read_complete(body).map(drop),
         Operation::SignalRun => runs::asked::read_signal(body).map(drop),
         Operation::RerunRun => runs::rerun::read(body).map(drop),
+        Operation::StartRunBulk => runs::bulk::read(body).map(drop),
         Operation::CancelJob | Operation::PauseTopic | Operation::SkipStep => {
             read_reason(body, &mut faults)?;
             faults.into_result()
@@ -200,7 +209,9 @@ fn intended(operation: Operation, at: &str, schema: &Value, value: Option<&Value
         Operation::ValidateWorkflow | Operation::PutWorkflow => {
             Some("definitions have a schema of their own, which `muster_engine` compares with its reader")
         }
-        Operation::StartBulk if at == "/action" || at.starts_with("/filter/state") => Some(RULE),
+        Operation::StartBulk | Operation::StartRunBulk if at == "/action" || at.starts_with("/filter/state") => {
+            Some(RULE)
+        }
         Operation::PutConfig if !at.is_empty() => {
             Some("each setting has its own form, which the reference of settings describes")
         }

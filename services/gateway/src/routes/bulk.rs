@@ -10,7 +10,7 @@ use super::{Named, Submitter, dead_letters::refused, json};
 use crate::{
     auth::Caller,
     body::{Posted, SINGLE},
-    bulk::{dry_run, read_filter},
+    bulk::{Outlook, dry_run, read_filter},
     canonical::hash_fields,
     json::{Faults, Object},
     limits::{BULK_RATE, CANARY, PAGE},
@@ -49,8 +49,19 @@ pub(super) async fn ask(
     }
     if asked.dry_run {
         gateway.take_read(&caller).await?;
-        return Ok(json(StatusCode::OK, outlook(&gateway, &caller, &asked).await?));
+        let found = dry_run(&gateway, &caller, asked.action, &asked.filter).await.map_err(refused)?;
+        return Ok(json(StatusCode::OK, outlook(asked.action, &found)));
     }
+    begin(&gateway, &caller, key, asked).await
+}
+
+/// Stores an operation, and answers with it.
+pub(super) async fn begin<F>(
+    gateway: &Gateway,
+    caller: &Caller,
+    key: Option<String>,
+    asked: Asked<F>,
+) -> Result<Response, Problem> {
     let named = key.is_some();
     let new = NewOperation {
         id: match key {
@@ -67,7 +78,7 @@ pub(super) async fn ask(
         hash: asked.hash,
     };
     // The id of the act is derived, so that a repeated request writes the same act.
-    let act = gateway.act(&caller, "bulk_start").target(format!("operation/{}", new.id));
+    let act = gateway.act(caller, "bulk_start").target(format!("operation/{}", new.id));
     let act = act.with("action", new.action.as_str()).with("filter", new.filter.as_str());
     gateway.tell(Act { id: format!("operation:{}", new.id), ..act }).await?;
     let (created, operation) = gateway.flow.store.create_operation(&new).await?;
@@ -172,18 +183,28 @@ pub(super) async fn cancel(
     }
 }
 
-pub(super) struct Asked {
-    action: Action,
-    filter: ListFilter,
+/// A request for an operation on jobs, or on runs.
+pub(super) struct Asked<F> {
+    pub(super) action: Action,
+    pub(super) filter: F,
     /// The filter as the client wrote it.
     text: String,
-    dry_run: bool,
+    pub(super) dry_run: bool,
     rate: u32,
     canary: u64,
     hash: [u8; 16],
 }
 
-pub(super) fn read(body: &Bytes) -> Result<Asked, Problem> {
+pub(super) fn read(body: &Bytes) -> Result<Asked<ListFilter>, Problem> {
+    read_with(body, ("retry, cancel, delete", Action::parse), read_filter)
+}
+
+/// Reads a request with these actions, given by their words, and this kind of filter.
+pub(super) fn read_with<F>(
+    body: &Bytes,
+    (words, parse): (&str, fn(&str) -> Option<Action>),
+    read_filter: fn(Object<'_>, Action, &mut Faults) -> F,
+) -> Result<Asked<F>, Problem> {
     let mut faults = Faults::default();
     let f = &mut faults;
     let mut o = Object::from_body(body)?;
@@ -191,7 +212,7 @@ pub(super) fn read(body: &Bytes) -> Result<Asked, Problem> {
     let text = fields.iter().find(|(name, _)| name == "filter").map(|(_, text)| (*text).to_owned());
     o.require("action", f);
     o.require("filter", f);
-    let action = o.word("action", f, "retry, cancel, delete", Action::parse);
+    let action = o.word("action", f, words, parse);
     let filter = o.object("filter", f);
     let dry_run = o.boolean("dry_run", f).unwrap_or(false);
     let rate = o.integer("rate_per_s", f, BULK_RATE).unwrap_or(USUAL_RATE);
@@ -206,15 +227,15 @@ pub(super) fn read(body: &Bytes) -> Result<Asked, Problem> {
     Ok(Asked { action, filter, text, dry_run, rate: u32::try_from(rate).unwrap_or(u32::MAX), canary, hash })
 }
 
-async fn outlook(gateway: &Gateway, caller: &Caller, asked: &Asked) -> Result<Bytes, Problem> {
-    let found = dry_run(gateway, caller, asked.action, &asked.filter).await.map_err(refused)?;
-    Ok(view::document(|json| {
+/// The answer to a dry run.
+pub(super) fn outlook(action: Action, found: &Outlook) -> Bytes {
+    view::document(|json| {
         json.boolean("dry_run", true);
-        json.text("action", asked.action.as_str());
+        json.text("action", action.as_str());
         json.integer("matched", found.matched);
         json.integer("skipped", found.skipped);
         json.boolean("more", found.more);
-    }))
+    })
 }
 
 async fn find(gateway: &Gateway, caller: &Caller, name: &Named) -> Result<Operation, Problem> {
@@ -239,6 +260,7 @@ fn write(json: &mut Json, operation: &Operation) {
     json.text("id", &asked.id.to_string());
     json.text("tenant", asked.tenant.as_str());
     json.text("action", asked.action.as_str());
+    json.text("of", if asked.action.is_of_runs() { "runs" } else { "jobs" });
     json.raw("filter", asked.filter.as_bytes());
     json.text("status", operation.status.as_str());
     json.boolean("done", operation.status != OperationStatus::Running);
@@ -266,7 +288,7 @@ fn write(json: &mut Json, operation: &Operation) {
 mod tests {
     use super::*;
 
-    fn asked(body: &str) -> Result<Asked, Vec<String>> {
+    fn asked(body: &str) -> Result<Asked<ListFilter>, Vec<String>> {
         read(&Bytes::copy_from_slice(body.as_bytes()))
             .map_err(|problem| problem.errors.into_iter().map(|fault| fault.pointer).collect())
     }

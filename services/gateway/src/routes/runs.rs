@@ -1,6 +1,7 @@
 //! Many runs: filtered, newest first, page by page. What concerns one run is in the files beside this one.
 
 pub(super) mod asked;
+pub(super) mod bulk;
 pub(super) mod operations;
 pub(super) mod rerun;
 pub(super) mod views;

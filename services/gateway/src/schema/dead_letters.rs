@@ -175,8 +175,10 @@ pub(crate) struct Operation {
     id: String,
     /// The tenant that owns the jobs.
     tenant: String,
-    /// `retry`, `cancel` or `delete`.
+    /// `retry`, `cancel` or `delete`; for runs `cancel`, `pause` or `rerun`.
     action: String,
+    /// What is handled: `jobs` or `runs`.
+    of: String,
     /// The filter of the request.
     filter: BulkFilter,
     /// `running`, `done`, `canary`, `cancelled` or `failed`.

@@ -7,6 +7,7 @@
 use std::ops::RangeInclusive;
 
 use muster_domain::{Durability, OnLostLease, Priority, State, line::MAX_REQUIRES, slot::MAX_KEY, topic::MAX_LABELS};
+use muster_engine::run::RunState;
 use muster_flow::admission::bounds;
 use muster_store::Action;
 use serde_json::{Value, json};
@@ -94,10 +95,21 @@ fn rows() -> Vec<(&'static str, &'static str, Value)> {
         ("ReleaseItem", "job_id", job.clone()),
         ("ReleaseItem", "fence", fence),
         ("ReleaseItem", "delay_ms", whole(&limits::WORKER_DELAY_MS)),
-        ("BulkRequest", "action", words(Action::ALL.iter().map(|word| word.as_str()))),
+        ("BulkRequest", "action", words(Action::OF_JOBS.iter().map(|word| word.as_str()))),
         ("BulkRequest", "rate_per_s", whole(&limits::BULK_RATE)),
         ("BulkRequest", "canary", whole(&limits::CANARY)),
         ("BulkFilter", "state", json!({"items": words(State::ALL.iter().map(|word| word.as_str()))})),
+        ("RunBulkRequest", "action", words(Action::OF_RUNS.iter().map(|word| word.as_str()))),
+        ("RunBulkRequest", "rate_per_s", whole(&limits::BULK_RATE)),
+        ("RunBulkRequest", "canary", whole(&limits::CANARY)),
+        ("RunBulkFilter", "state", json!({"items": words(RunState::ALL.iter().map(|word| word.as_str()))})),
+        ("RunBulkFilter", "workflow", topic()),
+        ("RunBulkFilter", "version", whole(&limits::VERSION)),
+        ("RunBulkFilter", "parent_run_id", job.clone()),
+        ("RunBulkFilter", "created_after", moment()),
+        ("RunBulkFilter", "created_before", moment()),
+        ("RunBulkFilter", "finished_after", moment()),
+        ("RunBulkFilter", "finished_before", moment()),
         ("BulkFilter", "topic", topic()),
         ("BulkFilter", "run_id", job),
         ("BulkFilter", "created_after", moment()),

@@ -1,5 +1,7 @@
 //! The shapes of lists of runs, of operations on runs, and of what is told about a run.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -157,4 +159,45 @@ pub(crate) struct RunItem {
     run_id: Option<String>,
     /// What `collect` kept of it. Needs the scope `payloads`.
     value: Option<Value>,
+}
+
+/// An action on many runs.
+#[derive(ToSchema)]
+pub(crate) struct RunBulkRequest {
+    /// `cancel` (with compensations), `pause` or `rerun` (from the step that failed).
+    action: String,
+    /// Which runs are handled.
+    filter: RunBulkFilter,
+    /// If true, the runs are only counted.
+    dry_run: Option<bool>,
+    /// How many runs are handled per second, 1 to 5,000; 100 by default.
+    rate_per_s: Option<u32>,
+    /// Handle only this many runs; then the operation ends as `canary`.
+    canary: Option<u64>,
+}
+
+/// Which runs an operation handles: those that match every field that is given.
+#[derive(ToSchema)]
+pub(crate) struct RunBulkFilter {
+    /// One of these states, which must fit the action. By default a cancel handles runs that have not ended, a pause
+    /// those that are running, and a rerun those that failed or timed out.
+    state: Option<Vec<String>>,
+    /// The workflow.
+    workflow: Option<String>,
+    /// The version of the workflow.
+    version: Option<u32>,
+    /// All of these labels.
+    labels: Option<BTreeMap<String, String>>,
+    /// The error code.
+    error_code: Option<String>,
+    /// The run with the step that started the run.
+    parent_run_id: Option<String>,
+    /// Created at or after this time (RFC 3339).
+    created_after: Option<String>,
+    /// Created before this time (RFC 3339).
+    created_before: Option<String>,
+    /// Ended at or after this time (RFC 3339).
+    finished_after: Option<String>,
+    /// Ended before this time (RFC 3339).
+    finished_before: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! Tests of runs as far as a gateway works without the workflow service: operations are saved and seen at once, refused
 //! ones change nothing, lists filter and turn pages, and nobody sees a run of another tenant.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use muster_bus::{Bus, BusSettings};
 use muster_domain::{RunId, job::Ending};
@@ -9,7 +9,7 @@ use muster_engine::run::{Event, JobEnd, RunError, Wait, What};
 use muster_flow::Flow;
 use muster_runs::Runs;
 use muster_store::{RedisSettings, Store};
-use muster_testkit::{nats, redis};
+use muster_testkit::{nats, redis, until};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -498,4 +498,69 @@ async fn a_run_is_explained_and_drawn() {
     let mermaid = gate.get(&format!("{path}/graph?format=mermaid")).await;
     assert!(mermaid.text.starts_with("flowchart") && mermaid.text.contains("succeeded"), "{}", mermaid.text);
     assert_eq!(gate.get(&format!("{path}/graph?format=png")).await.pointers(), ["/query/format"]);
+}
+
+/// The operation once it has ended.
+async fn operation(gate: &Gate, body: &Value) -> Value {
+    let asked = gate.post("/api/v1/runs/bulk", body).await;
+    assert_eq!(asked.status, 202, "{}", asked.text);
+    assert_eq!(asked.json["of"], "runs");
+    let path = asked.headers["location"].to_str().unwrap().to_owned();
+    until(Duration::from_secs(60), "the operation to end", async || {
+        let now = gate.get(&path).await.json;
+        (now["done"] == true).then_some(now)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn many_runs_are_paused_cancelled_and_rerun_by_a_filter() {
+    let gate = Gate::start(&[]).await;
+    let runs = service().await;
+    let steps = json!([{"id": "a", "job": {"topic": "t"}}, {"id": "b", "needs": ["a"], "job": {"topic": "t"}}]);
+    define(&gate, "chain", &json!({"steps": steps})).await;
+    let mut paths = Vec::new();
+    for n in 0..6 {
+        paths.push(start(&gate, "chain", &json!({"labels": {"odd": (n % 2).to_string()}})).await);
+    }
+    let states = async |of: &[usize]| {
+        let mut states = Vec::new();
+        for n in of {
+            states.push(gate.get(&paths[*n]).await.json["state"].as_str().unwrap().to_owned());
+        }
+        states
+    };
+    let odd = json!({"workflow": "chain", "labels": {"odd": "1"}});
+    let dry = gate.post("/api/v1/runs/bulk", &json!({"action": "pause", "filter": odd, "dry_run": true})).await;
+    assert_eq!((dry.status.as_u16(), &dry.json["matched"]), (200, &json!(3)), "{}", dry.text);
+    let done = operation(&gate, &json!({"action": "pause", "filter": odd, "rate_per_s": 5_000})).await;
+    assert_eq!((&done["action"], &done["counts"]["done"]), (&json!("pause"), &json!(3)), "{done}");
+    assert_eq!(states(&[1, 3, 5]).await, ["paused"; 3]);
+    assert_eq!(states(&[0, 2, 4]).await, ["running"; 3]);
+    let wrong = gate.post("/api/v1/runs/bulk", &json!({"action": "retry", "filter": {"topic": "t"}})).await;
+    assert_eq!(wrong.pointers(), ["/action"]);
+
+    for path in [&paths[0], &paths[2]] {
+        end_jobs(&runs, path, &["b"]).await;
+    }
+    let done = operation(&gate, &json!({"action": "rerun", "filter": {"workflow": "chain"}})).await;
+    assert_eq!(done["counts"], json!({"matched": 2, "done": 2, "skipped": 0, "failed": 0}), "{done}");
+    let all = gate.get("/api/v1/runs?state=running").await;
+    let items = all.json["items"].as_array().unwrap();
+    let reruns: Vec<&Value> = items.iter().filter(|run| !run["rerun_of"].is_null()).collect();
+    assert_eq!(reruns.len(), 2, "{}", all.text);
+    let new = format!("/api/v1/runs/{}", reruns[0]["id"].as_str().unwrap());
+    assert_eq!(step(&gate, &new, "a").await["state"], "succeeded", "it goes on at the step that failed");
+
+    let done = operation(&gate, &json!({"action": "cancel", "filter": {}, "canary": 2})).await;
+    assert_eq!((&done["status"], &done["counts"]["done"]), (&json!("canary"), &json!(2)), "{done}");
+    let done = operation(&gate, &json!({"action": "cancel", "filter": {}, "rate_per_s": 5_000})).await;
+    assert_eq!(done["status"], "done", "{done}");
+    for state in states(&[1, 3, 4, 5]).await {
+        assert!(["stopping", "cancelled"].contains(&state.as_str()), "{state}");
+    }
+    assert_eq!(states(&[0, 2]).await, ["failed"; 2], "what has ended is left alone");
+    let entries = told(&gate).await;
+    let count = |action: &str| entries.iter().filter(|entry| *entry == action).count();
+    assert_eq!((count("run_pause"), count("run_rerun")), (3, 2), "{entries:?}");
 }
