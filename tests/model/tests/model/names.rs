@@ -10,6 +10,7 @@ use std::{
 /// How the name of a step begins, and what it stands for: a file, and a function in it. The longest match wins.
 const DEEDS: &[(&str, &str, &str)] = &[
     ("acks the delivery", "services/scheduler/src/intake.rs", "see_through"),
+    ("acks the news", "services/workflow/src/news.rs", "handle"),
     ("acks the offer and begins", "sdk/rust/src/worker/turn.rs", "begin"),
     ("acks the submit", "services/scheduler/src/intake.rs", "see_through"),
     ("admit_anew", "services/scheduler/src/slots.rs", "admit_anew"),
@@ -19,13 +20,15 @@ const DEEDS: &[(&str, &str, &str)] = &[
     ("apply", "crates/store/src/jobs.rs", "apply"),
     ("apply(dispatch)", "services/scheduler/src/dispatch.rs", "apply"),
     ("apply(hold)", "services/scheduler/src/dispatch.rs", "hold"),
-    ("apply(reoffer)", "services/scheduler/src/loops/reconciler/acts.rs", "offer_again"),
     ("apply(recall)", "services/scheduler/src/start/recall.rs", "take_back"),
+    ("apply(reoffer)", "services/scheduler/src/loops/reconciler/acts.rs", "offer_again"),
     ("apply(report)", "services/scheduler/src/settle.rs", "apply"),
     ("apply(rescue, abandon, poison)", "services/scheduler/src/loops/reconciler/acts.rs", "end_attempts"),
     ("apply(start)", "services/scheduler/src/start.rs", "answer"),
     ("apply(wake)", "services/scheduler/src/loops/reconciler/acts.rs", "awaken"),
     ("cancel", "crates/flow/src/cancel.rs", "cancel"),
+    ("cancel_child", "services/workflow/src/carry.rs", "cancel_run"),
+    ("cancel_run", "crates/runs/src/operate.rs", "operate"),
     ("claim_queued", "crates/store/src/queues.rs", "claim_queued"),
     ("decides to offer it as it is", "services/scheduler/src/dispatch.rs", "offer_as_it_is"),
     ("drains: releases", "sdk/rust/src/worker/turn.rs", "release"),
@@ -43,56 +46,48 @@ const DEEDS: &[(&str, &str, &str)] = &[
     ("hand_over", "services/scheduler/src/slots.rs", "hand_over"),
     ("hears gone", "sdk/rust/src/worker/starts.rs", "decided"),
     ("hears settled", "sdk/rust/src/worker/results.rs", "confirm"),
+    ("holds_op", "crates/runs/src/kept.rs", "publish_operations"),
     ("look", "crates/domain/src/job/look.rs", "look"),
+    ("look: a job has ended", "services/workflow/src/turn.rs", "happened"),
+    ("look: a step goes on", "services/workflow/src/turn.rs", "happened"),
+    ("look: carries out", "services/workflow/src/turn.rs", "carry_out"),
     ("look: put_back", "services/scheduler/src/loops/reconciler/acts.rs", "put_back"),
+    ("look: something has ended", "services/workflow/src/turn.rs", "happened"),
+    ("look: the child has ended", "crates/runs/src/ends.rs", "sub_run_ends"),
+    ("look: waits", "crates/runs/src/kept.rs", "next_look"),
     ("offer", "crates/flow/src/offer.rs", "offer"),
     ("offer (again)", "services/scheduler/src/loops/reconciler/acts.rs", "offer_again"),
     ("offer (as it is)", "services/scheduler/src/dispatch.rs", "offer_as_it_is"),
+    ("pause_run", "crates/runs/src/operate.rs", "operate"),
     ("prepare", "crates/store/src/jobs.rs", "prepare"),
+    ("publish_op", "crates/runs/src/kept.rs", "publish_operation"),
     ("publish_submits", "crates/flow/src/submit.rs", "publish_submits"),
     ("publishes what failed", "services/scheduler/src/intake.rs", "one_by_one"),
     ("pulls an offer", "sdk/rust/src/worker/turn.rs", "pulled"),
     ("puts the home back", "crates/store/src/scrub/entries.rs", "put_entries_back"),
     ("reads that it stands as it was", "services/scheduler/src/loops/reconciler/acts.rs", "as_planned"),
     ("reclaim", "services/scheduler/src/slots.rs", "reclaim"),
-    ("reread", "services/scheduler/src/loops/reread.rs", "handle"),
     ("remove_queued", "crates/store/src/queues.rs", "remove_queued"),
     ("reports", "sdk/rust/src/worker/turn.rs", "report"),
+    ("reread", "services/scheduler/src/loops/reread.rs", "handle"),
     ("rescore_homes", "crates/store/src/homes.rs", "rescore_homes"),
     ("results_mark", "crates/bus/src/inspect.rs", "results_mark"),
+    ("resume_run", "crates/runs/src/operate.rs", "operate"),
+    ("save", "crates/store/src/runs.rs", "save_run"),
     ("scrub", "crates/store/src/scrub.rs", "scrub"),
+    ("signal_run", "crates/runs/src/operate.rs", "operate"),
     ("stands in line", "services/scheduler/src/dispatch.rs", "may_stay_pending"),
+    ("start_child", "services/workflow/src/carry.rs", "start_run"),
+    ("start_run", "crates/runs/src/start.rs", "start"),
     ("submit", "crates/store/src/jobs.rs", "submit"),
-    ("takes a result", "services/scheduler/src/intake.rs", "batches"),
-    ("takes a submit", "services/scheduler/src/intake.rs", "batches"),
+    ("submit_step", "services/workflow/src/carry.rs", "submit_job"),
     ("take_keys", "services/scheduler/src/slots.rs", "take_keys"),
     ("take_slots", "crates/store/src/slots.rs", "take_slots"),
+    ("takes a result", "services/scheduler/src/intake.rs", "batches"),
+    ("takes a submit", "services/scheduler/src/intake.rs", "batches"),
+    ("takes the news", "services/workflow/src/news.rs", "handle"),
+    ("tell_end", "services/workflow/src/carry.rs", "one"),
     ("tells settled", "services/scheduler/src/settle.rs", "notify"),
-];
-
-/// How the name of a step begins that the code does not have yet, and the file that will have it. The models of runs
-/// come before their service: a row moves to [`DEEDS`] together with its code.
-const PLANNED: &[(&str, &str)] = &[
-    ("acks the news", "services/workflow/src/intake.rs"),
-    ("cancel_child", "services/workflow/src/outbox.rs"),
-    ("cancel_run", "crates/flow/src/runs.rs"),
-    ("holds_op", "crates/flow/src/runs.rs"),
-    ("look: carries out", "services/workflow/src/loops/runs.rs"),
-    ("look: a job has ended", "services/workflow/src/loops/runs.rs"),
-    ("look: a step goes on", "services/workflow/src/loops/runs.rs"),
-    ("look: something has ended", "services/workflow/src/loops/runs.rs"),
-    ("look: the child has ended", "services/workflow/src/loops/runs.rs"),
-    ("look: waits", "services/workflow/src/loops/runs.rs"),
-    ("pause_run", "crates/flow/src/runs.rs"),
-    ("publish_op", "crates/flow/src/runs.rs"),
-    ("resume_run", "crates/flow/src/runs.rs"),
-    ("save", "crates/store/src/runs.rs"),
-    ("signal_run", "crates/flow/src/runs.rs"),
-    ("start_child", "services/workflow/src/outbox.rs"),
-    ("start_run", "crates/flow/src/runs.rs"),
-    ("submit_step", "services/workflow/src/outbox.rs"),
-    ("takes the news", "services/workflow/src/intake.rs"),
-    ("tell_end", "services/workflow/src/outbox.rs"),
 ];
 
 /// Steps that no function takes: they just happen.
@@ -175,17 +170,13 @@ fn deed_of(step: &str) -> Option<&'static (&'static str, &'static str, &'static 
     DEEDS.iter().filter(|(begin, _, _)| step.starts_with(begin)).max_by_key(|(begin, _, _)| begin.len())
 }
 
-fn planned(step: &str) -> bool {
-    PLANNED.iter().any(|(begin, _)| step.starts_with(begin))
-}
-
 #[test]
 fn every_step_is_named_after_what_the_code_does_or_happens_by_itself() {
     let steps = steps();
     assert!(steps.len() > 80, "they could be read: {steps:?}");
     let nameless = |step: &&String| {
         let happens = WORLD.iter().any(|begin| step.starts_with(begin));
-        !happens && !planned(step) && deed_of(step).is_none()
+        !happens && deed_of(step).is_none()
     };
     let nameless: Vec<&String> = steps.iter().filter(nameless).collect();
     assert!(nameless.is_empty(), "no function is named for {nameless:?}");
@@ -195,12 +186,6 @@ fn every_step_is_named_after_what_the_code_does_or_happens_by_itself() {
         .filter(|begin| !steps.iter().any(|step| deed_of(step).is_some_and(|deed| deed.0 == *begin)))
         .collect();
     assert!(idle.is_empty(), "no step is named {idle:?}");
-    let idle: Vec<&str> = PLANNED
-        .iter()
-        .map(|planned| planned.0)
-        .filter(|begin| !steps.iter().any(|step| step.starts_with(begin)))
-        .collect();
-    assert!(idle.is_empty(), "no step is planned as {idle:?}");
 }
 
 #[test]
