@@ -247,6 +247,8 @@ async fn an_order_is_started_watched_and_looked_into() {
     assert_eq!((&items["total"], indexes), (&json!(3), vec![1, 2]), "{items}");
     let one = shell.muster(&format!("run items {id} reserve --limit 1")).await.ends(0).out;
     assert!(one.contains("3 items in all; --from 1 shows more"), "{one}");
+    let jobs = shell.muster(&format!("job list --run {id} --topic stock -o json")).await.ends(0).json();
+    assert_eq!(jobs["items"].as_array().map(Vec::len), Some(4), "three lines and a box: {jobs}");
     assert!(shell.muster(&format!("run graph {id}")).await.ends(0).out.starts_with("flowchart TD\n"));
     let list = "run list --workflow order --state succeeded --label shop=east -o json";
     assert_eq!(shell.muster(list).await.ends(0).json()["items"][0]["id"], id.as_str());

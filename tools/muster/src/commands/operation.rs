@@ -60,6 +60,10 @@ pub(crate) struct Selection {
     #[arg(long)]
     worker: Option<String>,
 
+    /// Only jobs of this run of a workflow
+    #[arg(long = "run", value_name = "ID")]
+    run_id: Option<String>,
+
     /// Only jobs created after this time, like 2030-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     created_after: Option<String>,
@@ -152,6 +156,7 @@ impl Selection {
             ("topic", &self.topic),
             ("error_code", &self.error_code),
             ("worker", &self.worker),
+            ("run_id", &self.run_id),
             ("created_after", &self.created_after),
             ("created_before", &self.created_before),
             ("finished_after", &self.finished_after),

@@ -35,6 +35,10 @@ pub(crate) struct List {
     #[arg(long)]
     worker: Option<String>,
 
+    /// Only jobs of this run of a workflow
+    #[arg(long = "run", value_name = "ID")]
+    run_id: Option<String>,
+
     /// Only jobs created after this time, like 2030-01-01T00:00:00Z
     #[arg(long, value_name = "TIME")]
     created_after: Option<String>,
@@ -108,6 +112,7 @@ impl List {
             ("topic", &self.topic),
             ("error_code", &self.error_code),
             ("worker", &self.worker),
+            ("run_id", &self.run_id),
             ("created_after", &self.created_after),
             ("created_before", &self.created_before),
             ("finished_after", &self.finished_after),
