@@ -10,6 +10,7 @@ mod redis;
 mod rolling;
 mod sick;
 mod worker;
+mod workflow;
 
 use std::{
     cell::RefCell,
@@ -51,6 +52,7 @@ pub(super) enum Name {
     Leader,
     Worker,
     Gateway,
+    Workflow,
     Nats,
     Redis,
     Clock,
@@ -98,6 +100,15 @@ const SCENES: &[Scene] = &[
         play: |scenery| Box::pin(gateway::play(scenery)),
         env: || Ok(Vec::new()),
         attaches: true,
+    },
+    Scene {
+        name: Name::Workflow,
+        title: "workflow",
+        promise: "the owner of a running order dies: another replica goes on with it, and each of its jobs runs once",
+        play: |scenery| Box::pin(workflow::play(scenery)),
+        env: || Ok(Vec::new()),
+        // The checker of a stack that is in use knows only the jobs that the drill submitted itself.
+        attaches: false,
     },
     Scene {
         name: Name::Nats,
