@@ -23,7 +23,10 @@ pub const DURING_LED: Duration = LED.saturating_add(Duration::from_secs(4));
 const SETTLED: Duration = Duration::from_secs(5);
 const HARDLY: Duration = Duration::from_millis(500);
 /// How much later the test may learn of what has to happen within [`SETTLED`].
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(6);
+/// How often a fault is tried. A machine that stands still for a second or two makes acts late now and then; what waits
+/// for the sick scheduler is late each time.
+pub const TRIES: usize = 3;
 /// No act takes longer than normal by more than this.
 const LATE: Duration = Duration::from_secs(3);
 /// The same where only a leader acts and the sick replica leads: its lock may have to run out first.
@@ -140,15 +143,15 @@ pub fn slowest(all: &[Took], spans: &[Span], nth: usize, act: Act) -> Duration {
     Measured { all, spans }.slowest(nth, act)
 }
 
-/// Prints how long acts took around each fault, and fails if they took too long. `leads`: the sick replica led the
-/// loops when it fell sick.
-pub fn judge(all: &[Took], spans: &[Span], leads: bool) {
+/// Prints how long acts took around each fault. Returns what took too long, with the number of its fault. `leads`: the
+/// sick replica led the loops when it fell sick.
+pub fn too_long(all: &[Took], spans: &[Span], leads: bool) -> Vec<(usize, String)> {
     let measured = Measured { all, spans };
     let mut late = Vec::new();
-    let mut says = |said: String, fine: bool| {
+    let mut says = |nth: usize, said: String, fine: bool| {
         eprintln!("{said}");
         if !fine {
-            late.push(said);
+            late.push((nth, said));
         }
     };
     let (led, others): (Vec<Act>, Vec<Act>) = ACTS.into_iter().partition(|act| leads && act.is_led());
@@ -157,7 +160,7 @@ pub fn judge(all: &[Took], spans: &[Span], leads: bool) {
             for act in acts.iter().copied() {
                 let (normal, slowest) = (measured.normal(act), measured.slowest(nth, act));
                 let said = format!("{}, {act:?}: normal p99 {normal:.0?}, slowest {slowest:.0?}", span.name);
-                says(said, slowest <= normal + bound);
+                says(nth, said, slowest <= normal + bound);
             }
             if acts.is_empty() {
                 continue;
@@ -165,8 +168,8 @@ pub fn judge(all: &[Took], spans: &[Span], leads: bool) {
             let sick = measured.longer(acts, span.began + settled, |_| Some(span.ended));
             let well = measured.longer(acts, span.ended + SETTLED, |act| measured.begins(nth + 1, act));
             let said = format!("{}: p99 above normal {sick:.0?} while sick, {well:.0?} afterwards", span.name);
-            says(said, sick <= HARDLY && well <= HARDLY);
+            says(nth, said, sick <= HARDLY && well <= HARDLY);
         }
     }
-    assert!(late.is_empty(), "these took too long:\n{}", late.join("\n"));
+    late
 }
