@@ -97,8 +97,9 @@ async fn a_short_chaos_on_a_cluster_has_every_kind_of_fault_and_keeps_every_prom
     both_kinds_of_workers_ran_jobs(&verdict);
 }
 
-/// How much later than allowed a recovery may be on a busy machine, in milliseconds.
-const BUSY: u64 = 5_000;
+/// How much later than allowed a recovery may be on a busy machine, in milliseconds. Less than a leader's lock lives
+/// that was not given up.
+const BUSY: u64 = 8_000;
 
 /// Runs one drill. It must break no promise, measure these recoveries, and print what it does. Limits on the recovery
 /// times need a machine without other load.
@@ -137,6 +138,12 @@ async fn the_drill_of_a_killed_worker_passes() {
 }
 
 #[tokio::test]
+async fn the_drill_of_a_killed_and_a_stopped_owner_of_a_run_passes() {
+    let measured = ["owner killed → its order went on and ended", "owner stopped → its order went on and ended"];
+    passes(&["workflow"], &measured, "owns its shard").await;
+}
+
+#[tokio::test]
 async fn the_drill_of_a_nats_that_loses_everything_twice_passes() {
     let measured = [
         "streams deleted → new jobs run",
@@ -164,9 +171,11 @@ async fn the_drill_of_clocks_that_are_wrong_passes() {
 
 #[tokio::test]
 async fn the_drill_of_a_rolling_restart_passes() {
-    let everything = ["scheduler-1", "scheduler-2", "gateway-1", "gateway-2", "worker-1", "worker-2", "http-worker-1"];
-    let measured = everything.map(|process| format!("{process} restarted"));
-    passes(&["rolling"], &measured.each_ref().map(String::as_str), "each at its first attempt").await;
+    let pairs = ["scheduler", "workflow", "gateway", "worker"].map(|kind| [1, 2].map(|n| format!("{kind}-{n}")));
+    let everything = pairs.into_iter().flatten().chain(["http-worker-1".to_owned()]);
+    let measured: Vec<String> = everything.map(|process| format!("{process} restarted")).collect();
+    let measured: Vec<&str> = measured.iter().map(String::as_str).collect();
+    passes(&["rolling"], &measured, "each at its first attempt").await;
 }
 
 /// One fault of eight: `sick` and `sick_leader` have all of them.
@@ -182,7 +191,7 @@ async fn drills_are_listed_and_a_plan_follows_from_its_seed() {
     assert_eq!(code, Some(0));
     let listed = read(&out, &err);
     let names: Vec<&str> = listed.as_array().expect("a list").iter().filter_map(|row| row["name"].as_str()).collect();
-    assert_eq!(names, ["leader", "worker", "gateway", "nats", "redis", "clock", "rolling", "sick"]);
+    assert_eq!(names, ["leader", "worker", "gateway", "workflow", "nats", "redis", "clock", "rolling", "sick"]);
 
     let plan = ["chaos", "--minutes", "5", "--plan", "--seed"];
     let (code, one, _) = drill(&[&plan[..], &["1"]].concat()).await;
