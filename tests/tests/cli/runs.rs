@@ -302,6 +302,10 @@ async fn a_run_that_failed_is_compensated_and_run_again() {
     assert_eq!((&run["compensation"]["state"], shop.released()), (&json!("done"), 3), "{run}");
 
     fs::remove_file(&shop.declines).expect("a file");
+    let found = shell.muster("run bulk rerun --workflow order --dry-run -o json").await.ends(0).json();
+    assert_eq!(found["matched"], 1, "{found}");
+    let none = shell.muster("run bulk rerun --workflow other --wait -o json").await.ends(0).json();
+    assert_eq!((&none["counts"]["matched"], &none["done"]), (&json!(0), &json!(true)), "{none}");
     let plan = shell.muster(&format!("run rerun {id} --from charge --dry-run -o json")).await.ends(0).json();
     // The items were released, so they are reserved again.
     assert_eq!((&plan["again"], &plan["taken"]), (&json!(["reserve", "pack", "paid", "charge"]), &json!(["checked"])));
@@ -374,4 +378,12 @@ async fn runs_are_paused_cancelled_and_helped_by_hand() {
     let said = shell.muster("run start order --input {}").await.ends(1);
     assert!(said.err.contains("order") && said.err.contains("invalid_request"), "{said:?}");
     shell.muster("run list --state dreaming").await.ends(1);
+
+    let open =
+        [shell.start_order(&["--label", "of=bulk"]).await.ends(0).id(), shell.start_order(&[]).await.ends(0).id()];
+    let done = shell.muster("run bulk cancel --label of=bulk --wait -o json").await.ends(0).json();
+    assert_eq!((&done["counts"]["done"], &done["status"]), (&json!(1), &json!("done")), "{done}");
+    shell.muster(&format!("run wait {}", open[0])).await.ends(4);
+    assert_eq!(shell.muster(&format!("run get {} -o json", open[1])).await.ends(0).json()["done"], json!(false));
+    shell.muster("run bulk delete").await.ends(2);
 }

@@ -1,5 +1,5 @@
-//! `muster operation`, and what `muster job bulk` and `muster dlq retry` share: one action on every job that matches
-//! a filter, carried out by the gateways. `--wait` follows it to its end.
+//! `muster operation`, and what `muster job bulk`, `muster dlq retry` and `muster run bulk` share: one action on every job
+//! or run that matches a filter, carried out by the gateways. `--wait` follows it to its end.
 
 use std::time::Duration;
 
@@ -80,15 +80,22 @@ pub(crate) struct Selection {
     #[arg(long, value_name = "TIME")]
     finished_before: Option<String>,
 
+    #[command(flatten)]
+    pace: Pace,
+}
+
+/// How fast, how many, and whether to wait
+#[derive(Args, Debug)]
+pub(super) struct Pace {
     /// Change nothing, only count
     #[arg(long)]
     dry_run: bool,
 
-    /// Jobs per second, up to 5000 [default: 100]
+    /// Jobs or runs per second, up to 5000 [default: 100]
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
 
-    /// Maximum number of jobs
+    /// Maximum number of jobs or runs
     #[arg(long, value_name = "N")]
     canary: Option<u64>,
 
@@ -119,10 +126,23 @@ impl Operation {
     }
 }
 
-impl Selection {
-    /// Requests this action on the selected jobs.
-    pub(crate) async fn run(self, action: &str, caller: &Caller) -> anyhow::Result<()> {
-        let call = Call::post("/jobs/bulk", self.body(action).to_string()).idempotency_key(Uuid::new_v4().to_string());
+impl Pace {
+    /// Requests this action on everything that the filter takes. `path` is that of the kind of object.
+    pub(super) async fn run(
+        self,
+        path: &str,
+        action: &str,
+        filter: Map<String, Value>,
+        caller: &Caller,
+    ) -> anyhow::Result<()> {
+        let body = json!({
+            "action": action,
+            "filter": filter,
+            "dry_run": self.dry_run,
+            "rate_per_s": self.rate,
+            "canary": self.canary,
+        });
+        let call = Call::post(path, body.to_string()).idempotency_key(Uuid::new_v4().to_string());
         let mut answer = ask(caller, &call).await?;
         if self.dry_run {
             match caller.format {
@@ -142,16 +162,16 @@ impl Selection {
             _ => Ok(()),
         }
     }
+}
 
-    fn body(&self, action: &str) -> Value {
-        let mut filter = Map::new();
-        if !self.state.is_empty() {
-            filter.insert("state".into(), json!(self.state));
-        }
-        if !self.labels.is_empty() {
-            let labels: Map<String, Value> = self.labels.iter().map(|(n, v)| (n.clone(), json!(v))).collect();
-            filter.insert("labels".into(), labels.into());
-        }
+impl Selection {
+    /// Requests this action on the selected jobs.
+    pub(crate) async fn run(self, action: &str, caller: &Caller) -> anyhow::Result<()> {
+        let filter = self.filter();
+        self.pace.run("/jobs/bulk", action, filter, caller).await
+    }
+
+    fn filter(&self) -> Map<String, Value> {
         let texts = [
             ("topic", &self.topic),
             ("error_code", &self.error_code),
@@ -162,15 +182,26 @@ impl Selection {
             ("finished_after", &self.finished_after),
             ("finished_before", &self.finished_before),
         ];
-        filter.extend(texts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value.as_ref()?)))));
-        json!({
-            "action": action,
-            "filter": filter,
-            "dry_run": self.dry_run,
-            "rate_per_s": self.rate,
-            "canary": self.canary,
-        })
+        filter(&self.state, &self.labels, texts)
     }
+}
+
+/// A filter in the form of the API, with what was given.
+pub(super) fn filter<'a>(
+    states: &[String],
+    labels: &[(String, String)],
+    texts: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
+) -> Map<String, Value> {
+    let mut filter = Map::new();
+    if !states.is_empty() {
+        filter.insert("state".into(), json!(states));
+    }
+    if !labels.is_empty() {
+        let labels: Map<String, Value> = labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        filter.insert("labels".into(), labels.into());
+    }
+    filter.extend(texts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value.as_ref()?)))));
+    filter
 }
 
 async fn ask(caller: &Caller, call: &Call) -> Result<Answer, Failure> {

@@ -2,6 +2,7 @@
 //! `watch` end with code 4 when they waited for a run that ended badly.
 
 mod change;
+mod filter;
 mod list;
 mod look;
 mod show;
@@ -70,6 +71,7 @@ pub(crate) enum Run {
     Rerun(change::Rerun),
     Complete(change::Complete),
     Skip(change::Skip),
+    Bulk(Box<change::Bulk>),
 }
 
 impl Run {
@@ -99,6 +101,7 @@ impl Run {
             Run::Rerun(rerun) => rerun.run(caller).await,
             Run::Complete(complete) => complete.run(caller).await,
             Run::Skip(skip) => skip.run(caller).await,
+            Run::Bulk(bulk) => bulk.run(caller).await,
         }
     }
 }

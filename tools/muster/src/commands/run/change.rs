@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Caller, ask, path, show, shown};
+use super::{Caller, ask, filter::Filter, path, show, shown};
 use crate::{
     api::{Call, part},
-    commands::value::value,
+    commands::{operation::Pace, value::value},
     output::{self, Format},
 };
 
@@ -147,6 +147,27 @@ impl Rerun {
             (false, _) => shown(caller, &answer),
         }
         Ok(())
+    }
+}
+
+/// Cancel, pause or rerun every run that matches; a rerun begins at the step that failed
+#[derive(Args, Debug)]
+#[command(disable_version_flag = true)]
+pub(crate) struct Bulk {
+    /// The action
+    #[arg(value_parser = ["cancel", "pause", "rerun"])]
+    action: String,
+
+    #[command(flatten)]
+    filter: Filter,
+
+    #[command(flatten)]
+    pace: Pace,
+}
+
+impl Bulk {
+    pub(super) async fn run(self, caller: &Caller) -> anyhow::Result<()> {
+        self.pace.run("/runs/bulk", &self.action, self.filter.body(), caller).await
     }
 }
 
