@@ -37,7 +37,8 @@ async fn leads(stack: &Stack) {
         let locks = gateway.get("/locks").await.body;
         let locks = locks["items"].as_array().cloned().unwrap_or_default();
         let holds = |lock: &LeaderLock| locks.iter().any(|l| l["key"] == lock.as_str() && l["holder"] == sick::NAME);
-        let of_schedulers = LeaderLock::ALL.iter().filter(|lock| **lock != LeaderLock::Retention);
+        let of_others = [LeaderLock::Retention, LeaderLock::RunReread];
+        let of_schedulers = LeaderLock::ALL.iter().filter(|lock| !of_others.contains(lock));
         (of_schedulers.clone().all(holds) && stack.ready("scheduler-1").await).then_some(())
     })
     .await;

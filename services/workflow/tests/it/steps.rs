@@ -205,7 +205,7 @@ async fn a_paused_run_takes_results_and_starts_nothing_until_it_is_resumed() {
             "w",
             r#"
 steps:
-  - {id: a, job: {topic: slow, payload: {ms: 500}}}
+  - {id: a, job: {topic: slow, payload: {ms: 3000}}}
   - {id: b, needs: [a], job: {topic: echo, payload: b}}
 "#,
         )
