@@ -11,15 +11,16 @@ use std::{
 
 use muster_store::Store;
 
-/// How long an answer is valid.
-const VALID: Duration = Duration::from_secs(1);
+/// How long an answer is valid. A run that another process saved is looked at with a new answer: what was read may be
+/// older than what is stored here.
+const VALID: Duration = Duration::from_millis(250);
 
 /// The last answer.
 #[derive(Default)]
 pub(crate) struct Calm(Mutex<Option<(Instant, bool)>>);
 
 impl Calm {
-    /// Whether nothing is missing, as far as is known. An answer is at most a second old; without an answer from Redis,
+    /// Whether nothing is missing, as far as is known. An answer is at most [`VALID`] old; without an answer from Redis,
     /// nothing is calm.
     pub(crate) async fn is_calm(&self, store: &Store) -> bool {
         if let Some((at, calm)) = *self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -46,14 +46,7 @@ pub(crate) enum Turn {
 /// Handles one run. After an error, the turn must be repeated.
 pub(crate) async fn take_turn(context: &Arc<Context>, id: RunId, cause: Cause) -> Result<Turn, RunsError> {
     if !context.calm.is_calm(&context.runs.flow.store).await {
-        return match cause {
-            Cause::Due => Ok(Turn::Waits(UNTIL_CALM)),
-            Cause::Ended(_) => {
-                // The home finds the ends when all is calm again.
-                context.runs.flow.store.forward_homes(&[(id, UNTIL_CALM)]).await?;
-                Ok(Turn::Waits(UNTIL_CALM))
-            }
-        };
+        return wait_for_calm(context, id, &cause).await;
     }
     let seat = context.hot.seat(id);
     let mut kept = seat.lock().await;
@@ -66,11 +59,24 @@ pub(crate) async fn take_turn(context: &Arc<Context>, id: RunId, cause: Cause) -
     done
 }
 
+/// Handles the run later.
+async fn wait_for_calm(context: &Context, id: RunId, cause: &Cause) -> Result<Turn, RunsError> {
+    if matches!(cause, Cause::Ended(_)) {
+        // The home finds the ends when all is calm again.
+        context.runs.flow.store.forward_homes(&[(id, UNTIL_CALM)]).await?;
+    }
+    Ok(Turn::Waits(UNTIL_CALM))
+}
+
 async fn attempt(context: &Arc<Context>, id: RunId, cause: &Cause, hot: &mut Option<Kept>) -> Result<Turn, RunsError> {
     let runs = &context.runs;
     for tries in 0..TRIES {
         if tries > 0 {
             tokio::time::sleep(Duration::from_millis(fastrand::u64(0..5))).await;
+            // Nobody may have saved the run: a failover brings back an old version of it.
+            if !context.calm.look(&runs.flow.store).await {
+                return wait_for_calm(context, id, cause).await;
+            }
         }
         let Some((mut kept, now)) = current(runs, id, cause, hot.take()).await? else { return Ok(Turn::Gone) };
         if !happened(context, &mut kept, now, cause).await? {

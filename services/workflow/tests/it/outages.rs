@@ -1,6 +1,6 @@
 //! Replicas that come and go, and a bus that forgets.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use muster_engine::run::{RunState, Wait};
 use muster_runs::Ask;
@@ -51,6 +51,29 @@ async fn a_bus_that_loses_its_streams_in_the_middle_of_runs_loses_no_step() {
     for id in ids {
         stack.ended(id, RunState::Succeeded).await;
     }
+}
+
+#[tokio::test]
+async fn a_redis_that_dies_and_comes_back_in_the_middle_of_runs_loses_none() {
+    let stack = Stack::start().await;
+    stack.is_whole().await;
+    stack.define("w", CHAIN).await;
+    let mut ids = Vec::new();
+    for n in 0..10 {
+        ids.push(stack.run("w", json!(n)).await);
+    }
+    until(SOON, "some jobs to run", async || (stack.executed("slow").len() >= 5).then_some(())).await;
+    stack.redis.restart().await;
+    for id in ids {
+        until(2 * SOON, &format!("run {id} to end"), async || {
+            let (kept, _) = stack.runs.read(id).await.ok()??;
+            kept.run.state().is_end().then_some(())
+        })
+        .await;
+        stack.ended(id, RunState::Succeeded).await;
+    }
+    let ran: BTreeSet<u64> = stack.executed("echo").iter().filter_map(serde_json::Value::as_u64).collect();
+    assert_eq!(ran, (0..10).collect());
 }
 
 const SIGNAL: &str = r#"

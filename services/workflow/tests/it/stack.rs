@@ -85,7 +85,7 @@ impl Stack {
             muster_scheduler::SERVICE,
             muster_scheduler::SETTINGS,
             "s1",
-            &[("--outage-wait", "100ms"), ("--loop-scrub-interval", "1h")],
+            &[("--outage-wait", "100ms"), ("--loop-scrub-interval", "1h"), ("--loop-reread-interval", "1s")],
         );
         stack.tasks.spawn("scheduler", muster_scheduler::run(scheduler.clone()));
         ready(&scheduler).await;
