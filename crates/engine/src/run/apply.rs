@@ -221,8 +221,8 @@ impl Work<'_> {
     pub(crate) fn halt_run(&mut self) -> Done {
         let root = self.root();
         self.halt(&root)?;
-        self.tasks.push_back(Task::Scope(root));
-        Ok(())
+        // While the run was paused, the last step may have ended of a scope that was stopped before.
+        self.catch_up(&root)
     }
 
     fn end_by_hand(&mut self, step: &str, end: End) -> Done<Outcome> {

@@ -18,20 +18,20 @@ impl Work<'_> {
             if record == StepRecord::default() {
                 continue;
             }
-            match record.each.as_ref().filter(|_| self.plan.is_each(&place)) {
-                Some(each) => {
-                    for item in 0..each.issued {
-                        self.forget_inner(&place.with(item))?;
-                    }
-                    for item in 0..each.total {
-                        self.forget_values(&place.with(item))?;
-                    }
-                    for page in 0..pages(each.total) {
-                        self.delete(Field::Page(place.clone(), page));
-                        self.delete(Field::Items(place.clone(), page));
-                    }
+            // Of a for-each that was skipped, no item exists.
+            if let Some(each) = &record.each {
+                for item in 0..each.issued {
+                    self.forget_inner(&place.with(item))?;
                 }
-                None => self.forget_inner(&place)?,
+                for item in 0..each.total {
+                    self.forget_values(&place.with(item))?;
+                }
+                for page in 0..pages(each.total) {
+                    self.delete(Field::Page(place.clone(), page));
+                    self.delete(Field::Items(place.clone(), page));
+                }
+            } else if !self.plan.is_each(&place) {
+                self.forget_inner(&place)?;
             }
             self.forget_values(&place)?;
             self.forget_record(&place)?;

@@ -44,7 +44,7 @@ impl Work<'_> {
     }
 
     /// Does for a scope what was put off while the run was paused.
-    fn catch_up(&mut self, inside: &Inside) -> Done {
+    pub(crate) fn catch_up(&mut self, inside: &Inside) -> Done {
         let scope = self.scope(inside)?;
         if !scope.begun || scope.done {
             return Ok(());

@@ -505,3 +505,22 @@ steps:
     let kept: Vec<&str> = w.saved.keys().filter_map(|name| name.strip_prefix("s:a")).collect();
     assert_eq!((w.error_code().as_str(), kept), ("loop_exhausted", vec!["[20][2]", "[20][3]", "[20][4]"]));
 }
+
+#[test]
+fn iterations_with_a_skipped_for_each_are_forgotten_like_others() {
+    let yaml = "
+steps:
+  - id: l
+    loop:
+      until: 'index >= 9'
+      max: 10
+      steps:
+        - id: each
+          when: 'false'
+          for_each: {items: '[1, 2]'}
+          switch: [{when: 'true', steps: [{id: a, job: {topic: t}}]}]
+";
+    let w = World::start(yaml, json!({}));
+    let kept: Vec<&str> = w.saved.keys().filter_map(|name| name.strip_prefix("s:each")).collect();
+    assert_eq!((w.state(), kept), (Succeeded, vec!["[7]", "[8]", "[9]"]));
+}

@@ -147,6 +147,33 @@ fn a_paused_run_whose_steps_all_ended_ends_when_it_resumes() {
     assert_eq!(w.state(), Succeeded);
 }
 
+/// The last step of a stopped branch ends while the run is paused. The cancel must take the end of the branch.
+#[test]
+fn a_cancel_of_a_paused_run_takes_the_ends_of_branches_that_were_stopped_before() {
+    let yaml = "
+steps:
+  - id: both
+    parallel:
+      wait: 2
+      branches:
+        a: [{id: bad, job: {topic: t}}]
+        b: [{id: slow, steps: [{id: inner, job: {topic: t}}]}, {id: each, for_each: {items: '[1, 2]'}, job: {topic: t}}]
+";
+    let mut w = World::start(yaml, json!({}));
+    w.carry_out();
+    w.fail("bad");
+    assert_eq!((w.step("slow"), w.state()), (StepState::Running, Running));
+    w.op(RunOp::Pause);
+    w.tell_cancelled();
+    assert_eq!((w.step("both"), w.state()), (StepState::Running, Paused));
+    w.cancel();
+    assert_eq!(
+        (w.step("slow"), w.step("each"), w.step("both")),
+        (StepState::Cancelled, StepState::Cancelled, StepState::Cancelled)
+    );
+    assert_eq!(w.state(), Cancelled);
+}
+
 #[test]
 fn a_paused_run_can_be_cancelled() {
     let mut w = World::start(TWO, json!({}));

@@ -39,8 +39,8 @@ fn a_key_is_a_text_and_numbers_and_booleans_become_one() {
 
 #[test]
 fn what_is_no_key_is_an_error() {
-    let input = json!({"list": [1], "null": null, "long": "x".repeat(257)});
-    for key in ["input.list", "input.null", "input.long", "input.missing.deep"] {
+    let input = json!({"list": [1], "none": null, "long": "x".repeat(257)});
+    for key in ["input.list", "input.none", "input.long", "input.missing.deep"] {
         let error = keyed(key, input.clone()).unwrap_err();
         assert!(error.starts_with("expression_error: "), "{key}: {error}");
     }

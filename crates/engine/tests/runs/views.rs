@@ -57,7 +57,7 @@ steps:
     switch:
       - {when: 'input.n > 10', steps: [{id: big, job: {topic: t}}]}
       - {else: [{id: low, job: {topic: t}}, {id: later, needs: [low], job: {topic: t}}]}
-  - {id: after, needs: [s], steps: [{id: in, job: {topic: t}}]}
+  - {id: after, needs: [s], steps: [{id: inner, job: {topic: t}}]}
 ";
     let mut w = World::start(yaml, json!({"n": 1}));
     let running = [("s", StepState::Running), ("low", StepState::Running), ("after", StepState::Waiting)];
@@ -66,7 +66,7 @@ steps:
     w.succeed("low", json!(1));
     w.succeed("later", json!(1));
     let places: Vec<String> = w.views().into_iter().map(|view| view.place).collect();
-    assert_eq!(places, ["s", "low", "later", "after", "in"]);
+    assert_eq!(places, ["s", "low", "later", "after", "inner"]);
     assert_eq!(w.view("after").branch, None);
 }
 
