@@ -159,7 +159,9 @@ pub(in crate::routes) fn read(body: &Bytes) -> Result<Asked, Problem> {
     let dry_run = o.boolean("dry_run", f).unwrap_or(false);
     o.finish(f);
     faults.into_result()?;
-    let hash = hash_fields(fields.iter().filter(|(_, v)| *v != "null").map(|(n, v)| (n.as_ref(), *v)));
+    // A request that says `"dry_run": false` is the same as one that says nothing of it.
+    let told = fields.iter().filter(|(name, value)| *value != "null" && name != "dry_run");
+    let hash = hash_fields(told.map(|(name, value)| (name.as_ref(), *value)));
     let again = again.ok_or_else(|| Problem::new(ProblemCode::Internal, "a rerun was lost while it was read"))?;
     Ok(Asked { again, version, input, dry_run, hash })
 }
