@@ -182,6 +182,8 @@ on_both! {
     runs::a_large_run_is_saved_and_read_whole,
     runs::a_run_is_deleted_as_it_was_read_with_its_timeline,
     runs::a_timeline_keeps_its_first_and_last_entries,
+    runs::an_ended_run_leaves_unless_it_has_a_home_or_another_run_needs_it,
+    runs::a_run_without_a_home_is_found_on_whatever_node_it_is,
     runs::runs_are_listed_newest_first_and_each_once,
     papers::the_first_note_wins_and_never_changes,
     papers::an_api_key_is_found_listed_and_deleted,

@@ -4,9 +4,10 @@ use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use muster_domain::{RunId, Tenant};
+use muster_domain::{RunId, Tenant, Time};
 use muster_store::{
-    CreatedRun, ListError, RunPage, RunSpan, RunVersion, SavedRun, StoreError, StoredRun, TIMELINE_ENDS,
+    CreatedRun, LeaderLock, ListError, RunAge, RunPage, RunRetentionWalk, RunScan, RunSpan, RunVersion, SavedRun,
+    StoreError, StoredRun, TIMELINE_ENDS,
 };
 
 use crate::bench::{Bench, tenant};
@@ -248,4 +249,72 @@ pub(crate) async fn runs_are_listed_newest_first_and_each_once(bench: &Bench) {
         let page = bench.store.list_runs(&tenant, None, 100, span, &[], |_, _| true).await.unwrap();
         assert_eq!(page.items.len(), count, "{span:?}");
     }
+}
+
+/// The age of the runs of one test; those of the other tests never end.
+fn age_of(mark: String) -> impl Fn(&StoredRun) -> Option<RunAge> + Send + Sync {
+    move |run| {
+        let field = |name: &'static str| std::str::from_utf8(run.fields.get(name.as_bytes())?).ok();
+        if field("mark") != Some(mark.as_str()) {
+            return Some(RunAge { ended: Time::NONE, needed_by: Vec::new() });
+        }
+        let ended = Time(field("ended")?.parse().ok()?);
+        Some(RunAge { ended, needed_by: field("needed").and_then(|id| id.parse().ok()).into_iter().collect() })
+    }
+}
+
+async fn retained(bench: &Bench, mark: &str) -> (u64, u64) {
+    let lease = bench.leads(LeaderLock::Retention).await;
+    let (mut walk, keep, age) = (RunRetentionWalk::new(), Duration::from_micros(1), age_of(mark.to_owned()));
+    let fields: [&[u8]; 3] = [b"mark", b"ended", b"needed"];
+    let (mut runs, mut unreadable) = (0, 0);
+    loop {
+        let done = bench.store.retain_runs(&lease, &mut walk, keep, 100, &fields, &age).await.unwrap();
+        (runs, unreadable) = (runs + done.runs, unreadable + done.unreadable);
+        if done.passed {
+            return (runs, unreadable);
+        }
+    }
+}
+
+pub(crate) async fn an_ended_run_leaves_unless_it_has_a_home_or_another_run_needs_it(bench: &Bench) {
+    let (tenant, mark) = (tenant(), run().to_string());
+    let long_ago = bench.store.ping().await.unwrap().before(Duration::from_secs(60)).0.to_string();
+    let ended = [("mark", mark.as_str()), ("ended", &long_ago)];
+    let needs = created(bench, &tenant, &[("mark", &mark), ("ended", "0")]).await.0;
+    let needs_text = needs.to_string();
+    let (plain, (needed, _)) = (
+        created(bench, &tenant, &ended).await.0,
+        created(bench, &tenant, &[ended[0], ended[1], ("needed", &needs_text)]).await,
+    );
+    let at_home = created(bench, &tenant, &ended).await.0;
+    let broken = created(bench, &tenant, &[("mark", &mark), ("ended", "x")]).await.0;
+    bench.store.add_timeline(plain, 0, &[Bytes::from_static(b"x")]).await.unwrap();
+    bench.store.drop_homes(&[plain, needed]).await.unwrap();
+
+    assert_eq!(retained(bench, &mark).await, (1, 1));
+    let all = [plain, needs, needed, at_home, broken];
+    assert_eq!(bench.store.have_runs(&all).await, [Ok(false), Ok(true), Ok(true), Ok(true), Ok(true)]);
+    assert_eq!(bench.store.read_timeline(plain).await.unwrap().first.len(), 0);
+
+    let version = read(bench, needs).await.version;
+    assert!(bench.store.delete_run(needs, version).await.unwrap());
+    bench.store.drop_homes(&[at_home]).await.unwrap();
+    assert_eq!(retained(bench, &mark).await, (2, 1), "what nobody can read stays");
+    assert_eq!(bench.store.have_runs(&[needed, at_home, broken]).await, [Ok(false), Ok(false), Ok(true)]);
+}
+
+pub(crate) async fn a_run_without_a_home_is_found_on_whatever_node_it_is(bench: &Bench) {
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(created(bench, &tenant(), &[("head", "0")]).await.0);
+    }
+    let (lost, at_home) = ids.split_at(15);
+    bench.store.drop_homes(lost).await.unwrap();
+    let (mut scan, mut found) = (RunScan::default(), Vec::new());
+    while let Some(page) = bench.store.homeless_runs(&mut scan, 7).await.unwrap() {
+        found.extend(page);
+    }
+    assert!(lost.iter().all(|id| found.contains(id)), "{found:?}");
+    assert!(!at_home.iter().any(|id| found.contains(id)));
 }
