@@ -111,7 +111,7 @@ fn bodies(operation: Operation) -> Option<Vec<Value>> {
         }
         Operation::RotateKey => vec![json!({"overlap_ms": 1})],
         Operation::ValidateWorkflow | Operation::PutWorkflow => vec![json!({"steps": [{"id": "a", "set": 1}]})],
-        Operation::StartRun => vec![json!({"input": {"a": [1]}, "labels": {"k": "v"}, "version": 1})],
+        Operation::StartRun => vec![json!({"input": {"a": [1]}, "labels": {"k": "v"}, "version": 1, "signal": [1]})],
         _ => return None,
     })
 }

@@ -2,7 +2,8 @@
 //!
 //! Promises: a start that is answered with 2xx is in Redis, and its run comes to an end whatever fails; a repeat with the
 //! same `Idempotency-Key` finds the same run, also if the workflow was changed or deleted meanwhile, and costs no token of
-//! the tenant's rate. A start that is refused stores nothing. Leaves to others: the order of writes (`muster_runs`).
+//! the tenant's rate. A start that is refused stores nothing; only its signal may be refused by a run that was there
+//! before. Leaves to others: the order of writes (`muster_runs`).
 
 use std::time::Duration;
 
@@ -10,19 +11,21 @@ use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use muster_domain::{Labels, ProblemCode, RunId, WorkflowName, ids::SHARDS, topic::MAX_LABELS};
-use muster_runs::{InputFault, Start, StartRefused, Started};
+use muster_engine::definition::check_signal_name;
+use muster_runs::{Ask, InputFault, OperateRefused, Operated, Start, StartRefused, Started};
 use serde_json::Value;
 
 use super::{
     Named, Submitter, json,
     run::visible,
+    runs::asked::{op_id, refused as not_now, take_value},
     workflows::views::{named, no_workflow, stored},
 };
 use crate::{
     body::{Posted, SINGLE},
     canonical::hash_fields,
     json::{Faults, Object},
-    limits::VERSION,
+    limits::{MOST_RESULT, VERSION},
     problem::{Fault, MUSTER_BUS, Problem},
     query::Params,
     runs::{self, topics},
@@ -33,12 +36,15 @@ use crate::{
 };
 
 /// Start a run of a workflow: of its latest version, or of another one. With an `Idempotency-Key` a repeat finds the same
-/// run; with `wait_ms` the answer waits for the run's end. The key must cover every topic of the definition.
+/// run; with `wait_ms` the answer waits for the run's end. With `signal` the run is started if it is not there, and gets
+/// the signal, which is the field `signal` of the body; this needs an `Idempotency-Key`. The same key with another signal
+/// signals the same run. The API key must cover every topic of the definition.
 #[utoipa::path(
     post, path = "/api/v1/workflows/{name}/runs", tag = "workflows",
     params(
         ("name" = String, Path, description = "The workflow"),
         ("wait_ms" = Option<u64>, Query, description = "Wait so long for the end, at most 30,000"),
+        ("signal" = Option<String>, Query, description = "The name of a signal that the run gets"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 256 visible characters, bare or quoted"),
     ),
     request_body = schema::RunRequest,
@@ -46,7 +52,7 @@ use crate::{
         (status = 202, description = "Started", body = schema::Run),
         (status = 200, description = "It ended within wait_ms", body = schema::Run),
         (status = 404, description = "No such workflow, or not yours", body = schema::Problem),
-        (status = 409, description = "`concurrency_full`: as many runs go on as the workflow allows", body = schema::Problem),
+        (status = 409, description = "As many runs go on as the workflow allows: `concurrency_full`; or the run takes no signal: `run_done`, `signals_full`", body = schema::Problem),
         (status = 422, description = "A field was refused, or the input does not fit its schema", body = schema::Problem),
     )
 )]
@@ -59,10 +65,24 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let mut faults = Faults::default();
     let wait = params.wait(&mut faults);
+    let signal = params.read("signal", &mut faults, |name| check_signal_name(name).map(|()| name.to_owned()));
+    if signal.is_some() && submitter.key.is_none() {
+        faults.invalid("/header", "Idempotency-Key", "is required with the parameter `signal`");
+    }
     params.finish(faults)?;
     let name = named(&name)?;
-    let asked = read(&body.bytes, &name)?;
-    let started = Box::pin(begin(&gateway, &submitter, name, asked)).await?;
+    let mut asked = read(&body.bytes, &name)?;
+    let signal = match (signal, asked.signal.take()) {
+        (None, Some(_)) => {
+            let why = "is the body of a signal, which the parameter `signal` must name";
+            return Err(Problem::field(ProblemCode::InvalidRequest, "/signal", why));
+        }
+        (name, body) => name.map(|name| Signal { name, body: body.unwrap_or(Value::Null) }),
+    };
+    let mut started = Box::pin(begin(&gateway, &submitter, name, asked, signal.as_ref())).await?;
+    if let Some(signal) = signal {
+        started = Box::pin(deliver(&gateway, &submitter, started, signal)).await?;
+    }
     Box::pin(answer(&gateway, &submitter, started, wait)).await
 }
 
@@ -71,8 +91,15 @@ pub(super) struct Asked {
     input: Option<Value>,
     labels: Labels,
     version: Option<u32>,
-    /// The hash of the request.
+    signal: Option<Value>,
+    /// The hash of the request without its signal.
     hash: [u8; 16],
+}
+
+/// A signal that the run gets with its start.
+struct Signal {
+    name: String,
+    body: Value,
 }
 
 /// Reads the body of a start; an empty body is a start without input.
@@ -84,6 +111,7 @@ pub(super) fn read(body: &Bytes, name: &WorkflowName) -> Result<Asked, Problem> 
     let input = read_payload(body, &mut o, "input", &mut faults);
     let labels = read_labels(&mut o, "labels", MAX_LABELS, &mut faults);
     let version = o.integer("version", &mut faults, VERSION).and_then(|n| u32::try_from(n).ok());
+    let signal = take_value(&mut o, "signal", MOST_RESULT, &mut faults);
     o.finish(&mut faults);
     let given = input.as_ref().map(|input| input.as_bytes()).filter(|input| !input.is_empty());
     let input = given
@@ -92,8 +120,11 @@ pub(super) fn read(body: &Bytes, name: &WorkflowName) -> Result<Asked, Problem> 
         .map_err(|why| Problem::field(ProblemCode::InvalidRequest, "/input", format!("cannot be read: {why}")));
     faults.into_result()?;
     let (input, own) = (input?, Value::from(name.as_str()).to_string());
-    let told = fields.iter().filter(|(_, value)| *value != "null").map(|(name, value)| (name.as_ref(), *value));
-    Ok(Asked { input, labels, version, hash: hash_fields(told.chain([("workflow", own.as_str())])) })
+    let told = fields
+        .iter()
+        .filter(|(name, value)| *value != "null" && name != "signal")
+        .map(|(name, value)| (name.as_ref(), *value));
+    Ok(Asked { input, labels, version, signal, hash: hash_fields(told.chain([("workflow", own.as_str())])) })
 }
 
 /// Starts the run, or finds the one that an earlier try has started.
@@ -102,6 +133,7 @@ async fn begin(
     submitter: &Submitter,
     workflow: WorkflowName,
     asked: Asked,
+    signal: Option<&Signal>,
 ) -> Result<Started, Problem> {
     let Submitter { caller, key, .. } = submitter;
     let derived = key.as_ref().map(|key| RunId::derive("run", &caller.tenant, key));
@@ -109,7 +141,10 @@ async fn begin(
         Some(id) => gateway.flow.store.have_runs(&[id]).await.pop().unwrap_or(Ok(false))?,
         None => false,
     };
-    let version = if known { asked.version } else { Some(choose(gateway, submitter, &workflow, asked.version).await?) };
+    let version = match known {
+        true => asked.version,
+        false => Some(choose(gateway, submitter, &workflow, asked.version, signal).await?),
+    };
     let started = gateway.runs.start(Start {
         id: derived.unwrap_or_else(|| RunId::mint(fastrand::u8(..SHARDS))),
         tenant: caller.tenant.clone(),
@@ -133,6 +168,7 @@ async fn choose(
     submitter: &Submitter,
     name: &WorkflowName,
     asked: Option<u32>,
+    signal: Option<&Signal>,
 ) -> Result<u32, Problem> {
     let caller = &submitter.caller;
     let shown = gateway.flow.store.shown_versions(&caller.tenant, std::slice::from_ref(name)).await?;
@@ -143,8 +179,39 @@ async fn choose(
         Problem::field(ProblemCode::InvalidRequest, "/version", why)
     })?;
     topics(&workflow.definition).into_iter().try_for_each(|topic| caller.may_touch(topic))?;
+    if let Some(signal) = signal {
+        fits(workflow.check_signal(&signal.name, &signal.body))?;
+    }
     gateway.take_submit(caller).await?;
     Ok(version)
+}
+
+/// Refuses a signal that does not fit the schema of the steps that wait for it.
+fn fits(faults: Vec<InputFault>) -> Result<(), Problem> {
+    let fault = |InputFault { pointer, detail }: InputFault| Fault {
+        code: ProblemCode::InvalidRequest,
+        pointer: format!("/signal{pointer}"),
+        detail,
+    };
+    if faults.is_empty() { Ok(()) } else { Err(Problem::fields(faults.into_iter().map(fault).collect())) }
+}
+
+/// Sends the run its signal. A repeat of the request is the same signal.
+async fn deliver(
+    gateway: &Gateway,
+    submitter: &Submitter,
+    started: Started,
+    signal: Signal,
+) -> Result<Started, Problem> {
+    let (id, Signal { name, body }) = (started.kept.id, signal);
+    fits(gateway.runs.check_signal(&started.kept.run, &name, &body).await?)?;
+    let op = op_id(submitter, id, &format!("start {name} {body}"));
+    match gateway.runs.operate(&submitter.caller.tenant, id, &op, &Ask::Signal { name, body }).await {
+        Ok(Operated { kept, .. }) => Ok(Started { kept, ..started }),
+        Err(OperateRefused::NotFound) => Err(Problem::no_run(id)),
+        Err(OperateRefused::Refused { why, kept }) => Err(not_now(id, why, &kept.run)),
+        Err(OperateRefused::Fault(fault)) => Err(fault.into()),
+    }
 }
 
 pub(super) fn refused(refusal: StartRefused) -> Problem {
@@ -219,6 +286,7 @@ mod tests {
         assert_ne!(one, hash("order", r#"{"input": {"a": 1, "b": [3]}, "labels": {"k": "v"}}"#));
         assert_ne!(one, hash("order", r#"{"input": {"a": 1, "b": [2]}, "labels": {"k": "v"}, "version": 1}"#));
         assert_eq!(hash("order", ""), hash("order", "{}"));
+        assert_eq!(hash("order", r#"{"signal": 1}"#), hash("order", "{}"), "another signal is for the same run");
     }
 
     #[test]

@@ -84,4 +84,6 @@ pub(crate) struct RunRequest {
     labels: Option<BTreeMap<String, String>>,
     /// The version of the workflow; the latest unless given.
     version: Option<u32>,
+    /// The body of the signal that the parameter `signal` names: any JSON, at most 256 KiB; `null` unless given.
+    signal: Option<Value>,
 }

@@ -154,6 +154,43 @@ async fn a_wait_ends_with_the_run_or_with_its_time() {
 }
 
 #[tokio::test]
+async fn a_start_with_a_signal_is_one_run_and_one_signal_however_often_it_is_sent() {
+    let line = json!({"name": "line", "schema": {"type": "integer"}});
+    let definition = json!({
+        "steps": [{"id": "a", "wait_signal": line}, {"id": "b", "needs": ["a"], "wait_signal": line}],
+        "output": ["${{ steps.a.result }}", "${{ steps.b.result }}"],
+    });
+    let gate = with(&definition).await;
+    let path = format!("{RUNS}?signal=line");
+    let keyless = gate.post(&path, &json!({"signal": 1})).await;
+    assert_eq!((keyless.status.as_u16(), keyless.pointers()), (422, vec!["/header/Idempotency-Key"]));
+    assert_eq!(gate.post_keyed(RUNS, "k", &json!({"signal": 1})).await.pointers(), ["/signal"]);
+    assert_eq!(gate.post_keyed(&path, "k", &json!({"signal": "x"})).await.pointers(), ["/signal"]);
+    assert_eq!(gate.post_keyed(&format!("{RUNS}?signal=a%20b"), "k", &json!({})).await.pointers(), ["/query/signal"]);
+    assert_eq!(count_runs(&gate).await, 0);
+
+    let first = gate.post_keyed(&path, "k", &json!({"signal": 1})).await;
+    assert_eq!((first.status.as_u16(), &first.json["state"]), (202, &json!("running")), "{}", first.text);
+    let state = |answer: &Answer| answer.json["steps"].as_array().unwrap().iter().map(|s| s["state"].clone()).collect();
+    let states: Vec<Value> = state(&first);
+    assert_eq!(states, ["succeeded", "running"]);
+    let again = gate.post_keyed(&path, "k", &json!({"signal": 1})).await;
+    assert!(replayed(&again) && again.json["id"] == first.json["id"], "{}", again.text);
+    let states: Vec<Value> = state(&again);
+    assert_eq!(states, ["succeeded", "running"], "it is the same signal");
+
+    let ends = format!("{path}&wait_ms=30000");
+    let second = gate.post_keyed(&ends, "k", &json!({"signal": 2})).await;
+    assert_eq!((second.status.as_u16(), &second.json["output"]), (200, &json!([1, 2])), "{}", second.text);
+    assert_eq!(second.json["id"], first.json["id"], "another signal is for the same run");
+    let repeat = gate.post_keyed(&ends, "k", &json!({"signal": 2})).await;
+    assert_eq!((repeat.status.as_u16(), &repeat.json["output"]), (200, &json!([1, 2])), "{}", repeat.text);
+    let late = gate.post_keyed(&path, "k", &json!({"signal": 3})).await;
+    assert_eq!((late.status.as_u16(), late.code()), (409, "run_done"), "{}", late.text);
+    assert_eq!(count_runs(&gate).await, 1);
+}
+
+#[tokio::test]
 async fn a_key_starts_and_sees_what_its_scopes_and_topics_allow() {
     let gate = with(&order()).await;
     let body = json!({"input": {"n": 1}});

@@ -94,7 +94,7 @@ fn respond(by: &Submitter, after: &Run, before: bool) -> Result<Response, Proble
     Ok(response)
 }
 
-fn refused(id: RunId, why: Refusal, run: &Run) -> Problem {
+pub(in crate::routes) fn refused(id: RunId, why: Refusal, run: &Run) -> Problem {
     let state = run.state();
     match why {
         Refusal::RunDone => Problem::new(ProblemCode::RunDone, format!("run {id} ended before, as {state}")),
@@ -116,7 +116,7 @@ fn refused(id: RunId, why: Refusal, run: &Run) -> Problem {
 }
 
 /// The id of an operation: the same for the same key.
-pub(super) fn op_id(by: &Submitter, run: RunId, what: &str) -> String {
+pub(in crate::routes) fn op_id(by: &Submitter, run: RunId, what: &str) -> String {
     match &by.key {
         Some(key) => OperationId::derive("run", &by.caller.tenant, &format!("{run}\0{what}\0{key}")),
         None => OperationId::mint(0),
@@ -141,7 +141,7 @@ pub(super) fn is_empty(body: &Bytes) -> bool {
 }
 
 /// Takes a field that holds any JSON of at most `most` bytes.
-pub(super) fn take_value(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Option<Value> {
+pub(in crate::routes) fn take_value(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Option<Value> {
     let raw = o.take(name)?.get();
     if raw.len() > most {
         faults.add(ProblemCode::PayloadTooLarge, o.at(), name, format_args!("has at most {most} bytes"));
