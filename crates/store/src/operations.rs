@@ -419,3 +419,20 @@ impl Store {
         if reply.outcome == 0 { Ok(None) } else { read(id, &reply.fields).map(Some) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_action_survives_its_name() {
+        for action in Action::OF_JOBS.into_iter().chain(Action::OF_RUNS) {
+            assert_eq!(Action::read(&action.stored()), Some(action));
+            let (of_jobs, of_runs) = (Action::parse(action.as_str()), Action::parse_of_runs(action.as_str()));
+            assert_eq!(if action.is_of_runs() { of_runs } else { of_jobs }, Some(action));
+        }
+        // Records of earlier versions have the names of actions on jobs.
+        assert_eq!(["retry", "cancel", "delete"].map(Action::read), Action::OF_JOBS.map(Some));
+        assert_eq!((Action::read("delete_runs"), Action::read("pause")), (None, None));
+    }
+}
