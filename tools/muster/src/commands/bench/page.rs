@@ -19,8 +19,9 @@ pub(super) fn markdown(report: &Report, plot: Option<&Path>) -> String {
     page += &facts("Machine", &mut report.machine.iter());
     page += &facts("Versions", &mut report.versions.iter());
     page += &format!("- {} rounds, references and stack in turn, {} s in all\n", report.rounds, report.seconds);
-    page += "- Stack: 2 gateways, 2 schedulers, 1 worker process, Redis with an append-only file synced every second, \
-             JetStream on disk, authentication on, everything and the load generator on this one machine\n";
+    page += "- Stack: 2 gateways, 2 schedulers, 2 replicas of the workflow service, 1 worker process, Redis with an append-only \
+             file synced every second, JetStream on disk, authentication on, everything and the load generator on this \
+             one machine\n";
     for note in &report.notes {
         page += &format!("- Note: {note}\n");
     }
