@@ -1,4 +1,4 @@
-//! Muster for Rust programs: submit jobs, and run them.
+//! Muster for Rust programs: submit jobs and run them, and compose them into workflows.
 //!
 //! [`Client`] uses HTTP to talk to the gateways. It tries them in turn, repeats calls that may be repeated with the
 //! same idempotency key, and honours `Retry-After`; a job whose submit returned `Ok` reaches exactly one end.
@@ -15,6 +15,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A [`Client`] also stores workflows, starts runs of them and steers them. [`Client::workflow`] names the types of input
+//! and output once; see [`WorkflowHandle`].
 //!
 //! [`Worker`] pulls work over NATS and runs a handler for each job, as many at once as it has slots.
 //!

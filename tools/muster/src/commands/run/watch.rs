@@ -10,6 +10,7 @@ mod live;
 use std::{io::IsTerminal, time::Duration};
 
 use clap::Args;
+use muster_domain::time::wall_clock;
 use muster_sdk::sse::Frames;
 use reqwest::Response;
 use serde_json::Value;
@@ -79,10 +80,12 @@ impl Screen {
                 live.draw(run);
                 Ok(())
             }
-            Screen::Lines(changes, format) => changes.since(run).iter().try_for_each(|change| match format {
-                Format::Json => output::try_line(change),
-                Format::Table => output::try_line(changes::line(change)),
-            }),
+            Screen::Lines(changes, format) => {
+                changes.since(run, &wall_clock().rfc3339()).iter().try_for_each(|change| match format {
+                    Format::Json => output::try_line(change),
+                    Format::Table => output::try_line(changes::line(change)),
+                })
+            }
         }
     }
 

@@ -15,9 +15,10 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// The changes since the last look, in order of time. The first look finds every step that has begun.
-    pub(super) fn since(&mut self, run: &Value) -> Vec<Value> {
-        let (mut changes, first) = (Vec::new(), self.run.is_none());
+    /// The changes since the last look, in order of time, then the progress of items as it is `now`. The first look finds
+    /// every step that has begun.
+    pub(super) fn since(&mut self, run: &Value, now: &str) -> Vec<Value> {
+        let (mut changes, mut progress, first) = (Vec::new(), Vec::new(), self.run.is_none());
         for step in run["steps"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let (place, state, items) = (cell(&step["place"]), cell(&step["state"]), &step["items"]);
             let seen = self.steps.get(&place);
@@ -29,16 +30,31 @@ impl Changes {
             if seen.is_none() && !first && state != "running" && !step["started_at"].is_null() {
                 changes.push(of_step(run, &began(step), "running"));
             }
+            let moved = seen.is_none_or(|(was, _)| *was != state);
             self.steps.insert(place, (state.clone(), items.clone()));
-            changes.push(of_step(run, step, &state));
+            match of_step(run, step, &state) {
+                change if moved => changes.push(change),
+                mut change => {
+                    change["time"] = now.into();
+                    progress.push(change);
+                }
+            }
         }
         changes.sort_by_key(|change| cell(&change["time"]));
+        changes.append(&mut progress);
         let state = cell(&run["state"]);
         if self.run.as_ref() != Some(&state) {
-            let event = of_run(run, &state);
+            let mut event = of_run(run, &state);
             self.run = Some(state);
-            // A run begins before its steps and ends after them.
-            if run["done"] == true { changes.push(event) } else { changes.insert(0, event) }
+            // A run begins before its steps and ends after them. When it was paused or stopped is not in it.
+            match (run["done"] == true, first) {
+                (true, _) => changes.push(event),
+                (false, true) => changes.insert(0, event),
+                (false, false) => {
+                    event["time"] = now.into();
+                    changes.push(event);
+                }
+            }
         }
         changes
     }
@@ -103,6 +119,8 @@ pub(super) fn line(change: &Value) -> String {
 mod tests {
     use super::*;
 
+    const NOW: &str = "2026-01-01T00:01:00.000Z";
+
     fn run(state: &str, steps: &[(&str, &str)]) -> Value {
         let step = |(n, (place, state)): (usize, &(&str, &str))| {
             let began = *state != "waiting";
@@ -122,11 +140,13 @@ mod tests {
     #[test]
     fn only_what_changed_is_told_and_in_order() {
         let mut changes = Changes::default();
-        let first = changes.since(&run("running", &[("a", "succeeded"), ("b", "running"), ("c", "waiting")]));
+        let first = changes.since(&run("running", &[("a", "succeeded"), ("b", "running"), ("c", "waiting")]), NOW);
         assert_eq!(lines(&first), ["running order r", "succeeded a", "running b"]);
         assert_eq!(first[1]["type"], "muster.step.succeeded");
-        assert!(changes.since(&run("running", &[("a", "succeeded"), ("b", "running"), ("c", "waiting")])).is_empty());
-        let last = changes.since(&run("succeeded", &[("a", "succeeded"), ("b", "succeeded"), ("c", "failed")]));
+        assert!(
+            changes.since(&run("running", &[("a", "succeeded"), ("b", "running"), ("c", "waiting")]), NOW).is_empty()
+        );
+        let last = changes.since(&run("succeeded", &[("a", "succeeded"), ("b", "succeeded"), ("c", "failed")]), NOW);
         assert_eq!(lines(&last), ["succeeded b", "running c", "failed c", "succeeded order r"]);
         assert_eq!((&last[3]["type"], &last[3]["data"]["done"]), (&json!("muster.run.succeeded"), &json!(true)));
     }
@@ -136,12 +156,16 @@ mod tests {
         let mut changes = Changes::default();
         let mut now = run("running", &[("each", "running")]);
         now["steps"][0]["items"] = json!({"total": 9, "succeeded": 0, "failed": 0});
-        assert_eq!(lines(&changes.since(&now)), ["running order r", "running each 0/9"]);
+        assert_eq!(lines(&changes.since(&now, NOW)), ["running order r", "running each 0/9"]);
         now["steps"][0]["items"] = json!({"total": 9, "succeeded": 4, "failed": 1});
-        assert_eq!(lines(&changes.since(&now)), ["running each 4/9, 1 failed"]);
+        let progress = changes.since(&now, NOW);
+        assert_eq!((lines(&progress), &progress[0]["time"]), (vec!["running each 4/9, 1 failed".into()], &json!(NOW)));
+        now["state"] = "paused".into();
+        let paused = changes.since(&now, NOW);
+        assert_eq!((lines(&paused), &paused[0]["time"]), (vec!["paused order r".into()], &json!(NOW)));
         now["state"] = "failed".into();
         now["done"] = true.into();
         now["error"] = json!({"code": "c", "message": "m", "step": "each[3]"});
-        assert_eq!(lines(&changes.since(&now)), ["failed order r c: m (step each[3])"]);
+        assert_eq!(lines(&changes.since(&now, NOW)), ["failed order r c: m (step each[3])"]);
     }
 }
