@@ -7,6 +7,11 @@ use muster_testkit::until;
 use reqwest::{Method, StatusCode, header::HeaderMap};
 use serde_json::{Value, json};
 
+/// How long a store may stand still on a busy machine, and a request be sent again because of it.
+const STANDS_STILL: Duration = Duration::from_secs(60);
+/// Calls that may be repeated without a key: a second one changes nothing.
+const REPEATABLE: [&str; 3] = ["/cancel", "/pause", "/resume"];
+
 /// The HTTP client that all tests share.
 pub(crate) fn http() -> &'static reqwest::Client {
     static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
@@ -102,15 +107,20 @@ impl Probe {
         request
     }
 
-    /// GET below `/api/v1`.
+    /// GET below `/api/v1`; again, as any client does, while a store does not answer.
     pub async fn get(&self, path: &str) -> Answer {
-        self.send(Method::GET, &format!("/api/v1{path}"), &[], None).await.expect("an answer")
+        let ask = async || self.send(Method::GET, &format!("/api/v1{path}"), &[], None).await.expect("an answer");
+        until(STANDS_STILL, &format!("a store to answer {path}"), async || Some(ask().await).filter(is_told)).await
     }
 
-    /// POST below `/api/v1`.
+    /// POST below `/api/v1`; again while a store does not answer, if that is harmless.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
-        let body = Some(body.to_string().into_bytes());
-        self.send(Method::POST, &format!("/api/v1{path}"), &[], body).await.expect("an answer")
+        let (path, body) = (format!("/api/v1{path}"), body.to_string().into_bytes());
+        let ask = async || self.send(Method::POST, &path, &[], Some(body.clone())).await.expect("an answer");
+        if !REPEATABLE.iter().any(|call| path.ends_with(call)) {
+            return ask().await;
+        }
+        until(STANDS_STILL, &format!("a store to answer {path}"), async || Some(ask().await).filter(is_told)).await
     }
 
     /// Submits a job that must be accepted, and returns its id.
@@ -178,6 +188,11 @@ impl Probe {
     pub async fn history(&self, id: &str) -> Value {
         self.get(&format!("/jobs/{id}/history")).await.body
     }
+}
+
+/// Whether the answer says more than that a store did not answer.
+fn is_told(answer: &Answer) -> bool {
+    answer.body["code"] != "store_unavailable"
 }
 
 /// The sum of all series of a metric in a scrape.
