@@ -289,7 +289,7 @@ async fn what_a_consumer_does_not_carry_is_left_to_the_one_that_does() {
         })
         .await;
     };
-    let (got, ()) = tokio::join!(consumer.fetch(10, Duration::from_secs(3)), misled);
+    let (got, ()) = tokio::join!(consumer.fetch(10, LONG), misled);
     assert!(got.unwrap().is_empty(), "nobody is handed what is not for it");
     let own = submits.fetch(10, LONG).await.unwrap();
     assert_eq!((own.len(), number(&own[0].body)), (1, 7), "whose it is has it");

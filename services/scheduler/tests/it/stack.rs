@@ -41,7 +41,9 @@ impl Stack {
     /// A stack over this Redis, without a scheduler.
     pub(crate) async fn over(redis: RedisServer) -> Stack {
         let nats = NatsServer::start().await;
-        let store = Store::connect(RedisSettings::new(redis.url())).await.unwrap();
+        // The test itself bears a Redis that stands still for a while, as on a busy machine.
+        let patient = RedisSettings { response_timeout: SOON, budget: SOON, ..RedisSettings::new(redis.url()) };
+        let store = Store::connect(patient).await.unwrap();
         let bus = Bus::connect(BusSettings::new(nats.url(), "test")).await.unwrap();
         let clock = store.clone();
         bus.set_clock(std::sync::Arc::new(move || clock.now()));
