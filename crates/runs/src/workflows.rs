@@ -1,5 +1,5 @@
-//! Definitions that are ready to run: read once from Redis, and kept in memory. A version never changes, so what is kept
-//! is always right.
+//! Definitions that are ready to run: read once from Redis, and kept in memory, up to a number and a size. A version never
+//! changes, so what is kept is always right.
 
 use std::{
     collections::HashMap,
@@ -19,6 +19,8 @@ use crate::Runs;
 
 /// The most definitions that are kept.
 const MOST: usize = 1_000;
+/// The most bytes that the texts of the kept definitions have together. What is made of them takes a multiple of it.
+const MOST_BYTES: usize = 64 << 20;
 /// The most faults of an input that are named.
 const MOST_FAULTS: usize = 20;
 /// The most bytes of one fault message.
@@ -112,21 +114,57 @@ fn signals<'a>(scope: &'a Scope, found: &mut Vec<(&'a String, Option<&'a Value>)
 
 type Name = (Tenant, WorkflowName, u32);
 
-/// The definitions that this process keeps.
+/// The definitions that this process keeps. When they are too many or too large, the one that was not used for the
+/// longest time leaves first.
 #[derive(Default)]
-pub(crate) struct Cache(Mutex<HashMap<Name, Arc<Workflow>>>);
+pub(crate) struct Cache(Mutex<Definitions>);
+
+#[derive(Default)]
+struct Definitions {
+    by_name: HashMap<Name, Cached>,
+    /// The bytes of all texts.
+    bytes: usize,
+    /// How often a definition was put or got: the order of uses.
+    uses: u64,
+}
+
+struct Cached {
+    workflow: Arc<Workflow>,
+    bytes: usize,
+    used: u64,
+}
 
 impl Cache {
     fn get(&self, name: &Name) -> Option<Arc<Workflow>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.uses += 1;
+        let used = kept.uses;
+        let cached = kept.by_name.get_mut(name)?;
+        cached.used = used;
+        Some(cached.workflow.clone())
     }
 
-    fn put(&self, name: Name, workflow: &Arc<Workflow>) {
+    /// Keeps a definition whose text has this many bytes.
+    fn put(&self, name: Name, workflow: &Arc<Workflow>, bytes: usize) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= MOST {
-            kept.clear();
+        kept.remove(&name);
+        while kept.by_name.len() >= MOST || kept.bytes + bytes > MOST_BYTES {
+            let oldest = kept.by_name.iter().min_by_key(|(_, cached)| cached.used).map(|(name, _)| name.clone());
+            let Some(oldest) = oldest else { break };
+            kept.remove(&oldest);
         }
-        kept.insert(name, workflow.clone());
+        kept.uses += 1;
+        let cached = Cached { workflow: workflow.clone(), bytes, used: kept.uses };
+        kept.by_name.insert(name, cached);
+        kept.bytes += bytes;
+    }
+}
+
+impl Definitions {
+    fn remove(&mut self, name: &Name) {
+        if let Some(gone) = self.by_name.remove(name) {
+            self.bytes -= gone.bytes;
+        }
     }
 }
 
@@ -155,6 +193,7 @@ impl Runs {
         let Some(stored) = self.flow.store.read_definition(tenant, name, Some(version)).await? else {
             return Ok(None);
         };
+        let bytes = stored.text.len();
         let decode = |why: String| StoreError::Decode(format!("workflow {name} version {version}: {why}"));
         let workflow = tokio::task::spawn_blocking(move || {
             let first = |faults: Vec<muster_engine::definition::DefinitionFault>| {
@@ -166,7 +205,7 @@ impl Runs {
         });
         let workflow = workflow.await.map_err(|fault| decode(fault.to_string()))?.map_err(decode)?;
         let workflow = Arc::new(workflow);
-        self.workflows.put(key, &workflow);
+        self.workflows.put(key, &workflow, bytes);
         Ok(Some(workflow))
     }
 }
@@ -176,6 +215,46 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn name(n: u32) -> Name {
+        (Tenant::default(), WorkflowName::parse("order").unwrap(), n)
+    }
+
+    fn workflow() -> Arc<Workflow> {
+        let definition = read_named(b"steps: [{id: a, set: 1}]", Format::Yaml, None).unwrap();
+        Arc::new(Workflow::new(1, definition).unwrap())
+    }
+
+    #[test]
+    fn definitions_of_many_bytes_push_out_the_least_recently_used() {
+        let (cache, workflow) = (Cache::default(), workflow());
+        let quarter = MOST_BYTES / 4;
+        for n in 0..4 {
+            cache.put(name(n), &workflow, quarter);
+        }
+        assert!(cache.get(&name(0)).is_some(), "all four fit");
+        cache.put(name(4), &workflow, quarter + 1);
+        let kept = |n: &u32| cache.get(&name(*n)).is_some();
+        assert_eq!((0..5).filter(kept).collect::<Vec<_>>(), [0, 3, 4], "0 was used after 1 and 2");
+        cache.put(name(4), &workflow, quarter);
+        cache.put(name(5), &workflow, quarter);
+        assert_eq!((0..6).filter(kept).collect::<Vec<_>>(), [0, 3, 4, 5], "one that is put again counts once");
+        assert_eq!(cache.0.lock().unwrap().bytes, MOST_BYTES);
+    }
+
+    #[test]
+    fn too_many_definitions_push_out_one_at_a_time() {
+        let (cache, workflow) = (Cache::default(), workflow());
+        let most = MOST as u32;
+        for n in 0..most {
+            cache.put(name(n), &workflow, 1);
+        }
+        assert!(cache.get(&name(0)).is_some());
+        cache.put(name(most), &workflow, 1);
+        assert!(cache.get(&name(1)).is_none());
+        assert!([0, 2, most].iter().all(|n| cache.get(&name(*n)).is_some()));
+        assert_eq!(cache.0.lock().unwrap().by_name.len(), MOST);
+    }
 
     #[test]
     fn a_signal_fits_if_one_of_its_steps_takes_it() {
