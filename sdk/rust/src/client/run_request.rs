@@ -203,7 +203,9 @@ impl CancelOptions {
     }
 }
 
-/// What a rerun of an ended run does again. All other results are taken over.
+/// What a rerun of an ended run does again. The new run takes over the results of every step that ended well, is neither
+/// this step nor behind it, and was not undone; a step whose compensation began runs again, with the steps behind it. Look
+/// with [`Client::plan_rerun`](crate::Client::plan_rerun).
 ///
 /// ```
 /// use muster_sdk::RerunRequest;

@@ -40,6 +40,12 @@ fn the_example_of_the_docs_has_no_fault() {
     let page = include_str!("../../../../../docs/workflows.md");
     let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     yaml(example).unwrap_or_else(|faults| panic!("{}", told(&faults)));
+
+    // Two typos in it have the faults that the page shows.
+    let wrong = example.replace("    retry:", "    retri:").replace("steps.charge.result", "steps.chrge.result");
+    let faults: Vec<String> = yaml(&wrong).unwrap_err().iter().map(|fault| format!("order.yaml:{fault}")).collect();
+    let shown: Vec<&str> = page.lines().filter(|line| line.starts_with("order.yaml:")).collect();
+    assert_eq!(shown, faults);
 }
 
 #[test]

@@ -84,7 +84,10 @@ impl Cancel {
     }
 }
 
-/// Run an ended run again from a step on, as a new run that takes over all other results
+/// Run an ended run again from a step on, as a new run
+///
+/// The new run takes over the results of every step that ended well, is neither this step nor behind it, and was not
+/// undone. A step whose compensation began runs again, with the steps behind it. Look with --dry-run.
 #[derive(Args, Debug)]
 #[command(disable_version_flag = true)]
 pub(crate) struct Rerun {
