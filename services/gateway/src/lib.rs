@@ -121,6 +121,7 @@ pub async fn start(chassis: &Chassis) -> anyhow::Result<SocketAddr> {
         waits: Waits::default(),
         live: Arc::new(Live::new(values.get(settings::EVENT_STREAMS))),
         listings: Listings::default(),
+        awaited_runs: Listings::default(),
         definitions: Definitions::default(),
         workers: Workers::start(&flow, &taps, &writes, stop.clone()),
         budget: Budget::default(),

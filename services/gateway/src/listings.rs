@@ -1,7 +1,7 @@
 //! Limits how many requests that read many records run at once.
 //!
-//! Knows: how many listings one gateway reads at the same time. Promises: a burst of listings never occupies the
-//! gateway and its Redis connections so much that submits time out. Leaves to others: the rate of reads (`limits`).
+//! Knows: how many listings, and how many awaited runs, one gateway reads at the same time. Promises: a burst of them
+//! never occupies the gateway and its Redis connections so much that submits time out. Leaves to others: the rate of reads (`limits`).
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Listings {
     /// Waits for a turn. Keep it while records are read, not while the answer is sent.
     pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
         let turn = tokio::time::timeout(PATIENCE, self.0.acquire()).await;
-        let busy = || Problem::new(ProblemCode::Overloaded, "too many listings wait already; nothing was read");
+        let busy = || Problem::new(ProblemCode::Overloaded, "too many large reads wait already; nothing was read");
         turn.ok().and_then(Result::ok).ok_or_else(busy)
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use muster_domain::{ProblemCode, RunId, Topic};
 use muster_engine::{
     definition::{Definition, JobStep, Kind, Scope as Steps},
-    run::Run,
+    run::{Missing, Run},
 };
 use muster_runs::{Kept, RunsError};
 
@@ -65,7 +65,7 @@ pub(crate) fn covers(caller: &Caller, definition: &Definition) -> bool {
     caller.covers_all() || topics(definition).iter().all(|topic| caller.covers(topic.as_str()))
 }
 
-/// Reads a run that the caller may see. The tenant of an unreadable run is unknown, so only keys for all tenants learn
+/// Reads a whole run that the caller may see. The tenant of an unreadable run is unknown, so only keys for all tenants learn
 /// about it.
 pub(crate) async fn find(gateway: &Gateway, caller: &Caller, id: RunId) -> Result<Kept, Problem> {
     let found = match gateway.runs.read(id).await {
@@ -75,14 +75,30 @@ pub(crate) async fn find(gateway: &Gateway, caller: &Caller, id: RunId) -> Resul
     found.map(|(kept, _)| kept).filter(|kept| may_see(caller, &kept.run)).ok_or_else(|| Problem::no_run(id))
 }
 
-/// Reads a run once it has ended, or as it is when the time is up or this gateway stops.
+/// Looks at a part of a run that the caller may see. Reads only the fields that `look` asks for.
+pub(crate) async fn seen<T>(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: RunId,
+    look: impl Fn(&Run) -> Result<T, Missing>,
+) -> Result<(Run, T), Problem> {
+    let found = match gateway.runs.view(id, look).await {
+        // The tenant of an unreadable run is unknown.
+        Err(RunsError::Unreadable { .. }) if caller.key.tenant.is_some() => None,
+        found => found?,
+    };
+    found.filter(|(run, _)| may_see(caller, run)).ok_or_else(|| Problem::no_run(id))
+}
+
+/// Reads a run once it has ended, or as it is when the time is up or this gateway stops. While it waits it looks at the
+/// head of the run only: a whole run may be large, many requests may wait for it, and its end wakes all of them.
 pub(crate) async fn wait_for(gateway: &Gateway, caller: &Caller, id: RunId, limit: Duration) -> Result<Kept, Problem> {
     let deadline = tokio::time::Instant::now() + limit;
     let waiting = gateway.waits.wait_for_run(id).await;
     loop {
-        let kept = find(gateway, caller, id).await?;
-        if kept.run.state().is_end() {
-            return Ok(kept);
+        let (_, ended) = seen(gateway, caller, id, |run| Ok(run.state().is_end())).await?;
+        if ended {
+            break;
         }
         tokio::select! {
             () = waiting.woken() => {}
@@ -90,5 +106,6 @@ pub(crate) async fn wait_for(gateway: &Gateway, caller: &Caller, id: RunId, limi
             () = gateway.stop.cancelled() => break,
         }
     }
+    let _turn = gateway.awaited_runs.turn().await?;
     find(gateway, caller, id).await
 }

@@ -41,6 +41,8 @@ pub(crate) struct Parts {
     pub(crate) waits: Waits,
     pub(crate) live: Arc<Live>,
     pub(crate) listings: Listings,
+    /// Turns of the requests that waited for the end of a run and read it.
+    pub(crate) awaited_runs: Listings,
     pub(crate) definitions: Definitions,
     pub(crate) workers: Workers,
     pub(crate) budget: Budget,

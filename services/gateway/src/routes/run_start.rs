@@ -248,15 +248,22 @@ async fn answer(
     let caller = &submitter.caller;
     let Started { kept, replayed, bus_deferred } = started;
     let id = kept.id;
-    let waited = match wait.filter(|_| !kept.run.state().is_end()) {
-        Some(wait) => runs::wait_for(gateway, caller, id, wait).await.ok(),
-        None => None,
-    };
-    let kept = waited.unwrap_or(kept);
     let parts = if replayed || wait.is_some() { visible(caller) } else { RunParts::STEPS };
-    let ended = wait.is_some() && kept.run.state().is_end();
+    let ended = kept.run.state().is_end();
+    let (body, ended) = match wait {
+        Some(wait) if !ended => {
+            // A request that waits holds no whole run. If none can be read later, the answer is the run as it is now.
+            let now = run::run(&kept.run, RunParts::STEPS)?;
+            drop(kept);
+            match runs::wait_for(gateway, caller, id, wait).await {
+                Ok(kept) => (run::run(&kept.run, parts)?, kept.run.state().is_end()),
+                Err(_) => (now, false),
+            }
+        }
+        _ => (run::run(&kept.run, parts)?, wait.is_some() && ended),
+    };
     let status = if ended { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let mut response = json(status, run::run(&kept.run, parts)?);
+    let mut response = json(status, body);
     let headers = response.headers_mut();
     if let Ok(place) = HeaderValue::try_from(format!("/api/v1/runs/{id}")) {
         headers.insert(header::LOCATION, place);

@@ -7,9 +7,8 @@ use http::StatusCode;
 use muster_domain::ProblemCode;
 use muster_engine::{
     definition::{GraphFormat, graph as draw},
-    run::{ItemView, Missing, Run, StepState},
+    run::{ItemView, StepState},
 };
-use muster_runs::RunsError;
 
 use super::{
     super::{
@@ -26,7 +25,7 @@ use crate::{
     limits::PAGE,
     problem::Problem,
     query::Params,
-    runs::{find, may_see},
+    runs::{find, seen},
     schema,
     state::Gateway,
     view::{
@@ -36,22 +35,6 @@ use crate::{
 };
 
 const USUAL_PAGE: u64 = 50;
-
-/// Looks at a part of a run that the caller may see.
-async fn seen<T>(
-    gateway: &Gateway,
-    caller: &Caller,
-    id: muster_domain::RunId,
-    look: impl Fn(&Run) -> Result<T, Missing>,
-) -> Result<T, Problem> {
-    let found = match gateway.runs.view(id, look).await {
-        // The tenant of an unreadable run is unknown.
-        Err(RunsError::Unreadable { .. }) if caller.key.tenant.is_some() => None,
-        found => found?,
-    };
-    let theirs = found.filter(|(run, _)| may_see(caller, run));
-    theirs.map(|(_, seen)| seen).ok_or_else(|| Problem::no_run(id))
-}
 
 /// Read what happened in a run, when and why. Items of a `for_each` are left out unless they fail.
 #[utoipa::path(
@@ -166,7 +149,7 @@ pub(in crate::routes) async fn graph(
         let state = |step: &str| states.get(step).map(|state| state.as_str());
         Ok(draw(run.plan().definition(), Some(&state), format))
     });
-    Ok(drawing(format, drawn.await?))
+    Ok(drawing(format, drawn.await?.1))
 }
 
 /// Read the items of a step with `for_each`, page by page. What `collect` kept of them needs the scope `payloads`.
@@ -195,7 +178,7 @@ pub(in crate::routes) async fn items(
     params.finish(faults)?;
     gateway.take_read(&caller).await?;
     let (from, limit) = (u32::try_from(from).unwrap_or(u32::MAX), u32::try_from(limit).unwrap_or(u32::MAX));
-    let found = seen(&gateway, &caller, id, |run| run.view_items(&step, from, limit)).await?;
+    let (_, found) = seen(&gateway, &caller, id, |run| run.view_items(&step, from, limit)).await?;
     let none = || Problem::new(ProblemCode::NotFound, format!("run {id} has no step {step} with `for_each`"));
     let page = found.ok_or_else(none)?;
     let values = caller.has(Scope::Payloads);
