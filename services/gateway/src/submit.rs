@@ -233,7 +233,7 @@ impl Overrides {
 
 /// Reads the body of a retry; an empty body changes nothing.
 pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overrides, crate::problem::Problem> {
-    if body.iter().all(u8::is_ascii_whitespace) {
+    if body.is_empty() {
         return Ok(Overrides::none());
     }
     let mut o = Object::from_body(body)?;
@@ -252,7 +252,7 @@ pub(crate) fn read_overrides(body: &Bytes, faults: &mut Faults) -> Result<Overri
 
 /// Reads the reason of a cancel: any text, which the store truncates. The body may be empty.
 pub(crate) fn read_reason(body: &Bytes, faults: &mut Faults) -> Result<String, crate::problem::Problem> {
-    if body.iter().all(u8::is_ascii_whitespace) {
+    if body.is_empty() {
         return Ok(String::new());
     }
     let mut o = Object::from_body(body)?;

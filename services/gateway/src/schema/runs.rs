@@ -41,7 +41,8 @@ pub(crate) struct StepCompleteRequest {
     reason: Option<String>,
 }
 
-/// What runs again. Give either `from` or `failed_items`.
+/// What runs again. Give either `from` or `failed_items`. The results of every step that ended well, is neither `from` nor
+/// behind it, and was not undone are taken over.
 #[derive(ToSchema)]
 pub(crate) struct RerunRequest {
     /// This step and every step behind it.

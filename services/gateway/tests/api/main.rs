@@ -13,6 +13,7 @@ mod keys;
 mod limits;
 mod openapi;
 mod retention;
+mod run_asks;
 mod run_start;
 mod runs;
 mod schemas;

@@ -136,10 +136,6 @@ pub(super) fn hand_id(by: &Submitter, run: RunId, what: &str, step: &str, body: 
     }
 }
 
-pub(super) fn is_empty(body: &Bytes) -> bool {
-    body.iter().all(u8::is_ascii_whitespace)
-}
-
 /// Takes a field that holds any JSON of at most `most` bytes.
 pub(in crate::routes) fn take_value(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Option<Value> {
     let raw = o.take(name)?.get();
@@ -150,8 +146,18 @@ pub(in crate::routes) fn take_value(o: &mut Object<'_>, name: &str, most: usize,
     serde_json::from_str(raw).map_err(|why| faults.invalid(o.at(), name, why)).ok()
 }
 
+/// Checks the body of an operation without fields: it is empty, or an object without any.
+pub(super) fn read_nothing(body: &Bytes) -> Result<(), Problem> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    let mut faults = Faults::default();
+    Object::from_body(body)?.finish(&mut faults);
+    faults.into_result()
+}
+
 pub(in crate::routes) fn read_cancel(body: &Bytes) -> Result<(bool, String), Problem> {
-    if is_empty(body) {
+    if body.is_empty() {
         return Ok((true, String::new()));
     }
     let mut faults = Faults::default();
@@ -164,7 +170,7 @@ pub(in crate::routes) fn read_cancel(body: &Bytes) -> Result<(bool, String), Pro
 }
 
 pub(in crate::routes) fn read_complete(body: &Bytes) -> Result<(Value, String), Problem> {
-    if is_empty(body) {
+    if body.is_empty() {
         return Ok((Value::Null, String::new()));
     }
     let mut faults = Faults::default();
@@ -177,7 +183,7 @@ pub(in crate::routes) fn read_complete(body: &Bytes) -> Result<(Value, String), 
 }
 
 pub(in crate::routes) fn read_signal(body: &Bytes) -> Result<Value, Problem> {
-    if is_empty(body) {
+    if body.is_empty() {
         return Ok(Value::Null);
     }
     serde_json::from_slice(body).map_err(|why| Problem::new(ProblemCode::InvalidJson, format!("not JSON: {why}")))

@@ -11,14 +11,16 @@ use muster_runs::{Ask, InputFault};
 
 use super::{
     super::{RunPath, Submitter},
-    asked::{Asked, RunPartPath, answer, carry_out, hand_id, op_id, read_cancel, read_complete, read_signal},
+    asked::{
+        Asked, RunPartPath, answer, carry_out, hand_id, op_id, read_cancel, read_complete, read_nothing, read_signal,
+    },
 };
 use crate::{
     body::{Posted, SINGLE},
     json::Faults,
     problem::{Fault, Problem},
     query::Params,
-    runs::may_see,
+    runs::seen,
     schema,
     state::Gateway,
     submit::read_reason,
@@ -71,8 +73,10 @@ pub(in crate::routes) async fn pause(
     by: Submitter,
     RunPath(id): RunPath,
     params: Params,
+    body: Posted<SINGLE>,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
+    read_nothing(&body.bytes)?;
     let act = gateway.act(&by.caller, "run_pause");
     carry_out(&gateway, &by, Asked { id, op: op_id(&by, id, "pause"), ask: Ask::Pause, act }).await
 }
@@ -95,8 +99,10 @@ pub(in crate::routes) async fn resume(
     by: Submitter,
     RunPath(id): RunPath,
     params: Params,
+    body: Posted<SINGLE>,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
+    read_nothing(&body.bytes)?;
     let act = gateway.act(&by.caller, "run_resume");
     carry_out(&gateway, &by, Asked { id, op: op_id(&by, id, "resume"), ask: Ask::Resume, act }).await
 }
@@ -120,8 +126,10 @@ pub(in crate::routes) async fn compensate(
     by: Submitter,
     RunPath(id): RunPath,
     params: Params,
+    body: Posted<SINGLE>,
 ) -> Result<Response, Problem> {
     params.finish(Faults::default())?;
+    read_nothing(&body.bytes)?;
     let act = gateway.act(&by.caller, "run_compensate");
     let asked = Asked { id, op: op_id(&by, id, "compensate"), ask: Ask::Compensate { tell: None }, act };
     carry_out(&gateway, &by, asked).await
@@ -213,9 +221,8 @@ pub(in crate::routes) async fn signal(
     params.finish(Faults::default())?;
     check_signal_name(&name).map_err(|why| Problem::field(ProblemCode::InvalidRequest, "/path/name", why))?;
     let value = read_signal(&body.bytes)?;
-    let seen = gateway.runs.view(id, |_| Ok(())).await?.map(|(run, ())| run);
-    let seen = seen.filter(|run| may_see(&by.caller, run)).ok_or_else(|| Problem::no_run(id))?;
-    let faults = gateway.runs.check_signal(&seen, &name, &value).await?;
+    let (run, ()) = seen(&gateway, &by.caller, id, |_| Ok(())).await?;
+    let faults = gateway.runs.check_signal(&run, &name, &value).await?;
     if !faults.is_empty() {
         let fault = |InputFault { pointer, detail }| Fault { code: ProblemCode::InvalidRequest, pointer, detail };
         return Err(Problem::fields(faults.into_iter().map(fault).collect()));

@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode, header};
 use muster_domain::{Act, ProblemCode, RunId, ids::SHARDS};
 use muster_engine::run::Again;
 use muster_flow::admission::bounds::MOST_PAYLOAD;
-use muster_runs::{Rerun, RerunPlan, RerunRefused, StartRefused, Started};
+use muster_runs::{Kept, Rerun, RerunPlan, RerunRefused, StartRefused, Started};
 use serde_json::Value;
 
 use super::{
@@ -14,6 +14,7 @@ use super::{
     asked::take_value,
 };
 use crate::{
+    auth::Caller,
     body::{Posted, SINGLE},
     canonical::hash_fields,
     json::{Faults, Object},
@@ -26,8 +27,10 @@ use crate::{
     view::{self, run::run},
 };
 
-/// Run an ended run again from a step on, or the items of a `for_each` that failed, as a new run. Results of all other
-/// steps are taken over. With `dry_run` nothing is stored, and the answer says what would run again.
+/// Run an ended run again from a step on, or the items of a `for_each` that failed, as a new run. It takes over the
+/// results of every step that ended well, is neither that step nor behind it, and was not undone; a step whose
+/// compensation began runs again, with the steps behind it. With `dry_run` nothing is stored, and the answer says what
+/// would run again.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/rerun", tag = "runs",
     params(
@@ -67,12 +70,11 @@ pub(in crate::routes) async fn rerun(
     if !asked.dry_run
         && let Some(known) = gateway.runs.known_rerun(&old, &rerun).await.map_err(|why| refused(id, why))?
     {
+        may_run(caller, &known.kept)?;
         return accepted(&by, &known);
     }
     let plan = gateway.runs.plan_rerun(&old, &rerun).await.map_err(|why| refused(id, why))?;
-    for topic in topics(plan.kept.run.plan().definition()) {
-        caller.may_touch(topic)?;
-    }
+    may_run(caller, &plan.kept)?;
     if asked.dry_run {
         gateway.take_read(caller).await?;
         return Ok(json(StatusCode::OK, outlook(&plan)));
@@ -82,6 +84,12 @@ pub(in crate::routes) async fn rerun(
     gateway.tell(Act { id: format!("run:{}:start", rerun.id), ..act }).await?;
     let started = gateway.runs.rerun(&old, &rerun, plan).await.map_err(|why| refused(id, why))?;
     accepted(&by, &started)
+}
+
+/// Refuses a caller whose key does not cover every topic of the new run. Its version may have other topics than that of
+/// the old run.
+fn may_run(caller: &Caller, new: &Kept) -> Result<(), Problem> {
+    topics(new.run.plan().definition()).into_iter().try_for_each(|topic| caller.may_touch(topic))
 }
 
 fn accepted(by: &Submitter, started: &Started) -> Result<Response, Problem> {
