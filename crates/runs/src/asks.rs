@@ -116,6 +116,9 @@ pub struct StartBody {
     /// Whose rights it has.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub principal: String,
+    /// Globs of the topics to which it may submit jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topics: Vec<String>,
     /// The step of another run that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,

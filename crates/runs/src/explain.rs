@@ -222,6 +222,7 @@ mod tests {
             version: 1,
             labels: muster_domain::Labels::new(),
             principal: String::new(),
+            topics: Vec::new(),
             created: NOW,
             generation: 0,
             parent: None,

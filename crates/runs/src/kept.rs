@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use bytes::Bytes;
 use muster_bus::subjects;
 use muster_domain::{RunId, Time, WorkflowName};
-use muster_engine::run::{About, Applied, Entry, Event, Outcome, Run, RunState, StepState};
+use muster_engine::run::{About, Applied, Entry, Event, Outcome, Run, RunState, StepState, What};
 use muster_store::{RunVersion, SavedRun, StoredRun};
 use muster_telemetry::{
     Counter,
@@ -18,6 +18,9 @@ use crate::{
     asks::{message, message_id},
     notes::{FIELD, HASH, Notes, Unpublished},
 };
+
+/// The most timers that are made up for before one event.
+const MOST_TIMERS: u32 = 1_000;
 
 /// A run in memory. It may have changes that were not saved.
 #[derive(Clone, Debug)]
@@ -90,11 +93,26 @@ impl Kept {
         (state != StepState::Waiting).then_some(event)
     }
 
-    /// Applies events in the order of their times; returns whether one of them changed something.
+    /// Applies the timers that were due before this time, each at its own time. Returns whether one changed something.
+    pub(crate) fn pass_time(&mut self, until: Time) -> Result<bool, RunsError> {
+        let mut changed = false;
+        for _ in 0..MOST_TIMERS {
+            let Some(due) = self.run.next_look().filter(|due| *due < until) else { break };
+            let at = due.max(self.run.now());
+            changed |= self.apply(&Event { at, what: What::Timer })?.outcome == Outcome::Applied;
+            if self.run.next_look() == Some(due) {
+                break;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Applies events in the order of their times, and timers at theirs; returns whether something changed.
     pub fn apply_all(&mut self, mut events: Vec<Event>) -> Result<bool, RunsError> {
         events.sort_by_key(|event| event.at);
         let mut changed = false;
         for event in &events {
+            changed |= self.pass_time(event.at)?;
             changed |= self.apply(event)?.outcome == Outcome::Applied;
         }
         Ok(changed)

@@ -191,6 +191,7 @@ mod tests {
             version: 2,
             labels: Labels::from([("k".to_owned(), "v".to_owned())]),
             principal: "me".into(),
+            topics: Vec::new(),
             created: Time(10),
             generation: 0,
             parent: Some(Parent { run: RunId::mint(2), step: "s".into(), attempt: 1 }),

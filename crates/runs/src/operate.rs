@@ -80,6 +80,8 @@ impl Runs {
         ask: &Ask,
     ) -> Result<Operated, OperateRefused> {
         let _turn = self.turns.of(id).await;
+        // Whether this call has saved the operation, and what it did.
+        let mut saved = None;
         for tries in 0..TRIES {
             if tries > 0 {
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=PAUSE_MS))).await;
@@ -91,6 +93,7 @@ impl Runs {
             let at = now.max(kept.run.now());
             let ends = self.job_ends(&kept, &[]).await?;
             kept.apply_all(ends.events.into_iter().filter(|end| end.at <= at).collect())?;
+            kept.pass_time(at)?;
             let applied = kept.apply(&Event { at, what: ask.event(op_id) })?;
             let op = ask.unpublished(op_id, at);
             match applied.outcome {
@@ -98,13 +101,15 @@ impl Runs {
                     // Ends that were found on the way are found again by the next look.
                     return Err(OperateRefused::Refused { why, kept: Box::new(kept) });
                 }
-                Outcome::Nothing => {
+                Outcome::Nothing if saved.is_some() || !kept.is_changed() => {
                     self.publish_operation(&kept, &op).await;
                     self.wake(id, Duration::ZERO).await?;
-                    return Ok(Operated { kept, before: true });
+                    return Ok(Operated { kept, before: saved.unwrap_or(true) });
                 }
-                Outcome::Applied => {}
+                // An operation that does nothing is remembered too: read from the bus later, it might do something.
+                Outcome::Nothing | Outcome::Applied => {}
             }
+            let before = saved.unwrap_or(applied.outcome == Outcome::Nothing);
             kept.notes.publish(op.clone());
             self.flow.store.forward_homes(&[(id, Duration::ZERO)]).await?;
             muster_flow::failpoint!("run.operate.before_save");
@@ -114,12 +119,13 @@ impl Runs {
             muster_flow::failpoint!("run.operate.after_save");
             self.publish_operation(&kept, &op).await;
             muster_flow::failpoint!("run.operate.after_publish");
-            let stands = self.version(id).await?.is_some_and(|now| now.counter >= kept.version().counter);
-            if !stands {
+            if self.version(id).await? != Some(kept.version()) {
+                // Another process built on this save, or a failover lost it: what is stored tells.
+                saved = Some(before);
                 continue;
             }
             self.wake(id, Duration::ZERO).await?;
-            return Ok(Operated { kept, before: false });
+            return Ok(Operated { kept, before });
         }
         Err(RunsError::Contended(id).into())
     }
@@ -135,6 +141,7 @@ impl Runs {
             }
             let Some((mut kept, now)) = self.read(id).await? else { return Ok(()) };
             let at = now.max(kept.run.now());
+            kept.pass_time(at)?;
             if kept.apply(&Event { at, what: what.clone() })?.outcome == Outcome::Applied {
                 self.flow.store.forward_homes(&[(id, Duration::ZERO)]).await?;
                 if !self.save(&mut kept).await? {

@@ -2,7 +2,10 @@
 //! run reads and the old one did not keep are read from their jobs. The new run is stored and published as any start.
 
 use muster_domain::{JobId, RunId, WorkflowName};
-use muster_engine::run::{About, Again, Event, RerunFault, RunState, What};
+use muster_engine::{
+    run::{About, Again, Event, RerunFault, RunState, What},
+    value,
+};
 use muster_store::{Fields, StoreError};
 use serde_json::Value;
 
@@ -21,6 +24,8 @@ pub struct Rerun {
     pub input: Option<Value>,
     /// Whose rights the new run has.
     pub principal: String,
+    /// Globs of the topics to which the new run may submit jobs. Empty: all topics.
+    pub topics: Vec<String>,
     /// The hash of the request, if the id was derived from a key that the caller gave.
     pub hash: Option<[u8; 16]>,
 }
@@ -57,8 +62,8 @@ pub enum RerunRefused {
     /// The input breaks the workflow's schema.
     #[error("the input does not fit the workflow's schema")]
     Input(Vec<InputFault>),
-    /// A result that would be taken over is not stored any more.
-    #[error("the result of step `{step}` is no longer stored in job {job}; rerun from this step")]
+    /// A result that would be taken over is not stored any more, or a run cannot hold it.
+    #[error("the result of step `{step}` in job {job} is no longer stored, or nests too deep; rerun from this step")]
     ResultGone {
         /// The step.
         step: String,
@@ -96,6 +101,7 @@ fn start_of(old: &Kept, rerun: &Rerun) -> Result<Start, RunsError> {
         input: rerun.input.clone().or_else(|| input.cloned()),
         labels: before.labels.clone(),
         principal: rerun.principal.clone(),
+        topics: rerun.topics.clone(),
         hash: rerun.hash,
         parent: None,
         depth: 0,
@@ -134,7 +140,7 @@ impl Runs {
                 .await?
                 .filter(|record| !record.deleted);
             let result = record.as_ref().and_then(|record| record.result.as_ref()).filter(|result| !result.truncated);
-            let value = result.and_then(|result| serde_json::from_slice(&result.json).ok());
+            let value = result.and_then(|result| value::parse(&result.json).ok());
             match value {
                 Some(value) => kept.run.supply(&step, value),
                 None => return Err(RerunRefused::ResultGone { step, job }),

@@ -11,7 +11,7 @@ use muster_domain::{RunId, Tenant, Time, WorkflowName};
 use muster_engine::run::{About, Event, Outcome, What};
 use muster_wire::v1;
 
-use crate::{Ask, Kept, Rerun, Runs, RunsError, Start, StartBody, StartRefused, asks::START};
+use crate::{Ask, Kept, Rerun, RerunRefused, Runs, RunsError, Start, StartBody, StartRefused, asks::START};
 
 /// How often a save is tried again after another process saved the run.
 const TRIES: u32 = 10;
@@ -47,7 +47,9 @@ impl Runs {
             let at = at.max(kept.run.now());
             let ends = self.job_ends(&kept, &[]).await?;
             kept.apply_all(ends.events.into_iter().filter(|end| end.at <= at).collect())?;
-            if kept.apply(&Event { at, what: ask.event(&op.id) })?.outcome != Outcome::Applied {
+            kept.pass_time(at)?;
+            let outcome = kept.apply(&Event { at, what: ask.event(&op.id) })?.outcome;
+            if outcome != Outcome::Applied && !kept.is_changed() {
                 return Ok(Restored::Known);
             }
             self.flow.store.forward_homes(&[(id, Duration::ZERO)]).await?;
@@ -104,7 +106,10 @@ impl Runs {
             None => None,
             Some(rerun) => {
                 let (Ok(of), Some(again)) = (rerun.of.parse::<RunId>(), rerun.again()) else { return Ok(None) };
-                let Some((old, _)) = self.read(of).await? else { return Ok(None) };
+                let Some((mut old, _)) = self.read(of).await? else { return Ok(None) };
+                // Redis may have forgotten the old run's end too.
+                let ends = self.job_ends(&old, &[]).await?;
+                old.apply_all(ends.events)?;
                 Some((old, again))
             }
         };
@@ -117,6 +122,7 @@ impl Runs {
             labels: body.labels,
             principal: body.principal.clone(),
             hash,
+            topics: body.topics.clone(),
             parent: body.parent,
             depth: body.depth,
         };
@@ -124,9 +130,14 @@ impl Runs {
             let about = |about: &About| About { created, ..about.clone() };
             return Ok(Some(self.unstored_as(&start, &workflow, about)));
         };
-        let rerun = Rerun { id, again, version: start.version, input: body.input, principal: body.principal, hash };
+        let Start { version, topics, .. } = start;
+        let rerun = Rerun { id, again, version, input: body.input, principal: body.principal, topics, hash };
         // Its steps that run again have new jobs, whose ids do not depend on the time.
-        Ok(self.plan_rerun(&old, &rerun).await.ok().map(|plan| plan.kept))
+        match self.plan_rerun(&old, &rerun).await {
+            Ok(plan) => Ok(Some(plan.kept)),
+            Err(RerunRefused::Start(StartRefused::Fault(fault))) if fault.is_retryable() => Err(fault),
+            Err(_) => Ok(None),
+        }
     }
 }
 

@@ -6,8 +6,11 @@
 
 use std::time::Duration;
 
-use muster_domain::{RunId, WorkflowName};
-use muster_engine::{definition::WhenFull, run::SlotWish};
+use muster_domain::{RunId, Time, WorkflowName};
+use muster_engine::{
+    definition::WhenFull,
+    run::{Glance, SlotWish},
+};
 use muster_store::{RunSlot, RunSlotTaken, StoreError};
 
 use crate::{Ask, Kept, OperateRefused, Runs, RunsError, StartRefused};
@@ -37,7 +40,8 @@ impl Runs {
             let RunSlotTaken::Full(holders) = self.flow.store.take_run_slot(&slot, wish.max, None).await? else {
                 return Ok(true);
             };
-            if tries > 0 || !self.free_unstored(&slot, &holders).await? {
+            let freed = self.free_ended(&slot, &holders).await? || self.free_unstored(&slot, &holders).await?;
+            if tries > 0 || !freed {
                 break;
             }
         }
@@ -54,9 +58,13 @@ impl Runs {
         let taken = self.flow.store.take_run_slot(&slot, concurrency.max, Some(since)).await?;
         let RunSlotTaken::Full(holders) = taken else {
             muster_flow::failpoint!("run.slot.after_take");
+            // Two slots may have become free at once: then both named this run as the next one.
+            if let Some(next) = self.flow.store.waiting_runs(&slot).await?.first() {
+                self.wake(*next, Duration::ZERO).await?;
+            }
             return Ok(Slot::Held);
         };
-        if self.free_unstored(&slot, &holders).await? {
+        if self.free_ended(&slot, &holders).await? || self.free_unstored(&slot, &holders).await? {
             return Box::pin(self.take_slot(kept)).await;
         }
         if concurrency.when_full == WhenFull::CancelOldest
@@ -96,6 +104,23 @@ impl Runs {
         }
         muster_flow::failpoint!("run.slot.after_choice");
         Ok(Some(oldest))
+    }
+
+    /// Frees slots of runs that ended and have nothing left to do: a failover may have brought them back. True if one was
+    /// freed.
+    async fn free_ended(&self, slot: &RunSlot, holders: &[RunId]) -> Result<bool, StoreError> {
+        let names = Glance::FIELDS.map(str::as_bytes);
+        let mut freed = false;
+        for (run, stored) in holders.iter().zip(self.flow.store.read_runs(holders, &names).await) {
+            let Some(stored) = stored? else { continue };
+            let [about, head] = names.map(|name| stored.fields.get(name).map(AsRef::as_ref));
+            let ended = Glance::read(about, head).is_ok_and(|glance| glance.ended != Time::NONE);
+            if ended && self.flow.store.home_of(*run).await?.is_none() {
+                self.flow.store.free_run_slot(&RunSlot { run: *run, ..slot.clone() }).await?;
+                freed = true;
+            }
+        }
+        Ok(freed)
     }
 
     /// Frees slots of starts that died before they stored their runs. True if one was freed.

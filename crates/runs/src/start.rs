@@ -34,6 +34,8 @@ pub struct Start {
     pub labels: Labels,
     /// Whose rights the run has.
     pub principal: String,
+    /// Globs of the topics to which the run, and the runs below it, may submit jobs. Empty: all topics.
+    pub topics: Vec<String>,
     /// The hash of the request, if the id was derived from a key that the caller gave.
     pub hash: Option<[u8; 16]>,
     /// The step of another run that starts it and waits for it.
@@ -99,6 +101,7 @@ impl Start {
             input: self.input.clone(),
             labels: self.labels.clone(),
             principal: self.principal.clone(),
+            topics: self.topics.clone(),
             parent: self.parent.clone(),
             depth: self.depth,
             hash: self.hash.map(hex).unwrap_or_default(),
@@ -122,7 +125,7 @@ impl Runs {
     /// Starts a run. Repeating with the same id is harmless, and finishes what an earlier call left undone.
     pub async fn start(&self, start: Start) -> Result<Started, StartRefused> {
         // A repeat finds its run, also if the workflow was deleted or changed meanwhile.
-        if (start.hash.is_some() || start.parent.is_some())
+        if (start.hash.is_some() || start.depth > 0)
             && let Some(known) = self.known(&start).await?
         {
             return Ok(known);
@@ -164,6 +167,10 @@ impl Runs {
         if kept.run.about().tenant != start.tenant || kept.hash.as_deref() != hash.as_deref().map(str::as_bytes) {
             return Err(StartRefused::Mismatch);
         }
+        // What an earlier call saved and did not publish.
+        for op in kept.notes.unpublished() {
+            self.publish_operation(&kept, op).await;
+        }
         self.wake(start.id, Duration::ZERO).await?;
         Ok(Some(Started { kept, replayed: true, bus_deferred: false }))
     }
@@ -182,6 +189,7 @@ impl Runs {
             version: workflow.version,
             labels: start.labels.clone(),
             principal: start.principal.clone(),
+            topics: start.topics.clone(),
             created: self.flow.store.now(),
             generation: 0,
             parent: start.parent.clone(),

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use muster_domain::{JobId, JobSpec, ProblemCode, job::When};
+use muster_domain::{JobId, JobSpec, ProblemCode, Topic, job::When, topic::glob_matches};
 use muster_engine::run::{Action, Command, Event, RunError, SubRunEnd, Submit, What};
 use muster_flow::admission::{Asked, PayloadCheck, Refusal, bounds};
 use muster_runs::{Kept, RunsError};
@@ -54,7 +54,7 @@ impl From<RunsError> for Outcome {
 /// Carries out commands of a run, all at once.
 pub(crate) async fn out(context: &Arc<Context>, kept: &Kept, commands: Vec<Command>) -> Carried {
     let outcomes = join_all(commands.into_iter().map(|Command { key, action, .. }| async move {
-        let outcome = one(context, kept, action).await;
+        let outcome = one(context, kept, &key, action).await;
         (key, outcome)
     }))
     .await;
@@ -78,7 +78,7 @@ pub(crate) async fn out(context: &Arc<Context>, kept: &Kept, commands: Vec<Comma
     carried
 }
 
-async fn one(context: &Arc<Context>, kept: &Kept, action: Action) -> Outcome {
+async fn one(context: &Arc<Context>, kept: &Kept, key: &str, action: Action) -> Outcome {
     match action {
         Action::Submit(submit) => submit_job(context, kept, *submit).await,
         Action::CancelJob { job, topic, labels, only_if_absent, .. } => {
@@ -92,7 +92,7 @@ async fn one(context: &Arc<Context>, kept: &Kept, action: Action) -> Outcome {
         Action::CancelRun { run, workflow, parent, only_if_absent } => {
             cancel_run(context, kept, Child { run, workflow, parent: Some(parent) }, only_if_absent).await
         }
-        Action::UndoRun { run, parent } => undo_run(context, kept, run, parent).await,
+        Action::UndoRun { run, parent } => undo_run(context, kept, key, run, parent).await,
         Action::TellParent { parent, undone, state, output, error } => {
             let end = SubRunEnd { step: parent.step, run: kept.id, undone, state, output, error };
             match context.runs.deliver(parent.run, &What::SubRunEnded(end)).await {
@@ -146,8 +146,18 @@ fn hash_of(job: JobId) -> [u8; 16] {
     hash
 }
 
+/// Whether a run may submit jobs to a topic: the key that started it, or started the runs above it, covers the topic.
+fn covers(kept: &Kept, topic: &Topic) -> bool {
+    let globs = &kept.run.about().topics;
+    globs.is_empty() || globs.iter().any(|glob| glob_matches(glob, topic.as_str()))
+}
+
 async fn submit_job(context: &Arc<Context>, kept: &Kept, submit: Submit) -> Outcome {
     let (job, topic) = (submit.job, submit.topic.clone());
+    if !covers(kept, &topic) {
+        let why = format!("the key that started the run does not cover the topic `{topic}`");
+        return Outcome::Refused(RunError::new(ProblemCode::MissingScope.as_str(), why));
+    }
     match admit(context, kept, submit).await {
         Ok(()) => Outcome::Done,
         // The id is taken: by an earlier try of this submit, or by a cancel that came before it.

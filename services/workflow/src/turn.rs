@@ -78,9 +78,17 @@ async fn attempt(context: &Arc<Context>, id: RunId, cause: &Cause, hot: &mut Opt
                 return wait_for_calm(context, id, cause).await;
             }
         }
+        let was_hot = hot.is_some();
         let Some((mut kept, now)) = current(runs, id, cause, hot.take()).await? else { return Ok(Turn::Gone) };
-        if !happened(context, &mut kept, now, cause).await? {
-            continue;
+        match happened(context, &mut kept, now, cause).await? {
+            Happened::Conflict => continue,
+            // News that changes nothing may be news to a run that another process has saved since.
+            Happened::Nothing if was_hot && matches!(cause, Cause::Ended(_)) => {
+                if runs.version(id).await? != Some(kept.version()) {
+                    continue;
+                }
+            }
+            Happened::Nothing | Happened::Applied => {}
         }
         let Some(later) = carry_out(context, &mut kept).await? else { continue };
         runs.list_timeline(&mut kept).await;
@@ -91,10 +99,8 @@ async fn attempt(context: &Arc<Context>, id: RunId, cause: &Cause, hot: &mut Opt
                 continue;
             }
             muster_flow::failpoint!("run.turn.over");
-            if kept.run.times().0 == Time::NONE {
-                // It was cancelled while it waited for its slot.
-                runs.free_slot(&kept).await?;
-            }
+            // Its command freed its slot; but it may have been cancelled before it had one, or a failover gave it back.
+            runs.free_slot(&kept).await?;
             Turn::Over
         } else {
             let usual = Runs::next_look(&kept, now);
@@ -130,8 +136,18 @@ async fn current(runs: &Runs, id: RunId, cause: &Cause, hot: Option<Kept>) -> Re
     runs.read(id).await
 }
 
-/// Applies what has happened and saves it. False: another process saved the run.
-async fn happened(context: &Arc<Context>, kept: &mut Kept, now: Time, cause: &Cause) -> Result<bool, RunsError> {
+/// What became of what has happened.
+enum Happened {
+    /// It changed the run, and is saved.
+    Applied,
+    /// It changed nothing.
+    Nothing,
+    /// Another process saved the run.
+    Conflict,
+}
+
+/// Applies what has happened and saves it.
+async fn happened(context: &Arc<Context>, kept: &mut Kept, now: Time, cause: &Cause) -> Result<Happened, RunsError> {
     let runs = &context.runs;
     let mut events = Vec::new();
     if kept.run.state() == RunState::Queued && runs.take_slot(kept).await? == Slot::Held {
@@ -155,17 +171,18 @@ async fn happened(context: &Arc<Context>, kept: &mut Kept, now: Time, cause: &Ca
         observe(Histogram::RunTimerLag, &[], now.since(due).as_secs_f64());
         events.push(Event { at: now, what: What::Timer });
     }
-    if kept.apply_all(events)? {
+    let applied = kept.apply_all(events)?;
+    if applied {
         muster_flow::failpoint!("run.turn.before_save");
         if !runs.save(kept).await? {
-            return Ok(false);
+            return Ok(Happened::Conflict);
         }
         muster_flow::failpoint!("run.turn.after_save");
     }
     if kept.has_unpublished() {
         runs.publish_operations(kept).await;
     }
-    Ok(true)
+    Ok(if applied { Happened::Applied } else { Happened::Nothing })
 }
 
 /// Jobs that were confirmed and have no record, although no failover hides them: asked once more, after it is known

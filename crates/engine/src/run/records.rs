@@ -129,6 +129,9 @@ pub struct About {
     /// Whose rights it has.
     #[serde(default, skip_serializing_if = "is_default")]
     pub principal: String,
+    /// Globs of the topics to which it may submit jobs: those of the key that started it. Empty: all topics.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub topics: Vec<String>,
     /// When it was stored.
     #[serde(with = "micros")]
     pub created: Time,

@@ -68,6 +68,7 @@ pub(crate) fn about_of(name: &str) -> About {
         version: 1,
         labels: BTreeMap::new(),
         principal: String::new(),
+        topics: Vec::new(),
         created: Time(START),
         generation: 0,
         parent: None,

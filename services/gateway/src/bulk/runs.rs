@@ -167,6 +167,7 @@ async fn rerun(gateway: &Gateway, who: &Caller, id: RunId, op: &str) -> Deed {
         version: None,
         input: None,
         principal: who.key.id.clone(),
+        topics: who.key.topics.clone(),
         // Only this operation derives this id.
         hash: Some([0; 16]),
     };

@@ -12,13 +12,14 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use muster_domain::{Labels, ProblemCode, RunId, WorkflowName, ids::SHARDS, topic::MAX_LABELS};
 use muster_engine::definition::check_signal_name;
+use muster_flow::admission::bounds::MOST_PAYLOAD;
 use muster_runs::{Ask, InputFault, OperateRefused, Operated, Start, StartRefused, Started};
 use serde_json::Value;
 
 use super::{
     Named, Submitter, json,
     run::visible,
-    runs::asked::{op_id, refused as not_now, take_value},
+    runs::asked::{op_id, read_value, refused as not_now, take_value},
     workflows::views::{named, no_workflow, stored},
 };
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
     runs::{self, topics},
     schema,
     state::Gateway,
-    submit::{read_labels, read_payload},
+    submit::read_labels,
     view::run::{self, RunParts},
 };
 
@@ -108,18 +109,13 @@ pub(super) fn read(body: &Bytes, name: &WorkflowName) -> Result<Asked, Problem> 
     let mut faults = Faults::default();
     let mut o = Object::from_body(body)?;
     let fields = o.fields();
-    let input = read_payload(body, &mut o, "input", &mut faults);
+    let input = o.verbatim("input").and_then(|raw| read_value(raw, (o.at(), "input"), MOST_PAYLOAD, &mut faults));
     let labels = read_labels(&mut o, "labels", MAX_LABELS, &mut faults);
     let version = o.integer("version", &mut faults, VERSION).and_then(|n| u32::try_from(n).ok());
     let signal = take_value(&mut o, "signal", MOST_RESULT, &mut faults);
     o.finish(&mut faults);
-    let given = input.as_ref().map(|input| input.as_bytes()).filter(|input| !input.is_empty());
-    let input = given
-        .map(serde_json::from_slice::<Value>)
-        .transpose()
-        .map_err(|why| Problem::field(ProblemCode::InvalidRequest, "/input", format!("cannot be read: {why}")));
     faults.into_result()?;
-    let (input, own) = (input?, Value::from(name.as_str()).to_string());
+    let own = Value::from(name.as_str()).to_string();
     let told = fields
         .iter()
         .filter(|(name, value)| *value != "null" && name != "signal")
@@ -153,6 +149,7 @@ async fn begin(
         input: asked.input,
         labels: asked.labels,
         principal: caller.key.id.clone(),
+        topics: caller.key.topics.clone(),
         hash: derived.is_some().then_some(asked.hash),
         parent: None,
         depth: 0,

@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_domain::{RunId, WorkflowName};
-use muster_engine::run::{Event, Parent, Refusal as RunRefusal, RunError, RunState, SubRunEnd, What};
-use muster_runs::{Ask, Kept, OperateRefused, RunsError, Start, StartRefused};
+use muster_engine::run::{Event, Parent, Refusal as RunRefusal, RunError, RunState, SubRunEnd, Undo, What};
+use muster_runs::{Ask, Kept, OperateRefused, Operated, RunsError, Start, StartRefused};
+use sha2::{Digest, Sha256};
 
 use super::{Outcome, SOON};
 use crate::context::Context;
@@ -28,6 +29,7 @@ fn start_of(kept: &Kept, child: Child) -> Result<Start, RunError> {
         input: None,
         labels: Default::default(),
         principal: about.principal.clone(),
+        topics: about.topics.clone(),
         hash: None,
         parent: child.parent,
         depth: about.depth + 1,
@@ -92,7 +94,7 @@ pub(super) async fn cancel_run(context: &Arc<Context>, kept: &Kept, child: Child
         };
         let workflow = match runs.workflow(&tenant, &start.workflow, None).await {
             Ok(Some(workflow)) => workflow,
-            Ok(None) => return Outcome::Refused(RunError::new("unknown_workflow", start.workflow.to_string())),
+            Ok(None) => return never_began(run, child.parent),
             Err(fault) => return RunsError::from(fault).into(),
         };
         let mut unborn = runs.unstored(&start, &workflow);
@@ -116,17 +118,34 @@ pub(super) async fn cancel_run(context: &Arc<Context>, kept: &Kept, child: Child
     Outcome::Later(SOON)
 }
 
-pub(super) async fn undo_run(context: &Arc<Context>, kept: &Kept, run: RunId, parent: Parent) -> Outcome {
+/// A sub-run that was not started and cannot be any more: its workflow is gone. Its step learns that it is cancelled.
+fn never_began(run: RunId, parent: Option<Parent>) -> Outcome {
+    let Some(Parent { step, .. }) = parent else { return Outcome::Done };
+    let end = SubRunEnd { step, run, undone: false, state: RunState::Cancelled, output: None, error: None };
+    Outcome::DoneWith(What::SubRunEnded(end))
+}
+
+/// Asks a sub-run for its compensations. `key` names the command, and so the round of compensations.
+pub(super) async fn undo_run(context: &Arc<Context>, kept: &Kept, key: &str, run: RunId, parent: Parent) -> Outcome {
     let tenant = &kept.run.about().tenant;
-    let op = format!("undo-{}-{}-{}", parent.run, parent.attempt, parent.step);
-    let op: String = op.chars().take(64).collect();
+    let digest = Sha256::digest([kept.id.as_bytes().as_slice(), key.as_bytes()].concat());
+    let op = digest.iter().take(16).fold("undo-".to_owned(), |op, byte| op + &format!("{byte:02x}"));
     let ended = |state, error| {
         let end = SubRunEnd { step: parent.step.clone(), run, undone: true, state, output: None, error };
         Outcome::DoneWith(What::SubRunEnded(end))
     };
     let ask = Ask::Compensate { tell: Some(parent.clone()) };
     match context.runs.operate(tenant, run, &op, &ask).await {
-        Ok(_) => Outcome::Done,
+        Ok(Operated { before: false, .. }) => Outcome::Done,
+        // It knew, or others asked for the same: it may tell nobody when it is done.
+        Ok(Operated { kept: child, .. }) => match child.run.compensation().0 {
+            Undo::Done | Undo::None => ended(RunState::Succeeded, None),
+            Undo::Failed => {
+                let error = RunError::new("compensation_failed", format!("a compensation of the sub-run {run} failed"));
+                ended(RunState::Failed, Some(error))
+            }
+            _ => Outcome::Later(SOON),
+        },
         Err(OperateRefused::Refused { why: RunRefusal::NothingToUndo, .. }) => ended(RunState::Succeeded, None),
         Err(OperateRefused::Refused { .. }) => Outcome::Later(SOON),
         Err(OperateRefused::NotFound) => {

@@ -115,6 +115,19 @@ async fn the_slot_of_a_start_that_died_before_its_run_was_stored_is_given_to_the
 }
 
 #[tokio::test]
+async fn a_slot_that_a_failover_gives_back_to_an_ended_run_is_given_to_the_next() {
+    let stack = Stack::start().await;
+    define(&stack, 1, "queue").await;
+    let first = run(&stack, "a").await;
+    goes(&stack, first).await;
+    let slot =
+        RunSlot { tenant: Tenant::default(), workflow: WorkflowName::parse("w").unwrap(), key: "a".into(), run: first };
+    assert_eq!(stack.runs.flow.store.take_run_slot(&slot, 1, None).await.unwrap(), RunSlotTaken::Held);
+    goes(&stack, run(&stack, "a").await).await;
+    nobody_holds_a_slot(&stack).await;
+}
+
+#[tokio::test]
 async fn a_newcomer_cancels_the_oldest_run_and_starts_after_its_end() {
     let stack = Stack::start().await;
     let yaml = r#"

@@ -3,6 +3,7 @@
 mod concurrency;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+mod operations;
 mod outages;
 mod replicas;
 mod retention;

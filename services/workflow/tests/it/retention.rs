@@ -55,7 +55,15 @@ async fn judge(stack: &Stack, lease: &Lease) {
     stack.step(living, "b", "running").await;
     let again = Again::From("b".into());
     let rerun = RunId::mint(5);
-    let wish = Rerun { id: rerun, again, version: None, input: None, principal: "test".into(), hash: None };
+    let wish = Rerun {
+        id: rerun,
+        again,
+        version: None,
+        input: None,
+        principal: "test".into(),
+        topics: Vec::new(),
+        hash: None,
+    };
     let plan = stack.runs.plan_rerun(&kept, &wish).await.unwrap();
     stack.runs.rerun(&kept, &wish, plan).await.unwrap();
     stack.step(rerun, "b", "running").await;

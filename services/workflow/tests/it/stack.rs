@@ -166,7 +166,7 @@ impl Stack {
         assert!(matches!(put, Ok(PutDefinition::Stored { new: true, .. })), "{put:?}");
     }
 
-    fn start_of(&self, workflow: &str, input: Value) -> Start {
+    pub(crate) fn start_of(&self, workflow: &str, input: Value) -> Start {
         Start {
             id: RunId::mint(fastrand::u8(0..16)),
             tenant: Tenant::default(),
@@ -175,6 +175,7 @@ impl Stack {
             input: Some(input),
             labels: BTreeMap::new(),
             principal: "test".into(),
+            topics: Vec::new(),
             hash: None,
             parent: None,
             depth: 0,
@@ -216,7 +217,7 @@ impl Stack {
         })
         .await;
         assert_eq!(kept.run.state(), state, "{:?} {:#?}", kept.run.error(), self.timeline(id).await);
-        until(SOON, "its home to be gone", async || {
+        until(2 * SOON, "its home to be gone", async || {
             self.runs.flow.store.home_of(id).await.unwrap().is_none().then_some(())
         })
         .await;

@@ -65,6 +65,7 @@ pub(in crate::routes) async fn rerun(
         version: asked.version,
         input: asked.input,
         principal: caller.key.id.clone(),
+        topics: caller.key.topics.clone(),
         hash: by.key.as_ref().map(|_| asked.hash),
     };
     if !asked.dry_run
