@@ -67,9 +67,10 @@ bench-guard: setup dist ## what a job costs now, beside the committed baseline
 fuzz: setup build ## try the API with requests made from its document, for FUZZ_SECONDS (600)
 	@MUSTER_BIN="$$CARGO_TARGET_DIR/release" EXAMPLES=200 tools/scripts/fuzz_api.sh $(FUZZ_SECONDS)
 
-soak: setup build ## ten minutes of chaos on a stack of its own, and ten on a cluster; every promise is checked afterwards
+soak: setup build ## ten minutes of chaos on a stack of its own, ten on a cluster, and every crash within a run of a workflow
 	"$$CARGO_TARGET_DIR/release/muster" drill chaos --minutes 10 --replicas 3 $(ARGS)
 	"$$CARGO_TARGET_DIR/release/muster" drill chaos --minutes 10 --replicas 3 --cluster $(ARGS)
+	MUSTER_RUN_MATRIX=whole cargo test --package muster-workflow --features muster-workflow/failpoints --test it failpoints
 
 clean-data: ## forget the data of the local stack
 	@tools/scripts/clean_data.sh .muster

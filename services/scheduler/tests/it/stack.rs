@@ -139,11 +139,14 @@ impl Stack {
         .await
     }
 
-    /// Waits until the job has this final state and its effects are done: the home is removed last.
+    /// Waits until the job has this final state and its effects are done: the home is removed last. One that a repeat of
+    /// a message has set once more is removed by its look, within half a minute.
     pub(crate) async fn ends(&self, id: JobId, state: State, within: Duration) -> Record {
         let record = self.reaches(id, state, within).await;
-        until(SOON, "its home to be gone", async || self.store().home_of(id).await.unwrap().is_none().then_some(()))
-            .await;
+        until(2 * SOON, "its home to be gone", async || {
+            self.store().home_of(id).await.unwrap().is_none().then_some(())
+        })
+        .await;
         record
     }
 
