@@ -22,6 +22,8 @@ mod signals;
 mod slots;
 #[path = "runs/tape.rs"]
 mod tape;
+#[path = "runs/values.rs"]
+mod values;
 #[path = "runs/views.rs"]
 mod views;
 #[path = "runs/world.rs"]

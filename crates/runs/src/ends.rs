@@ -3,8 +3,12 @@
 use std::collections::HashMap;
 
 use muster_domain::{JobId, Phase, RunId, Time, job::Ending};
-use muster_engine::run::{Event, Glance, JobEnd, RunError, SubRunEnd, Wait, What};
-use muster_store::{Fields, Record};
+use muster_engine::{
+    run::{Event, Glance, JobEnd, RunError, SubRunEnd, Wait, What},
+    value,
+};
+use muster_store::{Fields, Record, StoredResult};
+use serde_json::Value;
 
 use crate::{Kept, Runs, RunsError};
 
@@ -30,17 +34,27 @@ fn ending(record: &Record) -> Option<Ending> {
     }
 }
 
+/// The result that the run gets of its job, and whether the job has one that the run cannot hold. That counts as
+/// truncated: whoever reads it gets an error.
+fn held(stored: &StoredResult) -> (Option<Value>, bool) {
+    if stored.json.is_empty() {
+        return (None, stored.truncated);
+    }
+    match value::parse(&stored.json) {
+        Ok(value) => (Some(value), stored.truncated),
+        Err(_) => (None, true),
+    }
+}
+
 fn end_of(kept: &Kept, task: &str, record: Record) -> Option<Event> {
     let ending = ending(&record)?;
     let at = record.head.since;
     let succeeded = ending == Ending::Succeeded;
-    let (mut result, mut truncated) = (None, false);
-    if let Some(stored) = record.result.filter(|_| succeeded) {
-        truncated = stored.truncated;
-        if kept.run.reads_result(task) && !stored.json.is_empty() {
-            result = serde_json::from_slice(&stored.json).ok();
-        }
-    }
+    let stored = record.result.filter(|_| succeeded);
+    let (result, truncated) = match &stored {
+        Some(stored) if kept.run.reads_result(task) => held(stored),
+        stored => (None, stored.as_ref().is_some_and(|stored| stored.truncated)),
+    };
     let error = record.error.filter(|_| !succeeded).map(|error| RunError::new(error.code, error.message));
     let end = JobEnd {
         task: task.to_owned(),
@@ -121,5 +135,25 @@ impl Runs {
             events.push(Event { at, what: What::SubRunEnded(end) });
         }
         Ok(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_engine::value::MOST_LEVELS;
+
+    use super::*;
+
+    #[test]
+    fn a_result_that_a_run_cannot_hold_counts_as_truncated() {
+        let of = |json: String| held(&StoredResult { json: json.into(), ..StoredResult::default() });
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        let (result, truncated) = of(nested(MOST_LEVELS));
+        assert_eq!((result.unwrap().to_string(), truncated), (nested(MOST_LEVELS), false));
+        for json in [nested(MOST_LEVELS + 1), nested(128), r#"[{"$serde_json::private::RawValue":"[]"}]"#.to_owned()] {
+            assert_eq!(of(json.clone()), (None, true), "{json}");
+        }
+        assert_eq!(of(String::new()), (None, false));
+        assert_eq!(held(&StoredResult { truncated: true, ..StoredResult::default() }), (None, true));
     }
 }

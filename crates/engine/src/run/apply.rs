@@ -12,7 +12,10 @@ use super::{
     steps,
     work::{Done, Task, Work},
 };
-use crate::definition::{Kind, WorkflowStep};
+use crate::{
+    definition::{Kind, WorkflowStep},
+    value,
+};
 use muster_domain::job::Ending;
 
 /// How many requests a run remembers, to know one that comes twice.
@@ -124,11 +127,12 @@ impl Work<'_> {
         let given = end.error.clone();
         let error = |code: &str, text: &str| given.unwrap_or_else(|| RunError::new(code, text));
         let how = match (end.ending, stop) {
-            (Ending::Succeeded, _) => End {
-                // The result may be truncated: then there is none, and reading it is an error.
-                truncated: end.truncated,
-                ..End::succeeded(end.result.clone())
-            },
+            (Ending::Succeeded, _) => {
+                // What the run cannot hold counts as truncated: there is no result, and reading it is an error.
+                let held = end.result.as_ref().is_none_or(|result| value::check(result).is_ok());
+                let truncated = end.truncated || !held;
+                End { truncated, ..End::succeeded(end.result.clone().filter(|_| held)) }
+            }
             (Ending::Cancelled, Some(why)) => End::stopped(why),
             (Ending::Cancelled, None) => End::failed(error("cancelled", "the job was cancelled by hand")),
             (Ending::TimedOut, _) => {
@@ -175,6 +179,9 @@ impl Work<'_> {
             RunOp::Pause => self.pause()?,
             RunOp::Resume => self.resume()?,
             RunOp::Complete { step, result, reason } => {
+                if let Err(fault) = value::check(result) {
+                    return Ok(Outcome::Refused(Refusal::Value(fault)));
+                }
                 let end = End { reason: Some(reason.clone()), ..End::succeeded(Some(result.clone())) };
                 self.end_by_hand(step, end)?
             }

@@ -4,6 +4,7 @@ use muster_domain::{JobId, Labels, RunId, Time, job::Ending};
 use serde_json::Value;
 
 use super::records::{Parent, RunError};
+use crate::value::ValueFault;
 
 /// Something that happened, and when. Events of one run are applied in the order of their times, as far as they are
 /// known together; the run's `now` never goes back.
@@ -119,7 +120,7 @@ pub struct JobEnd {
     pub ending: Ending,
     /// Its result, if it succeeded and [`Run::reads_result`](super::Run::reads_result) asks for it.
     pub result: Option<Value>,
-    /// Whether the result was too large to be kept.
+    /// Whether it has a result that the run cannot hold: it was too large to be kept, or has no [`value`](crate::value).
     pub truncated: bool,
     /// Its error, unless it succeeded.
     pub error: Option<RunError>,
@@ -170,6 +171,8 @@ pub enum Refusal {
     TooManySignals,
     /// The signal is too large.
     SignalTooLarge,
+    /// The value that came with it cannot be held by a run.
+    Value(ValueFault),
     /// Nothing is left to undo.
     NothingToUndo,
 }

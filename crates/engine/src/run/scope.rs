@@ -13,7 +13,10 @@ use super::{
     steps,
     work::{Done, Task, Work},
 };
-use crate::definition::{CompensateWhen, Kind, OnError, OnFailure, RunIf};
+use crate::{
+    definition::{CompensateWhen, Kind, OnError, OnFailure, RunIf},
+    value,
+};
 
 /// The most bytes of the values of a run.
 pub(crate) const MOST_BYTES: u64 = 8 * 1024 * 1024;
@@ -294,8 +297,11 @@ impl Work<'_> {
         if is_item { self.item_ended(place) } else { self.step_ended(place) }
     }
 
-    /// Counts bytes that a run keeps.
+    /// Counts bytes that a run keeps, or says why it cannot hold the value.
     pub(crate) fn grow(&mut self, field: &Field, value: &Value) -> Result<(), RunError> {
+        if let Err(fault) = value::check(value) {
+            return Err(RunError::new("expression_error", format!("the value {fault}")));
+        }
         let bytes = super::size::of(value);
         if self.head.bytes + bytes > MOST_BYTES {
             let name = field.name(self.plan);

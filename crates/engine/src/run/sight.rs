@@ -15,7 +15,7 @@ use super::{
     state::StepState,
     work::{Done, Work},
 };
-use crate::definition::Kind;
+use crate::{definition::Kind, value};
 
 /// Where an expression stands.
 #[derive(Clone, Debug)]
@@ -83,14 +83,22 @@ fn failed(error: &EvalError) -> RunError {
     RunError::new(error.code(), error.to_string())
 }
 
+/// A value that was computed, if the run can hold it.
+fn held(value: Value) -> Result<Value, RunError> {
+    match value::check(&value) {
+        Ok(()) => Ok(value),
+        Err(fault) => Err(RunError::new("expression_error", format!("the value {fault}"))),
+    }
+}
+
 impl Work<'_> {
     /// The value of a template.
     pub(crate) fn template(&self, template: &Template, sight: &Sight<'_>) -> Evaluated<Value> {
         if template.is_constant() {
-            return Ok(Ok(template.value().clone()));
+            return Ok(held(template.value().clone()));
         }
         let values = self.values(template.expressions().map(|(_, expr)| expr), sight)?;
-        Ok(template.evaluate(&values, &Limits::default()).map_err(|e| failed(&e)))
+        Ok(template.evaluate(&values, &Limits::default()).map_err(|e| failed(&e)).and_then(held))
     }
 
     /// The value of a template that may be absent.
@@ -101,7 +109,7 @@ impl Work<'_> {
     /// The value of an expression.
     pub(crate) fn expr(&self, expr: &Expr, sight: &Sight<'_>) -> Evaluated<Value> {
         let values = self.values([expr], sight)?;
-        Ok(expr.evaluate(&values, &Limits::default()).map_err(|e| failed(&e)))
+        Ok(expr.evaluate(&values, &Limits::default()).map_err(|e| failed(&e)).and_then(held))
     }
 
     /// The value of a condition.
@@ -237,7 +245,10 @@ impl Work<'_> {
                 values.set_absent(&path("result"), missing(why));
             }
             Err(Unknown::Truncated) => {
-                let why = "the result is larger than 256 KiB; the job holds its beginning".to_owned();
+                let why = format!(
+                    "the result is larger than 256 KiB, nests deeper than {} levels or has a reserved name; see its job",
+                    value::MOST_LEVELS
+                );
                 values.set_absent(&path("result"), Absent::Truncated(why));
             }
         }

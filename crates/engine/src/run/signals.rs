@@ -15,6 +15,7 @@ use super::{
     state::StepState,
     work::{Done, Work},
 };
+use crate::value;
 
 /// The most signals that nobody read.
 pub(crate) const MOST_SIGNALS: u32 = 1_000;
@@ -40,6 +41,9 @@ impl Work<'_> {
         }
         if self.head.state.is_end() {
             return Ok(Outcome::Refused(Refusal::RunDone));
+        }
+        if let Err(fault) = value::check(body) {
+            return Ok(Outcome::Refused(Refusal::Value(fault)));
         }
         let bytes = u32::try_from(super::size::of(body)).unwrap_or(u32::MAX);
         if bytes > MOST_BYTES_OF_ONE {

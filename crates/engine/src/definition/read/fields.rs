@@ -5,10 +5,13 @@ use std::{fmt::Display, ops::RangeInclusive};
 use muster_expr::{Expr, Template};
 use serde_json::Value;
 
-use crate::definition::{
-    FaultCode,
-    faults::{Faults, join, suggestion},
-    tree::{Entry, Node, What},
+use crate::{
+    definition::{
+        FaultCode,
+        faults::{Faults, join, suggestion},
+        tree::{Entry, Node, What},
+    },
+    value,
 };
 
 /// A value and the pointer to it.
@@ -169,7 +172,11 @@ impl<'n> Field<'n> {
 
     /// Any value, with expressions in its strings.
     pub(super) fn template(&self, faults: &mut Faults<'_>) -> Option<Template> {
-        match Template::parse(&self.node.to_json()) {
+        let json = self.node.to_json();
+        if let Err(fault) = value::check(&json) {
+            return self.invalid(faults, fault);
+        }
+        match Template::parse(&json) {
             Ok(template) => Some(template),
             Err(wrong) => {
                 wrong.iter().for_each(|fault| faults.add_template(&self.at, fault));

@@ -8,9 +8,12 @@ use axum::{extract::FromRequestParts, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, request::Parts};
 use muster_domain::{Act, OperationId, ProblemCode, RunId};
-use muster_engine::run::{Event, Outcome, Refusal, Run};
+use muster_engine::{
+    run::{Event, Outcome, Refusal, Run},
+    value::{self, ParseFault},
+};
 use muster_runs::{Ask, OperateRefused, Operated};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use super::super::{Submitter, json};
 use crate::{
@@ -112,6 +115,7 @@ pub(in crate::routes) fn refused(id: RunId, why: Refusal, run: &Run) -> Problem 
         Refusal::SignalTooLarge => {
             Problem::new(ProblemCode::PayloadTooLarge, format!("a signal has at most {MOST_RESULT} bytes"))
         }
+        Refusal::Value(fault) => Problem::new(ProblemCode::InvalidRequest, format!("the value {fault}")),
     }
 }
 
@@ -138,12 +142,22 @@ pub(super) fn hand_id(by: &Submitter, run: RunId, what: &str, step: &str, body: 
 
 /// Takes a field that holds any JSON of at most `most` bytes.
 pub(in crate::routes) fn take_value(o: &mut Object<'_>, name: &str, most: usize, faults: &mut Faults) -> Option<Value> {
-    let raw = o.take(name)?.get();
-    if raw.len() > most {
-        faults.add(ProblemCode::PayloadTooLarge, o.at(), name, format_args!("has at most {most} bytes"));
+    let raw = o.take(name)?;
+    read_value(raw, (o.at(), name), most, faults)
+}
+
+/// Reads a value of at most `most` bytes that a run is to hold: a field of the object at a pointer.
+pub(in crate::routes) fn read_value(
+    raw: &RawValue,
+    (at, name): (&str, &str),
+    most: usize,
+    faults: &mut Faults,
+) -> Option<Value> {
+    if raw.get().len() > most {
+        faults.add(ProblemCode::PayloadTooLarge, at, name, format_args!("has at most {most} bytes"));
         return None;
     }
-    serde_json::from_str(raw).map_err(|why| faults.invalid(o.at(), name, why)).ok()
+    value::parse(raw.get().as_bytes()).map_err(|why| faults.invalid(at, name, why)).ok()
 }
 
 /// Checks the body of an operation without fields: it is empty, or an object without any.
@@ -186,5 +200,8 @@ pub(in crate::routes) fn read_signal(body: &Bytes) -> Result<Value, Problem> {
     if body.is_empty() {
         return Ok(Value::Null);
     }
-    serde_json::from_slice(body).map_err(|why| Problem::new(ProblemCode::InvalidJson, format!("not JSON: {why}")))
+    value::parse(body).map_err(|why| match why {
+        ParseFault::Json(_) => Problem::new(ProblemCode::InvalidJson, why.to_string()),
+        ParseFault::Value(fault) => Problem::field(ProblemCode::InvalidRequest, "", fault.to_string()),
+    })
 }
