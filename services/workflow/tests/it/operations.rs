@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use muster_domain::{RunId, Tenant};
-use muster_engine::run::{RunState, Undo};
-use muster_runs::{Ask, Start};
+use muster_engine::run::{Refusal, RunState, Undo};
+use muster_runs::{Ask, OperateRefused, Start};
 use muster_testkit::until;
 use serde_json::{Value, json};
 
@@ -40,16 +40,16 @@ async fn a_signal_after_the_time_out_is_too_late_also_if_nobody_looked() {
     let stack = Stack::without_workflow().await;
     let first = stack.workflow("w1").await;
     let yaml = "
-steps:
-  - {id: a, wait_signal: {name: go, timeout_ms: 2000}}
-  - {id: b, wait_signal: {name: other, timeout_ms: 600000}}
+steps: [{id: a, wait_signal: {name: go, timeout_ms: 2000}}]
 ";
     stack.define("w", yaml).await;
     let id = stack.run("w", Value::Null).await;
     stack.step(id, "a", "running").await;
     first.stops().await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    stack.signal(id, "go").await;
+    let go = Ask::Signal { name: "go".into(), body: Value::Null };
+    let late = stack.runs.operate(&Tenant::default(), id, "late", &go).await;
+    assert!(matches!(late, Err(OperateRefused::Refused { why: Refusal::RunDone, .. })), "its time-out ended the run");
     stack.workflow("w2").await;
     let kept = stack.ended(id, RunState::Failed).await;
     assert_eq!(kept.run.error().unwrap().code, "signal_timeout");
@@ -104,7 +104,7 @@ async fn a_run_submits_only_to_the_topics_of_its_key_also_through_sub_runs() {
     let narrow = stack.runs.start(start(&["mail.*"])).await.unwrap().kept.id;
     let kept = stack.ended(narrow, RunState::Failed).await;
     let error = kept.run.error().unwrap();
-    assert_eq!((error.code.as_str(), error.step.as_str()), ("missing_scope", "x"), "{error:?}");
+    assert_eq!((error.code.as_str(), error.step.as_str()), ("missing_scope", "a"), "{error:?}");
     assert!(stack.executed("echo").is_empty());
     let wide = stack.runs.start(start(&["mail.*", "ec*"])).await.unwrap().kept.id;
     stack.ended(wide, RunState::Succeeded).await;
