@@ -15,6 +15,7 @@ mod openapi;
 mod retention;
 mod run_asks;
 mod run_start;
+mod run_values;
 mod runs;
 mod schemas;
 mod workers;
