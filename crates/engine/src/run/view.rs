@@ -17,7 +17,7 @@ use super::{
     place::{Inside, Place},
     records::{About, RunError, StepRecord, Undo},
     sight::pages,
-    state::StepState,
+    state::{RunState, StepState},
     work::{Done, Work},
 };
 use crate::definition::Kind;
@@ -208,7 +208,12 @@ impl Work<'_> {
             }),
             iteration: (matches!(step.kind, Kind::Loop(_)) && scope_begun(0)).then_some(record.number),
             branch: (matches!(step.kind, Kind::Switch(_)) && scope_begun(record.number)).then_some(record.number),
-            compensation: if each { self.undo_of_items(place)? } else { self.own_undo(place, record) },
+            compensation: match (self.head.state, each) {
+                // Nothing of it will be undone.
+                (RunState::Succeeded, _) => Undo::None,
+                (_, true) => self.undo_of_items(place)?,
+                (_, false) => self.own_undo(place, record),
+            },
             truncated: record.truncated,
         })
     }

@@ -195,6 +195,18 @@ steps:
 }
 
 #[test]
+fn a_run_that_succeeded_shows_nothing_to_be_undone() {
+    let mut w = World::start(
+        "steps: [{id: a, job: {topic: t}, compensate: {job: {topic: t}}}, {id: b, needs: [a], job: {topic: t}}]",
+        json!({}),
+    );
+    w.succeed("a", json!(1));
+    assert_eq!(undone(&w), [("a".to_owned(), Undo::Due)]);
+    w.succeed("b", json!(1));
+    assert_eq!((w.state(), undone(&w)), (Succeeded, Vec::new()));
+}
+
+#[test]
 fn a_for_each_shows_what_its_items_hold_to_be_undone() {
     let yaml = "
 steps:
