@@ -141,7 +141,7 @@ pub struct RunStep {
     /// Why the step failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RunFailure>,
-    /// Why the step was skipped, or the reason of whoever ended it by hand.
+    /// Why the step was skipped, or the reason that a person gave who ended it by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The job of the step.

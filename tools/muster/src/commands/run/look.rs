@@ -69,7 +69,7 @@ impl Items {
         let path = path(&self.id, &format!("/steps/{}/items", part(&self.step)))?;
         let (mut items, mut total, mut next) = (Vec::new(), Value::Null, Some(self.from));
         while let Some(from) = next.filter(|_| items.len() < self.limit) {
-            // Of items in some states only, nobody knows how many a page has.
+            // With a filter by state, the number of matching items in a page is unknown before the page is read.
             let most = if self.state.is_empty() { self.limit - items.len() } else { PAGE };
             let call = Call::get(&path).query("from", from.to_string()).query("limit", most.min(PAGE).to_string());
             let mut page = ask(caller, &call).await?.value;

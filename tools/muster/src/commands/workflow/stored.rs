@@ -1,5 +1,5 @@
-//! Stored definitions: apply, list, show, draw, delete. Definitions are sent as they were written; faults are told with
-//! the file, the line and the column.
+//! Stored definitions: apply, list, show, draw, delete. Definitions are sent as they were written; each fault is
+//! printed with its file, line and column.
 
 use std::path::{Path, PathBuf};
 

@@ -26,7 +26,7 @@ impl Changes {
             if same || (seen.is_none() && state == "waiting") {
                 continue;
             }
-            // A step that started and ended between two looks has both told.
+            // A step that started and ended between two reads gets a line for each of the two changes.
             if seen.is_none() && !first && state != "running" && !step["started_at"].is_null() {
                 changes.push(of_step(run, &began(step), "running"));
             }
